@@ -1,1 +1,1 @@
-"""Whether this deployment can be trusted to recover: a checklist, each point tested here, with its evidence."""
+"""Whether this deployment can be trusted to recover: a checklist, each point tested here with evidence."""

@@ -1,6 +1,6 @@
-"""Examine this deployment: read the evidence of each point and judge it, the points in the order of the guide.
+"""Examine this deployment: read and judge the evidence of each point, in the order of the guide.
 
-Contains: looking at ledger, catalog, landing, warehouse and environment. Without Spark.
+Contains: reading ledger, catalog, landing, warehouse and environment, without Spark.
 Add here: reading the evidence of another point.
 Does not contain: the rules (recorded.py, places.py).
 """
@@ -46,13 +46,13 @@ from resources.this_process import sight
 RECENT_DAYS = 28
 _FOREIGN_DAYS = 30
 _RECOVERY_RESTS = timedelta(hours=1)
-"""A recovery that claimed an hour so long ago has died or failed: it claims one after the other, as it writes them."""
+"""A recovery that claimed an hour longer ago than this has died or failed: it claims each hour only when it writes it."""
 
 
 def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], now: datetime) -> Iterator[Point]:
-    """One point after the other. Raises LedgerError: without the ledger there is no evidence.
+    """Yield one point after the other. Raises LedgerError: without the ledger there is no evidence.
 
-    `landing` opens it; where that fails, its point says so. Writes nothing, but for the probe by which a bucket tells its time.
+    `landing` opens landing; if that fails, its point says so. Writes nothing except a probe that reads a bucket's clock.
     """
     projects = settings.require_projects()
     first, checkup = (now - timedelta(days=RECENT_DAYS)).date(), ledger.checkup
@@ -82,7 +82,7 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
 
 
 def _guarded(question: Question, look: Callable[[], Point]) -> Point:
-    """What one place refuses does not hide the others."""
+    """Turn the failure of one place into its point, so that the other points are still examined."""
     try:
         return look()
     except TidemarkError as error:
@@ -90,12 +90,12 @@ def _guarded(question: Question, look: Callable[[], Point]) -> Point:
 
 
 def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
-    """Each table at rest beside what the ledger knows of it."""
+    """Each table's head in the catalog and in the ledger."""
     with closing(CatalogAtRest(settings)) as catalog:
         found = []
         for table in ALL_TABLES:
             resting, known = catalog.table(table), ledger.head(table.key)
-            # A head that is doubted is compared by the next load, as one that differs.
+            # The next load compares a doubted head, so it counts as different.
             snapshot = None if known is None else known.snapshot_id if known.is_trusted else 0
             if resting is None:
                 found.append(TableHead(table.key, None, snapshot, is_listed=catalog.lists(table)))
@@ -139,7 +139,7 @@ def _prefixes(settings: Settings, mover: Mover, projects: Sequence[str], now: da
 
 
 def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
-    """Of the newest four weeks with rows: what a sample of years would hide shows there."""
+    """The point on keys, from the latest four weeks with rows: a sample of years would hide recent problems."""
     days = [
         one
         for one in ledger.summaries.slice_figures(REFINED_EVENTS.key, projects)
@@ -164,7 +164,7 @@ def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
 def _recovery(
     ledger: Ledger, settings: Settings, landing: Callable[[], Mover], projects: Sequence[str], now: datetime
 ) -> Point:
-    """Landing is opened only where a claim has not ended: its marker says more than the claim."""
+    """The point on recovery. Landing is opened only for open claims: an hour's marker tells more than its claim."""
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     open_claims = [one for one in ledger.recoveries.open(projects) if one.begun_at < now - _RECOVERY_RESTS]
     mover = landing() if open_claims else None

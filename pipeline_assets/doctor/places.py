@@ -1,8 +1,8 @@
-"""Points of the checklist that are about places beside the ledger: catalog, landing, warehouse, environment. Rules alone.
+"""Points of the checklist about places other than the ledger: catalog, landing, warehouse, environment. Rules only.
 
-Contains: atomic publishing, its promise, separate prefixes, recoveries, maintenance, decisions, clocks.
+Contains: atomic publishing and its promise, separate prefixes, recoveries, maintenance, decisions, clocks.
 Add here: another rule about a place.
-Does not contain: looking at the places (examine.py), rules over records (recorded.py).
+Does not contain: reading the places (examine.py), rules over records (recorded.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from resources.publishing.promise import Promise
 
 MAINTENANCE_JOB = "maintenance"
 _RESTS = timedelta(days=7)
-"""Maintenance may rest so long; it is meant for every night."""
+"""The longest acceptable pause of maintenance, which is meant to run every night."""
 _OVERDUE = timedelta(days=14)
-"""Beyond its retention: so much older must no snapshot be."""
+"""No snapshot may be older than its retention plus this."""
 ATOMIC = Question("atomic", "Do tables and ledger agree, and is nothing left half done?")
 PROMISE = Question("one transaction", "Do all tables change at the same moment?")
 SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
@@ -34,26 +34,26 @@ CLOCKS = Question("clocks", "Do the clocks agree?")
 
 @dataclass(frozen=True)
 class TableHead:
-    """A table as the catalog has it, and the snapshot that the ledger agreed with last."""
+    """A table's head in the catalog, and the snapshot that the ledger last agreed with."""
 
     table: str
     catalog: int | None
-    """None where it has no such table, or where only Iceberg itself could tell."""
+    """None where the catalog has no such table, or only Iceberg itself could tell."""
     ledger: int | None
     is_ours: bool = True
-    """Whether a run of ours made what the catalog shows."""
+    """Whether a Tidemark run made the catalog's head."""
     branches: tuple[str, ...] = ()
-    """Of ours: staged work."""
+    """Tidemark's branches with staged work."""
     snapshots: int = 0
     oldest_at: datetime | None = None
     history_days: int = 0
-    """So long snapshots are kept."""
+    """Number of days for which snapshots are kept."""
     is_listed: bool | None = True
     """Whether the catalog has the table; None where its database does not tell."""
 
 
 def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead: Sequence[ProcessOnRecord]) -> Point:
-    """Whether each table is what the ledger says, and nothing half published is left."""
+    """Whether tables and ledger agree, and no half-published work is left."""
     known = [one for one in heads if one.ledger is not None]
     if not known:
         return ATOMIC.yellow("no table is on record", "Load days, then ask again")
@@ -85,7 +85,7 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
 
 
 def one_transaction(promise: Promise) -> Point:
-    """Whether a reader of several tables finds them as one load left them, whenever it looks."""
+    """Whether readers of several tables always see them as one load left them."""
     if promise is not Promise.TABLE_BY_TABLE:
         return PROMISE.green(promise.sentence)
     hint = (
@@ -97,20 +97,20 @@ def one_transaction(promise: Promise) -> Point:
 
 @dataclass(frozen=True)
 class PrefixEvidence:
-    """What lies below a project's regular prefix, as far as names and upload times tell."""
+    """The objects below a project's regular prefix, judged by names and upload times."""
 
     project_id: str
     objects: int
     misnamed: tuple[str, ...]
-    """Keys that carry a recovery's name."""
+    """Keys with a recovery's name."""
     late: tuple[str, ...]
-    """Keys that were written long after their hour's marker, or their day's deadline."""
+    """Keys written long after their hour's marker, or after their day's deadline."""
     note: str | None = None
-    """Why upload times tell nothing."""
+    """Why upload times prove nothing."""
 
 
 def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Point:
-    """Whether recoveries lie apart from regular exports."""
+    """Whether recoveries are stored apart from regular exports."""
     objects = sum(one.objects for one in prefixes)
     told = f"{objects:,} regular objects that arrived since {since} were looked at, by name and upload time"
     notes = "".join(f"; {one.project_id}: {one.note}" for one in prefixes if one.note)
@@ -139,10 +139,9 @@ def recovery_possible(
     projects: Sequence[str],
     unfinished: Mapping[str, Sequence[Hour]],
 ) -> Point:
-    """Whether lost hours can be fetched from the vendor, and ever were; keys are looked for, and nobody is asked with them.
+    """Whether lost hours can be fetched from the vendor, and ever were. Keys only have to be set; no request is sent.
 
-    `unfinished`: project -> hours whose recovery began long ago and that have no marker, of which loads leave out what they
-    do not know.
+    `unfinished`: project -> hours whose recovery began long ago and that have no marker; loads skip their unknown objects.
     """
     tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
     told = f"recoveries were loaded: {tried}" if tried else "no recovery was ever loaded"
@@ -180,7 +179,7 @@ def _set_keys(project: str) -> str:
 def looked_after(
     processes: Sequence[ProcessOnRecord], heads: Sequence[TableHead], first_load: str | None, now: datetime
 ) -> Point:
-    """Whether maintenance runs, and its work is seen."""
+    """Whether maintenance runs, and its effect is visible."""
     runs = [
         one for one in processes if one.job == MAINTENANCE_JOB and one.begun_at and one.ended_at and not one.lost_at
     ]
@@ -205,7 +204,7 @@ def looked_after(
 
 
 def decisions_kept(kept: int, unknown: int, lacking: int) -> Point:
-    """Whether what operators decided outlives the ledger; all of the objects could be read."""
+    """Whether operators' decisions would survive the loss of the ledger; the caller has read all of their objects."""
     told = f"{kept} decisions are kept beside the tables, and each can be read"
     parts = [
         f"the ledger lacks {unknown} of them" if unknown else "",
@@ -218,7 +217,7 @@ def decisions_kept(kept: int, unknown: int, lacking: int) -> Point:
 
 
 def same_clock(theirs: datetime | None, ours: datetime) -> Point:
-    """Whether this machine's clock is near the warehouse's; it is known not to be an hour off."""
+    """Whether this machine's clock is close to the warehouse's."""
     if theirs is None:
         return CLOCKS.green("the warehouse is a folder, which has this machine's clock")
     apart = abs((theirs - ours).total_seconds())

@@ -1,7 +1,7 @@
-"""A point of the checklist, and what was found of it.
+"""A point of the checklist and its result.
 
-Contains: the values that rules give.
-Add here: another thing to say of a point.
+Contains: the values that rules return.
+Add here: another property of a point.
 Does not contain: the rules (recorded.py, places.py), the order of points (examine.py).
 """
 
@@ -16,14 +16,14 @@ from pipeline_assets.domain.errors import TidemarkError
 
 
 class Light(StrEnum):
-    """How a point stands."""
+    """The result of a point."""
 
     GREEN = "green"
-    """What was looked at shows that it holds."""
+    """The evidence shows that it holds."""
     YELLOW = "yellow"
-    """Nothing shows that it is broken, and not enough that it holds."""
+    """The evidence shows neither that it holds nor that it does not."""
     RED = "red"
-    """What was looked at shows that it does not hold."""
+    """The evidence shows that it does not hold."""
 
 
 WORST_FIRST = (Light.RED, Light.YELLOW, Light.GREEN)
@@ -37,12 +37,12 @@ class Point:
     question: str
     light: Light
     found: str
-    """What was looked at, with numbers."""
+    """The evidence, with numbers."""
     fix: str | None = None
-    """What to do; None where nothing is to be done."""
+    """What to do; None where nothing needs to be done."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The JSON form for `--json`."""
         return {
             "name": self.name,
             "question": self.question,
@@ -60,23 +60,23 @@ class Question:
     text: str
 
     def green(self, found: str) -> Point:
-        """It holds."""
+        """The point holds."""
         return Point(self.name, self.text, Light.GREEN, found)
 
     def yellow(self, found: str, fix: str) -> Point:
-        """Nobody can say that it holds."""
+        """It is unknown whether the point holds."""
         return Point(self.name, self.text, Light.YELLOW, found, fix)
 
     def red(self, found: str, fix: str) -> Point:
-        """It does not hold."""
+        """The point does not hold."""
         return Point(self.name, self.text, Light.RED, found, fix)
 
     def out_of_reach(self, error: TidemarkError) -> Point:
-        """Its evidence cannot be read: what cannot be looked at cannot be trusted."""
+        """The evidence cannot be read, so the point cannot be trusted."""
         return self.red(f"cannot be looked at: {error.subject}: {error.reason}", error.hint)
 
 
 def worst(lights: Iterable[Light]) -> Light:
-    """The one that an operator has to know of first; green of none."""
+    """The most urgent light; green for none."""
     present = set(lights)
     return next((light for light in WORST_FIRST if light in present), Light.GREEN)

@@ -1,4 +1,4 @@
-"""Points of the checklist that the ledger alone answers: rules over what is on record, which read nothing.
+"""Points of the checklist that the ledger alone answers: rules over records, without any reads.
 
 Contains: idempotence, one load path, the window, keys, skew, markers, notices.
 Add here: another rule over records.
@@ -27,11 +27,11 @@ from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures
 
 NAMELESS_SHARE = 0.01
-"""More rows than this share without any id, and a correction of the vendor doubles them instead of replacing them."""
+"""Tolerated share of rows without any id: a vendor's correction of such a row doubles it instead of replacing it."""
 LARGE_BYTES = 64 * 1024**2
-"""A day that is smaller as stored is read in seconds, however it is divided."""
+"""A day with fewer stored bytes is read in seconds, however it is divided."""
 _LARGE_PART_BYTES = 8 * 1024**2
-"""No load waits long for a task that has less."""
+"""No load waits long for a task with fewer bytes."""
 _LOAD_TWICE = "tidemark load --source regular --from DAY --to DAY, twice; or tidemark verify --from DAY --to DAY"
 IDEMPOTENT = Question("idempotent", "Does loading the same twice leave the same?")
 ONE_LOAD_PATH = Question("one load path", "Does everything that writes the tables go through the load?")
@@ -62,9 +62,9 @@ def idempotent(again: BuiltAgain, verdicts: Counter[str]) -> Point:
 
 
 def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Point:
-    """Whether nobody but our loads writes to the tables.
+    """Whether only Tidemark's loads write to the tables.
 
-    `strange`: tables whose newest commit is not ours and not on record yet; `since`: what was found before makes it yellow only.
+    `strange`: tables whose newest commit is foreign and not recorded yet; `since`: earlier findings make the point only yellow.
     """
     foreign = [one for one in found if one.kind is CauseKind.FOREIGN]
     dead = len(found) - len(foreign)
@@ -89,7 +89,7 @@ def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinish
 
 
 def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Point:
-    """Whether the reprocessing window catches what was seen to arrive late, for each project."""
+    """Whether the reprocessing window covers the observed lateness, for each project."""
     days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
     own = {project: one for project, one in sorted(late.items()) if project}
     known = deciding(late, tolerated)
@@ -121,7 +121,7 @@ def stable_keys(
     with_blank_id: int,
     twice: Sequence[str],
 ) -> Point:
-    """Whether a row that comes again is known by an id, and no key is left twice; `earlier`: of as many days before."""
+    """Whether ids identify repeated rows, and no key is published twice; `earlier`: the same number of days before."""
     rows = sum(one.rows for one in slices)
     if not rows:
         return KEYS.yellow("no rows are published yet", "Load days, then ask again")
@@ -148,7 +148,7 @@ def _removed(slices: Sequence[SliceFigures]) -> float:
 
 
 def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> Point:
-    """Whether the work of a day divides among so many tasks: what a task has left of an object that several of them read."""
+    """Whether a day's work divides evenly among `tasks`, after large objects are split between several tasks."""
     if not sizes:
         return SKEW.yellow("no objects are on record of the last 28 days", "Load days, then ask again")
     by_day: dict[date, int] = {}
@@ -184,11 +184,11 @@ def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> 
 class _Left:
     parts: int
     times: float
-    """The work of one part, in that of an even task; 0 where nobody would wait for it."""
+    """The work of one part, as a multiple of an even task's; 0 where nobody would wait for it."""
 
 
 def _left(size: int, day_bytes: int, settings: Settings, tasks: int) -> _Left:
-    """What is left of an object on one task when loads have divided it."""
+    """The part of an object that remains on one task after loads have divided it."""
     parts = parts_of(size, day_bytes, tasks, settings.split_object_bytes)
     weight = part_weight(size, parts)
     is_slow = day_bytes >= LARGE_BYTES and weight >= _LARGE_PART_BYTES
@@ -196,7 +196,7 @@ def _left(size: int, day_bytes: int, settings: Settings, tasks: int) -> _Left:
 
 
 def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Point:
-    """Whether days close by their markers, and not by the deadline."""
+    """Whether days close by their markers, instead of by the deadline."""
     if settings.hours_complete_by is Completeness.QUIET:
         told = f"hours count as complete after {settings.quiet_minutes} quiet minutes; no markers are awaited"
         return MARKERS.green(told)
@@ -223,7 +223,7 @@ def receivers_told(
     configured: int,
     refusing: Sequence[ReceiverTrouble] = (),
 ) -> Point:
-    """Whether those who want to hear of changed numbers do; `refusing`: those whose notices are set aside, which no run sends."""
+    """Whether receivers get notices of changes; `refusing`: receivers whose notices are set aside, so that no run sends them."""
     if not configured:
         return NOTICES.green("no receiver is configured; tidemark changes --since TIME lists what changed")
     failing = {one.place: one for one in receivers.values() if one.failures}
@@ -241,7 +241,7 @@ def receivers_told(
 
 
 def recomputed(slices: int, differing: Sequence[str], unproven: int, days: Sequence[date]) -> Point:
-    """Whether a replay of some days from landing gives what is published."""
+    """Whether a replay of some days from landing gives the published content."""
     which = ", ".join(map(str, days))
     if not slices:
         return RECOMPUTED.yellow("no final day holds rows that could be replayed", "Ask again when a day is final")

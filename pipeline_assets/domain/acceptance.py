@@ -1,8 +1,8 @@
-"""What an operator accepts although a check would refuse it: which table and day of which project, and why.
+"""Acceptances: an operator lets a table's day of a project pass although a check would refuse it, with a reason.
 
 Contains: acceptances, and reading them from run config.
-Add here: another kind of what may be let through.
-Does not contain: what is refused without (checks.py).
+Add here: another kind of acceptance.
+Does not contain: the checks that refuse (checks.py, change_rule.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 
 
 class AcceptanceKind(StrEnum):
-    """What is let through; the value is the name in run config."""
+    """What the operator accepts; the value is the name in run config."""
 
     CHANGE = "accept_changes"
-    """A final day of a derived table changes beyond bounds."""
+    """A final day of a derived table changes beyond its bounds."""
     MISSING = "accept_missing"
-    """Deliveries that arrived on a day are lost for good."""
+    """Deliveries of an arrival day are lost for good."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Acceptances:
     given: tuple[Acceptance, ...] = ()
 
     def change(self, table: str, key: Slice) -> str | None:
-        """Why a slice may change beyond bounds; None where no operator accepted it."""
+        """The reason why a slice may change beyond bounds; None where no operator accepted that."""
         return self._reason(AcceptanceKind.CHANGE, table, key)
 
     def missing(self, table: str, key: Slice) -> str | None:
-        """Why deliveries of an arrival day may be lost; `table`: the raw table that they belong to."""
+        """The reason why deliveries of an arrival day may be lost, or None; `table`: their raw table."""
         return self._reason(AcceptanceKind.MISSING, table, key)
 
     def _reason(self, kind: AcceptanceKind, table: str, key: Slice) -> str | None:
@@ -65,12 +65,13 @@ def read_acceptances(
     projects: Sequence[str],
     shared: Collection[str] = (),
 ) -> Acceptances:
-    """From `table:day/project` -> reason, as run config has them for each kind.
+    """Parse run config: for each kind, `table:day/project` -> reason.
 
-    `kinds`: table -> what may be let through of it; `shared`: those of them whose days belong to no project. A loss that is named
-    among changes, as it was before losses had a place of their own, is taken for one.
+    `kinds`: table -> the kind of acceptance it allows; `shared`: tables whose days belong to no project. A loss named among
+    changes counts as a loss: older versions had no separate place for losses.
 
-    Raises SettingsError for what names nothing, or no project where several are loaded.
+    Raises SettingsError for an entry that names no known table and day, or no project where several are loaded, and
+    UsageError for an invalid reason.
     """
     acceptances = []
     for kind, entries in config.items():

@@ -1,8 +1,8 @@
 """Why a slice is built or was published.
 
-Contains: the kinds of causes, a cause with its text, and reading that text back.
+Contains: the kinds of causes, a cause with its text, and the parser that reads the text back.
 Add here: another kind of cause.
-Does not contain: when a slice is built (load/staleness/), causes of what becomes of single keys
+Does not contain: the decision to build a slice (load/staleness/), the causes of changes to single keys
 (load/build/key_changes.py).
 """
 
@@ -13,46 +13,46 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _CODE = ", code"
-"""Ends the text of a cause beside which the code differs as well."""
+"""Suffix of a cause's text when the code changed as well."""
 
 
 class CauseKind(StrEnum):
-    """What a slice is built or published for; the value is the text, or the beginning of it."""
+    """Why a slice is built or was published; the value is the recorded text, or its beginning."""
 
     UNCHANGED = ""
-    """For nothing: it is not built."""
+    """No cause: the slice is not built."""
     FIRST_BUILD = "first build"
-    """Nothing was built before, or what it was built from is not known."""
+    """The slice was never built, or its inputs are not on record."""
     INPUTS = "changed "
-    """The slices that it is built from; the text names their tables."""
+    """Its upstream slices changed; the text names their tables."""
     CROSS_DAY = "changed rows of its events on other days"
-    """Rows of other days that share a key with its own."""
+    """Rows on other days that share an event key with this slice changed."""
     CODE = "code"
-    """The code alone."""
+    """Only the code changed."""
     DELIVERY = "delivery"
-    """A raw slice: what was delivered."""
+    """A raw slice: the delivered rows changed."""
     SAME_ROWS = "the same rows, in other objects or lines"
-    """A raw slice: where the same rows were delivered."""
+    """A raw slice: the same rows were delivered in other objects or on other lines."""
     EXCLUSION = "exclusion"
-    """A raw slice: a person ruled deliveries out, or lifted that."""
+    """A raw slice: an operator excluded deliveries, or included them again."""
     ROLLBACK = "rollback"
-    """A person made it what it was."""
+    """An operator rolled the slice back to an earlier state."""
     REBUILD = "rebuild"
-    """A person had it built again beside main, and swapped it in."""
+    """An operator rebuilt the slice on a branch and swapped it into main."""
     UNRECORDED_RUN = "unrecorded run "
-    """Found in the table: a run published it and died before it was recorded; the text names the run."""
+    """Found in the table: a run published the slice and died before it recorded that; the text names the run."""
     FOREIGN = "foreign"
-    """Found in the table: no run of ours published it."""
+    """Found in the table: no Tidemark run published it."""
     UNKNOWN = "changed since it was recorded"
-    """The tables changed and nobody has compared them with what is recorded."""
+    """The tables changed and were not compared with the ledger yet."""
     OTHER = "other"
-    """On record in words of another version."""
+    """A text on record that this version does not know."""
 
 
 _WHOLE = {
     kind.value: kind for kind in CauseKind if kind not in (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN, CauseKind.OTHER)
 }
-"""Text -> the kind that has no other text."""
+"""Text -> kind, for the kinds whose text is always the same."""
 
 
 @dataclass(frozen=True)
@@ -64,36 +64,36 @@ class Cause:
 
     @classmethod
     def of(cls, kind: CauseKind, *, has_new_code: bool = False) -> Cause:
-        """Of a kind that says everything; `has_new_code`: whether the code differs as well."""
+        """A cause of a kind with a fixed text; `has_new_code`: whether the code changed as well."""
         return cls(kind, f"{kind.value}{_CODE if has_new_code else ''}")
 
     @classmethod
     def inputs(cls, tables: Collection[str], *, has_new_code: bool = False) -> Cause:
-        """These upstream tables hold something else."""
+        """The content of these upstream tables changed."""
         return cls(
             CauseKind.INPUTS, f"{CauseKind.INPUTS.value}{', '.join(sorted(tables))}{_CODE if has_new_code else ''}"
         )
 
     @classmethod
     def unrecorded_run(cls, run_id: str | None) -> Cause:
-        """A run published it and did not live to record it."""
+        """A run published the slice and died before it recorded that."""
         return cls(CauseKind.UNRECORDED_RUN, f"{CauseKind.UNRECORDED_RUN.value}{run_id}")
 
     @classmethod
     def parse(cls, text: str) -> Cause:
-        """Read a recorded text back; every text is some cause."""
+        """The cause that a recorded text stands for; an unknown text is `OTHER`."""
         whole = _WHOLE.get(text.removesuffix(_CODE))
         begun = (kind for kind in (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN) if text.startswith(kind.value))
         return cls(next(begun, CauseKind.OTHER) if whole is None else whole, text)
 
     @property
     def has_new_code(self) -> bool:
-        """Whether other code is the cause, alone or beside another one."""
+        """Whether changed code is the cause, or one of two."""
         return self.kind is CauseKind.CODE or self.text.endswith(_CODE)
 
     @property
     def is_found(self) -> bool:
-        """Whether it was found in the table, and not recorded by who published it."""
+        """Whether the cause was found in the table instead of being recorded by the publishing run."""
         return self.kind in (CauseKind.FOREIGN, CauseKind.UNRECORDED_RUN)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""Bounds of its own for one measure of one table, as settings give them.
+"""Change bounds for single measures of single tables, as settings give them.
 
-Contains: the bound, the names of measures of keys, what makes a bound wrong.
-Add here: another measure that is bounded and is no figure of a table.
-Does not contain: the rule that compares with bounds (change_rule.py), bounds for all tables
+Contains: the bound, the names of the key measures, the rule for a valid bound.
+Add here: another bounded measure that is not a figure of a table.
+Does not contain: the rule that applies bounds (change_rule.py), the default bounds of all tables
 (settings.py).
 """
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ChangeBound(BaseModel):
-    """How far one measure of one table's final slices may change, as a share; what is not given is as for all."""
+    """How far one measure of a table's final slices may change, as a share; a missing side uses the default bound."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -24,11 +24,11 @@ class ChangeBound(BaseModel):
 
 
 KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_changed"
-"""Measures of what becomes of a slice's keys, as shares of those it had."""
+"""Measures of a slice's key changes, as shares of the keys it had before."""
 
 
 def require_named_bounds(bounds: Mapping[str, ChangeBound]) -> None:
-    """Raise ValueError for a name that is not `table:measure`, or a bound that bounds nothing."""
+    """Raise ValueError for a name that is not `table:measure`, or a bound that sets no usable limit."""
     for name, bound in bounds.items():
         if not re.fullmatch(r"[a-z_]+/[a-z_]+:[a-z_]+", name):
             msg = f"{name!r} is not `table:measure`, such as refined/events:rows"

@@ -1,9 +1,8 @@
 """`change_is_explained`: how far a final slice may change before it is refused.
 
-Contains: which changes are bounded, the bounds as pure functions, what later changes are measured
-against.
+Contains: which changes are bounded, the rule as pure functions, the baseline for later changes.
 Add here: another bound on changes.
-Does not contain: the bounds' values (settings.py), the figures that are compared (changes.py).
+Does not contain: the bounds' values (settings.py), the compared figures (changes.py).
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from pipeline_assets.domain.settings import Settings
 
 
 def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_final: bool, settings: Settings) -> bool:
-    """Whether a change of this slice has to keep within bounds.
+    """Whether a change of this slice has to stay within bounds.
 
-    A slice that was final when it was last confirmed, and whose largest count lies over `change_min_rows` before or after,
-    because a ratio of small numbers means nothing. Counts are integers, money is not; where nothing is counted, every
-    change has to.
+    It has to if the slice was final and its largest count, before or after, exceeds `change_min_rows`: ratios of small
+    numbers mean nothing. Counts are integers, money is not; a slice without counts is always bounded.
     """
     counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
     return was_final and (max(counts) > settings.change_min_rows if counts else bool(before or after))
@@ -39,11 +37,11 @@ def explain_change(
     cause: str,
     settings: Settings,
 ) -> Evaluation:
-    """`change_is_explained`: bounds on every measure of a bounded slice, and on the shares of its keys that come, go and change.
+    """Evaluate `change_is_explained`: bound every measure of a bounded slice, and its shares of added, removed and changed keys.
 
-    Measured against `before`, what the slice was when it became final or an operator last decided about it, so that many small
-    changes are bounded as one; keys also by what this publication does to them. A slice that held nothing has no figures there:
-    filling an empty day is no change, and neither is coming back to what it was (`content`: its digest now).
+    Measures are compared with `before`, the slice when it became final or an operator last accepted a change, so that many
+    small changes count together. Keys are bounded per publication as well. Filling an empty slice, or returning to the
+    baseline's content (`content`: the digest now), is not a change.
     """
     figures = {f"{name}_before": value for name, value in before.figures.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
@@ -75,9 +73,10 @@ def next_baseline(
     was_final: bool,
     settings: Settings,
 ) -> Baseline:
-    """Of a final slice that passed `change`: new where it becomes final, is filled, is accepted, or is again what it was.
+    """The baseline of a final slice that passed `change`.
 
-    Else `before`, with what became of its keys; a measure it lacks was compared with nothing, and is bounded from now on.
+    It is new where the slice becomes final, is filled, is accepted, or returns to the baseline's content. Otherwise it is
+    `before` with the key changes added; a measure that it lacked was not compared, and is bounded from now on.
     """
     was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
     if not was_bounded or not before.figures or change.is_accepted_change or before.is_again(content):

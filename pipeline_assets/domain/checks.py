@@ -1,8 +1,8 @@
-"""Checks: what a check is called, what it found, and the rule for batches.
+"""Checks: their names, their results, and the rule for batches.
 
 Contains: names, evaluations, `delivery_reconciles` as a pure function.
 Add here: a check, or a rule that refuses a batch.
-Does not contain: bounds on changes (change_rule.py), measuring (transforms/digests.py) and reporting
+Does not contain: bounds on changes (change_rule.py), measuring (transforms/digests.py), reporting
 (orchestration/events.py).
 """
 
@@ -19,27 +19,27 @@ from pipeline_assets.domain.settings import Settings
 
 @dataclass(frozen=True)
 class CheckRule:
-    """A check that tables list; two of the same name are the same check."""
+    """A check that tables list; rules with the same name are equal."""
 
     name: str
     description: str = field(default="", compare=False)
-    """What it guarantees, shown in Dagster."""
+    """The guarantee, shown in Dagster."""
     is_blocking: bool = field(default=True, compare=False)
     """False for checks that only warn."""
     settings_read: tuple[str, ...] = field(default=(), compare=False)
-    """Bounds that it compares with: a refusal is tried again when one of them changes."""
+    """Settings that hold its bounds: when one changes, a refusal is tried again."""
     evaluate: Callable[[Totals], Evaluation] | None = field(default=None, compare=False)
-    """For checks that need nothing but totals; others are evaluated where their figures are (load/)."""
+    """For checks that need only totals; load/ evaluates the others, where their figures are."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What the audit of a staged slice of an aggregate measured."""
+    """The audit's measurements of a staged slice of an aggregate."""
 
     found: Mapping[str, Any]
-    """Measure -> its total over the slice's rows: an int, or an exact decimal."""
+    """Measure -> its total over the slice's rows: an int or an exact decimal."""
     control: Mapping[str, Any]
-    """The same, computed another way from refined.events; and what else the table's controls tell."""
+    """Measure -> the same total computed independently from refined.events, and further results of the table's controls."""
     settings: Settings
 
 
@@ -61,7 +61,7 @@ def _reconcile_with_refined(totals: Totals) -> Evaluation:
 
 
 class Check:
-    """The checks of the tables that are built in."""
+    """The checks of the built-in tables."""
 
     DELIVERY_RECONCILES = CheckRule(
         "delivery_reconciles",
@@ -130,21 +130,21 @@ _BUILT_IN = {rule.name: rule for rule in vars(Check).values() if isinstance(rule
 
 
 def number(value: Any) -> float:
-    """A collected figure as a number that the ledger and Dagster can hold."""
+    """A figure as a number that the ledger and Dagster can hold; 0 for None."""
     if value is None:
         return 0
     return float(value) if isinstance(value, (Decimal, float)) else int(value)
 
 
 UNREAD_OBJECTS = "unread_objects"
-"""Figure of a refusal of what could not be read: nobody knows what is in it, so every load tries again."""
+"""Figure of a refusal of unreadable objects: their content is unknown, so every load tries again."""
 ACCEPTED = "accepted"
-"""How the reason of an accepted change begins."""
+"""Prefix of the reason of an accepted change."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one check found for one slice or batch."""
+    """The result of one check for one slice or batch."""
 
     check: CheckRule
     is_passed: bool
@@ -152,7 +152,7 @@ class Evaluation:
     hint: str | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     is_evaluated: bool = True
-    """False where the table lists the check and nothing evaluated it: such a check never passed."""
+    """False where the table lists the check but nothing evaluated it; such a check never counts as passed."""
 
     @property
     def is_accepted_change(self) -> bool:
@@ -161,13 +161,13 @@ class Evaluation:
         return is_change and self.is_passed and (self.reason or "").startswith(f"{ACCEPTED}: ")
 
     def __post_init__(self) -> None:
-        """Kept on record, and compared with what is: bounded once, here."""
+        """Bound the texts at once, so that a new evaluation compares equal to a recorded one."""
         for name, text in (("reason", self.reason), ("hint", self.hint)):
             if text is not None:
                 object.__setattr__(self, name, recordable(text))
 
     def to_json(self) -> dict[str, Any]:
-        """For the ledger."""
+        """The JSON form, for the ledger."""
         return {
             "check": self.check.name,
             "is_passed": self.is_passed,
@@ -179,32 +179,32 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Evaluation:
-        """From the ledger."""
+        """The inverse of `to_json`."""
         rule = _BUILT_IN.get(row["check"], CheckRule(row["check"]))
         is_evaluated = row.get("is_evaluated", True)
         return cls(rule, row["is_passed"], row["reason"], row["cure"], row["figures"], is_evaluated)
 
 
 def not_evaluated(rule: CheckRule) -> Evaluation:
-    """Of a check that a table lists and nothing evaluated."""
+    """A failed evaluation for a check that the table lists but nothing evaluated."""
     hint = "Evaluate it where the table is audited, or take it from the table's checks: docs/extending.md"
     return Evaluation(rule, False, "was not evaluated", hint, is_evaluated=False)
 
 
 def holds_nothing(rule: CheckRule) -> Evaluation:
-    """Of a slice without rows that was never built: there is nothing to find."""
+    """A passed evaluation for a slice without rows that was never built."""
     return Evaluation(rule, True, figures={"rows": 0})
 
 
 def complete(rules: Sequence[CheckRule], evaluations: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
-    """One evaluation for each check that a table lists, in that order."""
+    """One evaluation for each check that the table lists, in its order."""
     by_rule = {evaluation.check: evaluation for evaluation in evaluations}
     return tuple(by_rule.get(rule) or not_evaluated(rule) for rule in rules)
 
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """The sums over one batch's deliveries as landing holds them."""
+    """Sums over the deliveries of one batch in landing."""
 
     objects: int
     unreadable: tuple[str, ...]
@@ -214,11 +214,11 @@ class BatchFigures:
     quarantined: int
     blank: int
     line_reasons: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> quarantined lines, of those whose reason is known."""
+    """Reason -> quarantined lines, where the reason is known."""
 
 
 def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[str, ...] = ()) -> Evaluation:
-    """`delivery_reconciles` for a batch with deliveries; `missing` are recorded objects that landing no longer lists."""
+    """Evaluate `delivery_reconciles` for a batch with deliveries; `missing`: recorded objects that landing no longer lists."""
     numbers = {
         "objects": figures.objects,
         "unreadable_objects": len(figures.unreadable),

@@ -1,7 +1,7 @@
 """Settings that only work where Spark's workers are processes of this machine: refused for a cluster.
 
 Contains: the rule.
-Add here: another setting that means nothing, or too much, on other machines.
+Add here: another setting that does not work, or leaks something, on other machines.
 Does not contain: the settings themselves (settings.py).
 """
 
@@ -17,7 +17,7 @@ _OF_EXECUTORS = "spark.executorEnv."
 
 
 def require_cluster_settings(settings: Settings) -> None:
-    """Raise SettingsError for places that workers elsewhere do not see, and for secrets that the cluster would show."""
+    """Raise SettingsError for places that a cluster's workers cannot see, and for secrets that its pages would show."""
     if is_on_this_machine(settings.spark_master):
         return
     for name in ("landing_url", "warehouse_url"):
@@ -29,7 +29,7 @@ def require_cluster_settings(settings: Settings) -> None:
             )
     for name in settings.spark_config:
         if name.startswith(_OF_EXECUTORS) and is_secret_name(name):
-            # A standalone worker's page shows the environment of its executors, Kubernetes the one of its pods.
+            # A standalone worker's page shows the environment of its executors, and Kubernetes that of its pods.
             raise SettingsError(
                 f"spark_config: {name}",
                 "is a secret that the cluster's own pages show",

@@ -1,8 +1,8 @@
-"""Commands that messages name as the cure, each spelled in one place.
+"""Commands that messages suggest as the fix, each spelled in one place.
 
 Contains: the text of such commands.
-Add here: a command that several messages name.
-Does not contain: what commands do (cli/), when one is the cure (load/deliveries/, inspection/health/answers.py).
+Add here: a command that several messages suggest.
+Does not contain: what commands do (cli/), when to suggest one (load/deliveries/, inspection/health/answers.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ NEWER_TIDEMARK = "Install that version of Tidemark or a later one: pip install -
 
 
 def recover_refused(first: date, last: date, projects: Sequence[str]) -> str:
-    """Fetches what is missing or refused of refused days from the vendor, and loads it."""
+    """The command that fetches the missing or refused deliveries of refused days from the vendor, and loads them."""
     named = [word for project in projects for word in ("--project", project)]
     return shlex.join(["tidemark", "recover", "--from", str(first), "--to", str(last), *named, "--refused", "--load"])

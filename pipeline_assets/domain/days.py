@@ -1,4 +1,4 @@
-"""Ranges of days: as text, in parts, day by day; and when a day is closed.
+"""Ranges of days: parsing, splitting, iterating; and when a day is closed.
 
 Contains: day arithmetic.
 Add here: a question about days that needs no ledger.
@@ -26,7 +26,7 @@ def chunks(days: tuple[date, ...], size: int) -> list[tuple[date, ...]]:
 
 
 def stretches(days: Sequence[date], size: int) -> list[tuple[date, ...]]:
-    """Parts of at most `size` days without gaps, of ascending days that may have some."""
+    """Split ascending days into runs without gaps, of at most `size` days each."""
     parts: list[tuple[date, ...]] = []
     for day in days:
         if parts and len(parts[-1]) < size and day - parts[-1][-1] == timedelta(days=1):
@@ -37,13 +37,13 @@ def stretches(days: Sequence[date], size: int) -> list[tuple[date, ...]]:
 
 
 def deadline(day: date, settings: Settings) -> datetime:
-    """When a day without all markers counts as closed (UTC)."""
+    """The UTC moment at which a day is closed even if markers are missing."""
     midnight = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
     return midnight + timedelta(hours=settings.final_after_hours)
 
 
 def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ...]:
-    """Days of a range given as text; raises UsageError for a bad day, order or a day outside the calendar."""
+    """The days of a range given as text; raises UsageError for a bad day, a bad order or a day outside the calendar."""
     start, end = parse_day(first), parse_day(last)
     if end < start:
         raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
@@ -58,7 +58,7 @@ def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ..
 
 
 def parse_day(text: str) -> date:
-    """A day as YYYY-MM-DD; raises UsageError."""
+    """The day that `YYYY-MM-DD` names; raises UsageError for any other text."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -66,7 +66,7 @@ def parse_day(text: str) -> date:
 
 
 def parse_moment(option: str, text: str) -> datetime:
-    """An aware time as ISO text, UTC where it names no zone; raises UsageError, which names the option."""
+    """The aware time that an ISO text names, UTC by default; raises UsageError, which names the option."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What landing holds: deliveries, markers, batches, and everything that is neither.
+"""The objects of landing: deliveries, markers, batches, and objects that are neither.
 
 Contains: the frozen values that listing produces and the load path consumes.
 Add here: facts about objects in landing.
@@ -16,7 +16,7 @@ from enum import StrEnum
 from pipeline_assets.domain.slices import ALL_PROJECTS, Source
 
 NOT_READABLE = "not_readable"
-"""`error` of an object that is listed and cannot be read: nothing is known of its content, and every load tries again."""
+"""`error` of an object that is listed but cannot be read: its content is unknown, and every load tries again."""
 
 
 @dataclass(frozen=True, order=True)
@@ -33,9 +33,9 @@ class BatchKey:
 
 
 def dimension_batch(day: date) -> BatchKey:
-    """Under what an exclusion names an object of a dimension, which belongs to no export: the day, and no project.
+    """The batch under which an exclusion records an object of a dimension: its day, and no project.
 
-    The source says nothing there; it is one that every version of Tidemark can read back.
+    The source has no meaning there; it is a value that every version of Tidemark can read.
     """
     return BatchKey(Source.REGULAR, ALL_PROJECTS, day)
 
@@ -56,7 +56,7 @@ class Delivery:
 
 @dataclass(frozen=True, order=True)
 class Marker:
-    """The exporter says an hour is complete; it may close an hour, never freezes it."""
+    """The exporter's statement that an hour is complete; later objects of that hour are still loaded."""
 
     batch: BatchKey
     hour: int
@@ -64,23 +64,23 @@ class Marker:
 
 
 class Oddity(StrEnum):
-    """Why an object below a project's prefix is neither delivery nor marker."""
+    """Why an object below a project's prefix is neither a delivery nor a marker."""
 
     MERGED_IDS = "merged_ids"
     """The vendor's merged Amplitude IDs file, `-{org}_{date}_{hour}.json.gz`: known, not an event export."""
     UNKNOWN_NAME = "unknown_name"
     """The name does not follow the grammar."""
     WRONG_PREFIX = "wrong_prefix"
-    """A well-formed name of another project or source than the folder it lies in."""
+    """A well-formed name, but of another project or source than its folder."""
     LINK = "link"
     """A link that is not followed: it leads out of landing, to a folder, or nowhere."""
     UNLISTED = "unlisted"
-    """A folder below a project's that cannot be listed; nothing in it would be a delivery."""
+    """A subfolder of a project's folder that cannot be listed; deliveries never lie in subfolders."""
 
 
 @dataclass(frozen=True, order=True)
 class UnrecognizedObject:
-    """An object that is listed and reported, never loaded."""
+    """An object that is listed and reported but never loaded."""
 
     key: str
     oddity: Oddity
@@ -89,19 +89,19 @@ class UnrecognizedObject:
 
 @dataclass(frozen=True)
 class Listing:
-    """What landing holds for one source, a set of projects and a range of arrival days."""
+    """The objects of landing for one source, a set of projects and a range of arrival days."""
 
     deliveries: tuple[Delivery, ...] = ()
     markers: tuple[Marker, ...] = ()
     odd_objects: tuple[UnrecognizedObject, ...] = ()
     arrival_days: dict[str, frozenset[date]] = field(default_factory=dict)
-    """Project -> arrival days met of deliveries and markers under the source's prefix; among them the first, wherever it lies."""
+    """Project -> arrival days of the deliveries and markers under the source's prefix; always includes the first one."""
     strays: tuple[Delivery, ...] = ()
-    """Deliveries that arrived outside of the days that anybody will ask for; where these were named."""
+    """Deliveries outside the days that any load will request; empty unless the caller named those days."""
 
     @classmethod
     def joined(cls, parts: Sequence[Listing]) -> Listing:
-        """Listings of one source and range as one; no project may be in two of them."""
+        """Several listings of one source and range as one; no project may be in two of them."""
         if len(parts) == 1:
             return parts[0]
         return cls(

@@ -1,6 +1,6 @@
-"""Dimensions: daily snapshots of a table of the business, as they are delivered and asked for.
+"""Dimensions: daily snapshots of a business table.
 
-Contains: what landing holds of a day's snapshot, and what to do where a day has none.
+Contains: a day's snapshot in landing, and the choices for a day without one.
 Add here: a value that describes snapshots.
 Does not contain: names and lines of the objects (formats/snapshot_objects.py), the tables (tables/dimension.py).
 """
@@ -12,30 +12,30 @@ from enum import StrEnum
 
 
 class MissingSnapshot(StrEnum):
-    """What becomes of the events of a day whose snapshot did not come by its deadline; never today's items."""
+    """What happens to a day's events if its snapshot misses the deadline; none joins them with today's items."""
 
     WAIT = "wait"
-    """They wait for it."""
+    """They wait for the snapshot."""
     PREVIOUS = "previous"
-    """They are joined with the latest one before it, which the check of the day names."""
+    """They are joined with the latest earlier snapshot, and the day's check names it."""
     REFUSE = "refuse"
-    """Their day is refused, so that somebody looks after it."""
+    """Their day is refused, so that an operator looks into it."""
 
 
 @dataclass(frozen=True, order=True)
 class SnapshotDelivery:
-    """One day's snapshot of a dimension in landing, as it is listed."""
+    """One day's snapshot of a dimension, as listed in landing."""
 
     key: str
     """Full key below the landing root."""
     etag: str
     size_bytes: int
     is_marked: bool
-    """Whether the exporter says that it is complete."""
+    """Whether the exporter marked it as complete."""
     others: tuple[str, ...] = ()
-    """Further objects that claim to be the same day's snapshot: nobody can tell which one is meant."""
+    """Other objects that claim to be the same day's snapshot; it is unknown which one is meant."""
 
     @property
     def version(self) -> str:
-        """What an input state keeps of it: another text means other bytes, or a look at them."""
+        """The text that an input state keeps: if it changes, the snapshot is read again."""
         return " ".join([self.key, self.etag, str(self.size_bytes), *self.others])

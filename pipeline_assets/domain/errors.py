@@ -1,8 +1,8 @@
-"""Errors as types: one sentence each, and whether a retry can help.
+"""Errors as types: one sentence each, and whether a retry can succeed.
 
 Contains: every exception Tidemark raises on purpose.
 Add here: a failure that a caller or the retry policy tells apart by type.
-Does not contain: wrapping of library errors (done where the library is called).
+Does not contain: the wrapping of library errors (that is done where the library is called).
 """
 
 import json
@@ -17,12 +17,12 @@ class TidemarkError(Exception):
 
     def __init__(self, subject: str, reason: str, hint: str) -> None:
         """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what the operator can do (`hint`)."""
-        # Whatever shows it, a log, a terminal, Dagster: names in it are data, and secrets were never part of it.
+        # A log, a terminal or Dagster may show these texts. Names in them are data; secrets are never passed in.
         self.subject, self.reason, self.hint = shown(subject), shown(reason), shown(hint)
         super().__init__(f"{self.subject}: {self.reason}. {self.hint}")
 
     def as_line(self) -> str:
-        """Text that `error_in` finds again: errors cross from Spark's workers as text alone."""
+        """The error as text that `error_in` reads back: Spark's workers can pass errors on only as text."""
         return _MARK + json.dumps([type(self).__name__, self.subject, self.reason, self.hint])
 
 
@@ -30,11 +30,11 @@ _MARK = "tidemark-error "
 
 
 class PermanentError(TidemarkError):
-    """Trying again without a change of input, settings or code gives the same failure."""
+    """A retry fails the same way until inputs, settings or code change."""
 
 
 class TransientError(TidemarkError):
-    """Trying again later can succeed without anybody changing anything."""
+    """A later retry can succeed although nobody changes anything."""
 
 
 class SettingsError(PermanentError):
@@ -50,11 +50,11 @@ class LandingUnavailableError(TransientError):
 
 
 class LandingAccessError(PermanentError):
-    """Landing refused us or does not exist: wrong URL, bucket, credentials or rights."""
+    """Landing refused access or does not exist: wrong URL, bucket, credentials or rights."""
 
 
 class UnreadableObjectError(LandingAccessError):
-    """Landing refused one object, for reasons that may be its own: archived, another key, rights, a link out of landing."""
+    """Landing refused one object, perhaps only that one: archived, another encryption key, rights, a link out of landing."""
 
 
 class ObjectMovedError(TransientError):
@@ -62,42 +62,42 @@ class ObjectMovedError(TransientError):
 
 
 class LandingConflictError(PermanentError):
-    """Landing holds another object under a name that was to be written; nothing was overwritten."""
+    """Landing already holds another object under the name to be written; nothing was overwritten."""
 
 
 class ExportAccessError(PermanentError):
-    """The vendor's Export API refused our credentials for a project, or there are none."""
+    """The vendor's Export API refused the credentials of a project, or none are configured."""
 
 
 class ExportAnswerError(PermanentError):
-    """Something that is not the Export API answered in its place: a page, a redirect, a proxy."""
+    """Something other than the Export API answered: a page, a redirect, a proxy."""
 
 
 class ExportContentError(PermanentError):
-    """What the Export API sent cannot be used: a cut or bad archive, a member that must not be in it."""
+    """The Export API's answer cannot be used: a truncated or bad archive, or a member that must not be in it."""
 
 
 class ExportTooLargeError(PermanentError):
-    """The Export API does not export a range of hours in one piece; a shorter range may do."""
+    """The Export API refuses to export this range of hours in one piece; a shorter range may work."""
 
 
 class ExportUnavailableError(TransientError):
-    """The Export API could not be reached, was overloaded or asked to wait, beyond the retries."""
+    """The Export API could not be reached, was overloaded or asked to wait, and the retries are used up."""
 
 
 class DiskFullError(PermanentError):
-    """A disk of this machine is full, has less room than has to stay free, or cannot be used."""
+    """A disk of this machine is full, is below the free space that must remain, or cannot be used."""
 
 
 class PublishConflictError(TransientError):
-    """Another writer changed a slice after our base snapshot was pinned; nothing of ours was published."""
+    """Another writer changed a slice after this run pinned its base snapshot; this run published nothing."""
 
 
 class SliceConflictError(PublishConflictError):
-    """The same, where it is known which slices."""
+    """A publish conflict whose slices are known."""
 
     def __init__(self, subject: str, reason: str, hint: str, slices: Collection[tuple[str, Slice]] = ()) -> None:
-        """`slices`: (table, slice) that were lost to the other writer."""
+        """`slices`: the (table, slice) pairs that the other writer changed."""
         super().__init__(subject, reason, hint)
         self.slices = frozenset(slices)
 
@@ -107,31 +107,31 @@ class TakenOverError(PublishConflictError):
 
 
 class ReadTwiceError(PublishConflictError):
-    """An object that had to be read twice was another one the second time; nothing of either reading was used."""
+    """An object that had to be read twice changed between the two readings; neither reading was used."""
 
 
 class LakehouseError(PermanentError):
-    """A table is not in a state Tidemark can work with, for example foreign delete files, or its storage is full."""
+    """A table is in a state that Tidemark cannot work with, for example with foreign delete files, or its storage is full."""
 
 
 class LakehouseUnavailableError(TransientError):
-    """Catalog or warehouse could not be reached, or were too busy, beyond the retries."""
+    """The catalog or warehouse could not be reached or was too busy, and the retries are used up."""
 
 
 class WorkerLostError(TransientError):
-    """A process that Spark works with died, and its task with it; another try starts another one."""
+    """A Spark worker process died, and its task with it; a retry starts a new one."""
 
 
 class EngineError(PermanentError):
-    """Spark's JVM died or ran out of memory: this process can do no more, and another one as small would end the same."""
+    """Spark's JVM died or ran out of memory: this process cannot go on, and another of the same size would fail as well."""
 
 
 class WorkerError(PermanentError):
-    """A worker of the cluster cannot run our tasks: another Python, a missing package, other code than the driver's."""
+    """A worker of the cluster cannot run the tasks: another Python, a missing package, or other code than the driver's."""
 
 
 class GoldenQueryError(PermanentError):
-    """Golden totals could not be asked of their database, or it gave what cannot be read as totals."""
+    """The golden query failed, or its result cannot be read as totals."""
 
 
 class LedgerError(PermanentError):
@@ -139,11 +139,11 @@ class LedgerError(PermanentError):
 
 
 class LedgerUnavailableError(TransientError):
-    """The ledger's database could not be reached, or was locked, beyond the retries."""
+    """The ledger's database could not be reached or was locked, and the retries are used up."""
 
 
 def error_in(text: str) -> TidemarkError | None:
-    """The first error that was written into a text with `as_line`."""
+    """The first error that `as_line` wrote into a text; None where there is none."""
     _, mark, rest = text.partition(_MARK)
     if not mark:
         return None

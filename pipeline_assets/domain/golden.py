@@ -1,9 +1,9 @@
-"""Golden totals: control totals of an outside system, and whether what is published agrees with them.
+"""Golden totals: control totals of an outside system, compared with published figures.
 
-Contains: a total, what it is compared with, and the rule that compares.
-Add here: another thing to tell of a comparison.
-Does not contain: reading totals (formats/golden_csv.py, resources/golden_query.py), what is
-published (load/golden.py), how far a measure may be off (golden_tolerance.py).
+Contains: a total, its comparison, and the rule that compares.
+Add here: another property of a comparison.
+Does not contain: reading totals (formats/golden_csv.py, resources/golden_query.py), reading published
+figures (load/golden.py), tolerances (golden_tolerance.py).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import Slice
 
 REST = "_rest"
-"""Ends the name of the figure that holds what a number of the ledger cannot: digits behind the 16th of an exact total."""
+"""Suffix of the figure that holds the digits of an exact total that a double cannot: those after about the 16th."""
 _EXACT = Context(prec=100)
-"""Python rounds sums of decimals at the 28th digit; a total may have 38."""
+"""By default Python rounds decimal sums to 28 digits; a total may have 38."""
 
 
 @dataclass(frozen=True, order=True)
 class GoldenMeasure:
-    """A figure of a table that an outside system tells as well."""
+    """A figure of a table that an outside system also reports."""
 
     table: str
     name: str
@@ -38,7 +38,7 @@ class GoldenMeasure:
 
 
 class GoldenSource(StrEnum):
-    """Where totals come from; both may tell of the same day."""
+    """Where totals come from; both sources may cover the same day."""
 
     LANDING = "landing"
     """`golden/{date}.csv` beside the exports."""
@@ -48,19 +48,19 @@ class GoldenSource(StrEnum):
 
 @dataclass(frozen=True)
 class GoldenTotal:
-    """What an outside system says of one measure of one project's day."""
+    """An outside system's value of one measure of one project's day."""
 
     source: GoldenSource
     key: Slice
     measure: GoldenMeasure
     value: Decimal
     origin: str
-    """Object and line, or row."""
+    """Where it was read: object and line, or row of the query."""
 
 
 @dataclass(frozen=True)
 class GoldenFault:
-    """A line that is no total, or a file that holds none: its reason, and what to do."""
+    """A line that is not a total, or a file without totals, with the reason and the fix."""
 
     origin: str
     reason: str
@@ -73,21 +73,21 @@ class GoldenFault:
 
 @dataclass(frozen=True)
 class GoldenReading:
-    """What was read of one source."""
+    """The result of reading one source."""
 
     source: GoldenSource
     days: frozenset[date] = frozenset()
-    """Days that it told of: what it said of them before no longer counts."""
+    """Days that the source covered; its earlier totals of these days no longer count."""
     totals: tuple[GoldenTotal, ...] = ()
     faults: tuple[GoldenFault, ...] = ()
     partial_days: frozenset[date] = frozenset()
-    """Of `days` those of which some line is no total: what was said of a measure before counts until a good line tells it."""
+    """The subset of `days` with a faulty line: an earlier total there counts until a valid line replaces it."""
     asked: tuple[date, date] | None = None
-    """First and last day that the source was asked for: what was wrong there before no longer is. None where it was not asked."""
+    """First and last day that the source was asked for; earlier faults in this range are over. None where it was not asked."""
 
     @classmethod
     def of(cls, source: GoldenSource, parts: Iterable[GoldenReading]) -> GoldenReading:
-        """Several readings as one."""
+        """Several readings of one source as one."""
         listed = list(parts)
         return cls(
             source,
@@ -99,21 +99,21 @@ class GoldenReading:
 
 
 class Agreement(StrEnum):
-    """How a published figure stands to its golden total."""
+    """How a published figure compares with its golden total."""
 
     AGREES = "agrees"
     """They differ by no more than the tolerance."""
     DIFFERS = "differs"
-    """They differ by more."""
+    """They differ by more than the tolerance."""
     NOT_LOADED = "not loaded"
-    """Nothing is on record of the day."""
+    """The ledger has no record of the day."""
     NOT_MEASURED = "not measured"
-    """The day was published by another hand than a load, which measured nothing."""
+    """Something other than a load published the day, so it was not measured."""
 
 
 @dataclass(frozen=True)
 class GoldenComparison:
-    """One golden total beside what is published."""
+    """One golden total with the published figure."""
 
     total: GoldenTotal
     published: Decimal | None
@@ -121,17 +121,17 @@ class GoldenComparison:
 
     @property
     def is_good(self) -> bool:
-        """Whether they agree."""
+        """Whether the two agree."""
         return self.agreement is Agreement.AGREES
 
     @property
     def difference(self) -> Decimal | None:
-        """How much more is published than is golden; None where nothing is known of what is published."""
+        """The published figure minus the golden total; None where no figure is known."""
         return None if self.published is None else _EXACT.subtract(self.published, self.total.value)
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of the golden total, without sign; 1 where that is zero and something is published."""
+        """The absolute difference as a share of the golden total; 1 where that is zero and the published figure is not."""
         if self.difference is None:
             return None
         if not self.total.value:
@@ -140,7 +140,7 @@ class GoldenComparison:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether less is published than is golden, or nothing."""
+        """Whether the published figure is too low, or the day is not loaded."""
         return self.agreement is Agreement.NOT_LOADED or (
             not self.is_good and self.difference is not None and self.difference < 0
         )
@@ -156,7 +156,7 @@ class GoldenComparison:
 
 
 def plain(value: Decimal | None) -> str:
-    """A number in digits, without an exponent and without zeros at its end."""
+    """A number in digits, without an exponent and trailing zeros; empty for None."""
     if value is None:
         return ""
     text = f"{value:f}"
@@ -164,7 +164,7 @@ def plain(value: Decimal | None) -> str:
 
 
 def signed(value: Decimal) -> str:
-    """The same, with its sign."""
+    """The same with a sign, `+` for a positive number."""
     return plain(value) if value <= 0 else f"+{plain(value)}"
 
 
@@ -176,20 +176,20 @@ def figure_of(figures: Mapping[str, float], name: str) -> Decimal | None:
 
 
 def rest_of(name: str, value: Decimal | int) -> dict[str, float]:
-    """What the ledger's number of an exact total leaves out, under a name of its own; mostly nothing."""
+    """The remainder of an exact total that its double leaves out, under a name of its own; mostly empty."""
     rest = _EXACT.subtract(Decimal(value), _exact(float(value)))
     return {f"{name}{REST}": float(rest)} if rest else {}
 
 
 def _exact(value: float) -> Decimal:
-    # The shortest text that is this number: the decimal it was made from, where that has 15 digits or fewer.
+    # repr gives the shortest text of a double: the original decimal, if that had 15 digits or fewer.
     return Decimal(repr(value))
 
 
 def compare(
     total: GoldenTotal, published: Decimal | None, *, is_loaded: bool, within: GoldenTolerance
 ) -> GoldenComparison:
-    """Compare exactly; the tolerance is the larger of a share of the golden total and an amount."""
+    """Compare exactly; the tolerance is the larger of a share of the golden total and a fixed amount."""
     if published is None:
         return GoldenComparison(total, None, Agreement.NOT_MEASURED if is_loaded else Agreement.NOT_LOADED)
     is_good = abs(_EXACT.subtract(published, total.value)) <= within.of(total.value)
@@ -197,7 +197,7 @@ def compare(
 
 
 def evaluation(comparisons: Sequence[GoldenComparison]) -> Evaluation:
-    """`reconciles_with_golden` of one day of a table: of every total that tells of it."""
+    """Evaluate `reconciles_with_golden` for one day of a table, over all of its comparisons."""
     bad = [one for one in comparisons if not one.is_good]
     relative: dict[str, float] = {}
     for one in comparisons:

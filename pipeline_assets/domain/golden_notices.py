@@ -1,8 +1,8 @@
-"""Which notice follows from comparing a day with golden totals: that it differs, or does so no longer.
+"""Which notice a comparison with golden totals causes: a new mismatch, or the end of one.
 
-Contains: the result for a day of a table, and the rule over it and the result before.
-Add here: another result that people are told.
-Does not contain: comparing (golden.py), the notice itself (notices.py), what is on record (resources/ledger/golden.py).
+Contains: the result for a day of a table, and the rule that compares it with the previous result.
+Add here: another result that receivers are notified of.
+Does not contain: comparing (golden.py), the notice itself (notices.py), recorded results (resources/ledger/golden.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _HINT = "`tidemark reconcile --repair` proposes what closes it"
 
 @dataclass(frozen=True)
 class GoldenResult:
-    """What comparing all golden totals of one day of a table gave."""
+    """The result of comparing all golden totals of one day of a table."""
 
     table: str
     key: Slice
     mismatch: str | None
-    """What does not agree, with both numbers; None where all of it does."""
+    """The measures that do not agree, with both numbers; None where all agree."""
 
 
 @dataclass(frozen=True)
 class GoldenStanding:
-    """The result that is on record of a day of a table, and the notice that was written last."""
+    """The recorded result for a day of a table, and its latest notice."""
 
     mismatch: str | None = None
     notice_id: str | None = None
@@ -43,9 +43,9 @@ class GoldenStanding:
 def golden_results(
     comparisons: Iterable[GoldenComparison], settings: Settings, now: datetime
 ) -> Iterator[GoldenResult]:
-    """One result for each day of a table that totals tell of.
+    """One result for each day of a table that has totals.
 
-    A day of which nothing is loaded yet has none until its deadline: its totals may come before its exports.
+    A day that is not loaded yet gets none before its deadline: its totals may arrive before its exports.
     """
     found: dict[tuple[str, Slice], list[GoldenComparison]] = {}
     for one in comparisons:
@@ -58,7 +58,7 @@ def golden_results(
 
 
 def golden_notice(result: GoldenResult, before: GoldenStanding, at: str, run_id: str | None) -> Notice | None:
-    """The notice of a mismatch that is news, or of the end of one; None where nothing changed."""
+    """The notice of a new or changed mismatch, or of the end of one; None where nothing changed."""
     if result.mismatch == before.mismatch:
         return None
     kind = NoticeKind.GOLDEN_AGREEMENT if result.mismatch is None else NoticeKind.GOLDEN_MISMATCH

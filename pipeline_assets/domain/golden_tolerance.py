@@ -1,7 +1,7 @@
-"""How far a published figure may be from its golden total, as settings give it.
+"""Golden tolerances: how far a published figure may be from its golden total, as settings give it.
 
-Contains: the tolerance, what makes its name wrong.
-Add here: another way to be near enough.
+Contains: the tolerance, the rule for valid names.
+Add here: another kind of tolerance.
 Does not contain: the comparison (golden.py).
 """
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class GoldenBound(BaseModel):
-    """The tolerance of one measure of one table; what is not given is as for all."""
+    """The tolerance of one measure of one table; a missing part uses the default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,25 +26,25 @@ class GoldenBound(BaseModel):
 
 @dataclass(frozen=True)
 class GoldenTolerance:
-    """The larger of the two counts."""
+    """A relative and an absolute tolerance; the larger one applies."""
 
     relative: Decimal = Decimal(0)
-    """Share of the golden total."""
+    """As a share of the golden total."""
     absolute: Decimal = Decimal(0)
     """In units of the measure."""
 
     @classmethod
     def given(cls, relative: float, absolute: float) -> GoldenTolerance:
-        """As a person wrote them: 0.1 is a tenth, and not the binary number next to it."""
+        """From the decimals as written: 0.1 is exactly a tenth, not the nearest double."""
         return cls(Decimal(repr(relative)), Decimal(repr(absolute)))
 
     def of(self, value: Decimal) -> Decimal:
-        """How far from this golden total a figure may be."""
+        """The greatest allowed difference from this golden total."""
         return max(self.absolute, Context(prec=100).multiply(self.relative, value.copy_abs()))
 
 
 def require_named_tolerances(tolerances: Mapping[str, GoldenBound]) -> None:
-    """Raise ValueError for a name that is not `table:measure`, or a tolerance that says nothing."""
+    """Raise ValueError for a name that is not `table:measure`, or an empty tolerance."""
     for name, bound in tolerances.items():
         if not re.fullmatch(r"[a-z_]+/[a-z_]+:[a-z_]+", name):
             msg = f"{name!r} is not `table:measure`, such as aggregates/daily_revenue:revenue"

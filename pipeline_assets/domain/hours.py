@@ -1,4 +1,4 @@
-"""Hours of arrival, UTC: as text, as ranges, in halves.
+"""Hours of arrival in UTC: parsing, ranges, halves.
 
 Contains: hour arithmetic.
 Add here: a question about hours that needs no ledger.
@@ -29,7 +29,7 @@ class Hour:
 
     @classmethod
     def at(cls, moment: datetime) -> Hour:
-        """The hour that an aware time lies in."""
+        """The hour that contains an aware time."""
         here = moment.astimezone(UTC)
         return cls(here.date(), here.hour)
 
@@ -68,14 +68,14 @@ class HourRange:
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
     def halves(self) -> tuple[HourRange, HourRange]:
-        """The first and the second half, of two hours or more."""
+        """The first and the second half of a range of two or more hours."""
         hours = list(self)
         middle = len(hours) // 2
         return HourRange(hours[0], hours[middle - 1]), HourRange(hours[middle], hours[-1])
 
 
 def hour_ranges(hours: Iterable[Hour], most: int) -> list[HourRange]:
-    """Hours as ranges without gaps, of at most `most` hours each, none of which crosses midnight."""
+    """The hours as ranges without gaps, of at most `most` hours each; no range crosses midnight."""
     ranges: list[HourRange] = []
     for hour in sorted(hours):
         last = ranges[-1] if ranges else None
@@ -87,7 +87,7 @@ def hour_ranges(hours: Iterable[Hour], most: int) -> list[HourRange]:
 
 
 def requested_hours(first: str, last: str, settings: Settings) -> HourRange:
-    """Hours of a range given as text, `DAY` or `DAYTHH`; a day stands for all of its hours.
+    """The hours of a range given as text, `DAY` or `DAYTHH`; a day stands for all of its hours.
 
     Raises UsageError for a bad day or hour, a bad order, or a day outside the calendar.
     """

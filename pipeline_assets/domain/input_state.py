@@ -1,8 +1,8 @@
-"""What a slice is built from, as values that compare: its inputs, and the inputs of a change that was refused.
+"""The inputs of a slice as comparable values, and the inputs of a refused change.
 
 Contains: the input state of a slice, and a rejection.
-Add here: another part of what makes a slice stale.
-Does not contain: how they are kept (resources/ledger/rows.py), how two of them compare
+Add here: another input that can make a slice stale.
+Does not contain: their storage (resources/ledger/rows.py), their comparison
 (load/staleness/inputs.py).
 """
 
@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import Digest
 
 
 class InputDay(NamedTuple):
-    """One day of an upstream table; the project is that of the slice it is an input of."""
+    """One day of an upstream table, of the same project as the slice that it is an input of."""
 
     table: str
     day: date
@@ -25,23 +25,23 @@ class InputDay(NamedTuple):
 
 @dataclass(frozen=True)
 class InputState:
-    """What a slice was built from, or would be built from now."""
+    """The inputs that a slice was built from, or would be built from now."""
 
     upstream: Mapping[InputDay, Digest] = field(default_factory=dict)
-    """The content of each upstream day that holds rows."""
+    """Upstream day -> digest of its content, for days that hold rows."""
     cross_day: str | None = None
-    """Digest of the rows on other days that share a key with the slice's own rows, marked where content alone decides between
-    them (`identity.TIED`); None where nobody compared them."""
+    """Digest of the rows on other days that share a key with this slice's rows, marked where content alone decides between them
+    (`identity.with_tie`); None where they were not compared."""
     delivered: str | None = None
-    """The version of the object in landing that a slice was read from; None for slices that are built from tables."""
+    """Version of the landing object that the slice was read from; None for slices built from tables."""
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it names no input at all."""
+        """Whether there is no input at all."""
         return not self.upstream and self.cross_day is None and self.delivered is None
 
     def __str__(self) -> str:
-        """The same text for the same inputs, whatever the order they were read in."""
+        """Render the inputs; equal inputs give equal texts, in whatever order they were read."""
         days = [f"{name.table} {name.day.isoformat()} {digest}" for name, digest in sorted(self.upstream.items())]
         days += [f"rows on other days {self.cross_day}"] if self.cross_day is not None else []
         return ", ".join([*days, self.delivered] if self.delivered is not None else days)
@@ -49,10 +49,10 @@ class InputState:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A change of a slice that was not published: while nothing of this differs, a load does not try it again."""
+    """A change that was not published: a load does not try it again until one of these values differs."""
 
     inputs: InputState
     judged_by: str | None = None
-    """The code and the bounds that judged it; None in rows that do not tell, so that it is tried again."""
+    """The code version and bounds that judged it; None in rows that lack them, so that the change is tried again."""
     waits_for: tuple[date, ...] = ()
-    """Days of the same project that cannot be published, and that it shares events with; none where its own checks failed."""
+    """Days of the same project that cannot be published and share events with it; empty where its own checks failed."""

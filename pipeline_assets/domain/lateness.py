@@ -1,7 +1,7 @@
 """How late rows arrive: a mergeable sketch of the seconds from an event to its arrival.
 
-Contains: the sketch, what it tells, and its text.
-Add here: another question to a sketch.
+Contains: the sketch, its percentiles, and its text form.
+Add here: another question that a sketch answers.
 Does not contain: filling it from rows (transforms/lateness.py), whole days and windows (window.py).
 """
 
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from ddsketch import DDSketch, LogarithmicMapping
 
 RELATIVE_ERROR = 0.02
-"""A percentile that a sketch tells is at most so far from the true one, as a share of the true one."""
+"""Greatest error of a percentile from a sketch, as a share of the true value."""
 _MAPPING = LogarithmicMapping(RELATIVE_ERROR)
 BINS_PER_DOUBLING = math.log(2) / math.log(_MAPPING.gamma)
 """A lateness of s seconds lies in the bin ceil(log2(s) * BINS_PER_DOUBLING)."""
 EARLY, AT_ONCE = -2, -1
-"""In place of a bin: an event that is later than its own arrival, by a wrong clock; and one that arrived within a second."""
+"""Bins for an event later than its own arrival, by a wrong clock, and for one that arrived within a second."""
 _VERSION = 1
 
 
@@ -29,17 +29,17 @@ _VERSION = 1
 class LatenessSketch:
     """Rows by the seconds from event to arrival, in bins that grow with the lateness (DDSketch).
 
-    Sketches add up: of the same rows there is one sketch, whatever the order and grouping in which they came.
+    Sketches add up: the same rows give the same sketch, in whatever order and grouping they are added.
     """
 
     bins: Mapping[int, int] = field(default_factory=dict)
     """Bin -> rows; EARLY and AT_ONCE are bins too."""
     unknown: int = 0
-    """Rows that do not say when they arrived."""
+    """Rows without a known lateness."""
     low: int | None = None
-    """The least lateness in seconds, below zero for an early row; exact. None where no row is known."""
+    """The exact least lateness in seconds, negative for an early row; None where no lateness is known."""
     high: int | None = None
-    """The greatest; exact."""
+    """The exact greatest lateness in seconds; None where none is known."""
 
     @property
     def rows(self) -> int:
@@ -52,11 +52,11 @@ class LatenessSketch:
         return self.bins.get(EARLY, 0)
 
     def __add__(self, other: LatenessSketch) -> LatenessSketch:
-        """The sketch of both sets of rows."""
+        """The sketch of the rows of both."""
         return merged((self, other))
 
     def percentile(self, share: float) -> float | None:
-        """The lateness in seconds that this share of the rows does not exceed, early rows taken for punctual; None of none."""
+        """The lateness in seconds that this share of rows does not exceed; early rows count as 0. None where none is known."""
         if self.high is None:
             return None
         if share >= 1:
@@ -68,14 +68,14 @@ class LatenessSketch:
         return min(float(value or 0.0), float(max(0, self.high)))
 
     def to_text(self) -> str:
-        """For the ledger: the same text for the same rows."""
+        """The text for the ledger: equal for equal rows."""
         bins = sorted((number, rows) for number, rows in self.bins.items() if rows)
         fields = {"bins": bins, "high": self.high, "low": self.low, "unknown": self.unknown, "version": _VERSION}
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> LatenessSketch | None:
-        """From the ledger; None where another version wrote it, whose bins are others."""
+        """The inverse of `to_text`; None for a text of another version, which has other bins."""
         fields = json.loads(text)
         if fields["version"] != _VERSION:
             return None
@@ -83,7 +83,7 @@ class LatenessSketch:
 
 
 def merged(sketches: Iterable[LatenessSketch]) -> LatenessSketch:
-    """The sketch of the rows of all of them."""
+    """The sketch of the rows of all sketches."""
     bins: Counter[int] = Counter()
     unknown, lows, highs = 0, [], []
     for sketch in sketches:

@@ -1,8 +1,8 @@
-"""What this machine can hold: memory and cores, of the container where there is one; and whether Spark's workers are on it.
+"""Memory and cores of this machine or its container, and whether Spark's workers run on it.
 
-Contains: asking the operating system, reading what `spark_master` says of machines.
-Add here: another default that follows from the machine.
-Does not contain: settings themselves.
+Contains: questions to the operating system, and what `spark_master` says about machines.
+Add here: another default that depends on the machine.
+Does not contain: the settings themselves (settings.py).
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 
 
 def default_object_bytes() -> int:
-    """A quarter of the memory that each core has, as a power of two, so that machines of a kind agree; 256 MiB to 2 GiB.
+    """A quarter of the memory per core, rounded down to a power of two so that similar machines agree; 256 MiB to 2 GiB.
 
-    What a worker decompresses lies on disk beyond some tens of MiB, as pages that the system may keep in memory or not.
+    Beyond some tens of MiB, a worker keeps decompressed data in files, whose pages the system may cache in memory.
     """
     share = memory_bytes() // max(1, cores()) // 4
     return min(_MOST, max(_LEAST, 1 << (share.bit_length() - 1) if share else 0))
 
 
 def memory_bytes() -> int:
-    """Of the machine, or of the container that this runs in."""
+    """Memory of this machine, or the memory limit of this container, in bytes."""
     own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [int(text) for path in _LIMITS if (text := _text(path)).isdecimal()]
     return min([own, *limits])
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def engine_cores(spark_master: str) -> int:
-    """That Spark uses: `local[4]` says 4; of a cluster, which nobody asks here, as many as this machine has."""
+    """Number of cores that Spark uses: 4 for `local[4]`; a cluster is taken to have as many as this machine."""
     named = _LOCAL.fullmatch(spark_master)
     if spark_master == "local":
         return 1
@@ -46,7 +46,7 @@ def engine_cores(spark_master: str) -> int:
 
 
 def is_on_this_machine(spark_master: str) -> bool:
-    """Whether Spark's workers are processes of this machine, which see its disk and its packages."""
+    """Whether Spark's workers are processes of this machine, with access to its disk and its packages."""
     return spark_master.startswith("local")
 
 

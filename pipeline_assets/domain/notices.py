@@ -1,8 +1,8 @@
-"""Notices: what people and other systems are told of published days.
+"""Notices: messages to people and other systems about published days.
 
-Contains: the notice, its stable id, its JSON and its line of text, and the notice of a final day that changed.
-Add here: another thing that people are told.
-Does not contain: which notice follows from a verdict (refusal_notices.py) and from golden totals
+Contains: the notice, its stable id, its JSON and text forms, and the notice of a change to a final day.
+Add here: another event that receivers are notified of.
+Does not contain: the rules that derive notices from verdicts (refusal_notices.py) and golden totals
 (golden_notices.py), where notices are kept (resources/ledger/outbox.py), how they are sent
 (operations/notices.py).
 """
@@ -21,9 +21,9 @@ from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.slices import Digest, Slice
 
 MOST_DELIVERIES = 20
-"""Object keys that one notice names."""
+"""One notice names at most this many object keys of each kind."""
 SEND_NOW, SEND_AGAIN = "tidemark notify", "tidemark notify --again"
-"""The commands that send what waits, and what receivers refused for good."""
+"""The commands that send waiting notices, and notices that receivers refused for good."""
 _LONGEST_REASON = 300
 _ID_LENGTH = 32
 
@@ -36,15 +36,15 @@ class NoticeKind(StrEnum):
     REFUSAL = "refusal"
     """A day was refused: a check failed, and the table keeps the old state."""
     REFUSAL_END = "refusal_end"
-    """A refused day is published, or is again what its inputs say."""
+    """A refused day was published, or its published content matches its inputs again."""
     GOLDEN_MISMATCH = "golden_mismatch"
-    """What is published of a day does not agree with the totals of an outside system."""
+    """The published day does not agree with the totals of an outside system."""
     GOLDEN_AGREEMENT = "golden_agreement"
-    """It agrees with them after all, or no total tells of the day any more."""
+    """The day agrees with its totals again, or no total covers it any more."""
 
 
 _BEGUN = {NoticeKind.REFUSAL: "refused", NoticeKind.GOLDEN_MISMATCH: "differs from golden totals"}
-"""Kinds that last until another one ends them."""
+"""Kinds that open an incident, which a notice of another kind ends."""
 
 
 @dataclass(frozen=True)
@@ -57,52 +57,52 @@ class MeasureChange:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Deliveries and exclusions recorded since a slice was published last, of arrival days that hold rows of it."""
+    """Deliveries and exclusions since a slice was last published, on the arrival days that hold its rows."""
 
     delivered: tuple[str, ...] = ()
-    """Keys of the first objects."""
+    """Keys of the first delivered objects."""
     excluded: tuple[str, ...] = ()
-    """Keys of the first objects that a person ruled out, or in again."""
+    """Keys of the first objects that an operator excluded, or included again."""
     deliveries: int = 0
     exclusions: int = 0
-    """How many there are."""
+    """Their full numbers."""
 
     @classmethod
     def of(cls, delivered: Sequence[str], excluded: Sequence[str]) -> Self:
-        """So many of the keys as a notice names, and how many there are."""
+        """As many keys as a notice names, with the full numbers."""
         return cls(tuple(delivered[:MOST_DELIVERIES]), tuple(excluded[:MOST_DELIVERIES]), len(delivered), len(excluded))
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One thing that receivers are told, once; they tell a repetition by its id."""
+    """One message to receivers; they recognize a repetition by its id."""
 
     id: str
     kind: NoticeKind
     table: str
     key: Slice
     at: str
-    """When readers saw the change, or when the day was judged: ISO text, UTC."""
+    """When readers first saw the change, or when the day was judged: ISO text, UTC."""
     run_id: str | None
-    """The run that published or judged; None where nobody of ours did."""
+    """The run that published or judged; None where no Tidemark run did."""
     measures: Mapping[str, MeasureChange] = field(default_factory=dict)
     cause: str | None = None
-    """Of a change."""
+    """Of a change: the cause of the publication."""
     reason: str | None = None
-    """Why a day was refused; of a change, and of an end, why a person accepted it."""
+    """Why a day was refused; for a change or an end, why an operator accepted it."""
     hint: str | None = None
-    """Of a refusal or a mismatch: what a person can do."""
+    """Of a refusal or a mismatch: what the operator can do."""
     snapshot_id: int | None = None
-    """Of a change: the snapshot that readers see since."""
+    """Of a change: the snapshot that published it."""
     arrivals: Arrivals = field(default_factory=Arrivals)
-    """Of a change."""
+    """Of a change: deliveries and exclusions since the slice was last published."""
     refusal_id: str | None = None
-    """Of an end: the notice of the refusal or the mismatch; None where that was before notices were kept."""
+    """Of an end: the notice of the refusal or mismatch; None where that one predates notices."""
     verdict: str | None = None
-    """Of an end: where the day stands now."""
+    """Of an end: the day's verdict now."""
 
     def to_json(self) -> dict[str, Any]:
-        """As receivers get it, and as the ledger keeps it."""
+        """The JSON that receivers get and the ledger keeps."""
         common = {
             "id": self.id,
             "kind": self.kind.value,
@@ -118,7 +118,7 @@ class Notice:
                 "measures": {name: {"before": m.before, "after": m.after} for name, m in self.measures.items()},
                 "cause": self.cause,
                 "accepted_reason": self.reason,
-                # Text, because snapshot ids exceed what JSON readers hold exactly.
+                # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
                 "snapshot_id": None if self.snapshot_id is None else str(self.snapshot_id),
                 "deliveries": list(arrivals.delivered),
                 "deliveries_total": arrivals.deliveries,
@@ -174,7 +174,7 @@ def notice_from_json(body: Mapping[str, Any]) -> Notice:
 
 
 def measures_text(measures: Mapping[str, MeasureChange]) -> str:
-    """`rows 120 → 121, revenue 10.5 → 12`; of those that differ, or of all where none does."""
+    """`rows 120 → 121, revenue 10.5 → 12`: the measures that differ, or all of them where none does."""
     differing = {name: change for name, change in measures.items() if change.before != change.after}
     parts = [f"{name} {_number(m.before)} → {_number(m.after)}" for name, m in (differing or measures).items()]
     return ", ".join(parts) + ("" if differing else ", other content")
@@ -188,18 +188,18 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a slice stood before a publication, or how a day stood before it was judged."""
+    """The state of a slice before a publication, or of a day before it was judged."""
 
     is_final: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
     is_refused: bool = False
     reason: str | None = None
-    """Of its refusal."""
+    """The reason of its refusal."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A publication as far as a notice tells of it."""
+    """The parts of a publication that a notice needs."""
 
     table: str
     key: Slice
@@ -208,7 +208,7 @@ class Published:
     before: Digest
     after: Digest
     figures: Mapping[str, float]
-    """Of the content published; only its rows where nothing else was measured."""
+    """Figures of the published content; only `rows` where nothing else was measured."""
     cause: str
     accepted_reason: str | None
     run_id: str | None
@@ -216,7 +216,7 @@ class Published:
 
     @property
     def notice_id(self) -> str:
-        """The same for the same commit, whichever run tells of it."""
+        """The same id for the same commit, whichever run writes the notice."""
         return identity_of(NoticeKind.CHANGE, self.table, self.key, self.snapshot_id, self.parent_id)
 
 
@@ -225,7 +225,7 @@ def change_notice(
 ) -> Notice:
     """The notice of a publication that changed a final slice.
 
-    `figures_before`: of the content it replaced; `measures`: the figures that readers of the table know.
+    `figures_before`: figures of the replaced content; `measures`: the figures that readers of the table know.
     """
     before = {**figures_before, "rows": published.before.rows}
     after = {**published.figures, "rows": published.after.rows}
@@ -249,5 +249,5 @@ def change_notice(
 
 
 def identity_of(*parts: object) -> str:
-    """A name for these parts that nothing else has."""
+    """A stable id made from these parts: a prefix of their SHA-256."""
     return hashlib.sha256(json.dumps([*map(str, parts)]).encode()).hexdigest()[:_ID_LENGTH]

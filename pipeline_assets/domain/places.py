@@ -1,9 +1,9 @@
-"""Places named by URLs: folders, buckets, databases; what is supported, and what their text tells.
+"""Places named by URLs: folders, buckets, databases, web addresses.
 
-Contains: what makes a URL wrong, the local folder it names.
+Contains: validation of such URLs, the local folder that one names.
 Add here: another kind of place.
-Does not contain: opening places (resources/landing/backends.py, resources/ledger/engine.py), showing
-URLs without their secrets (masking.py).
+Does not contain: opening places (resources/landing/backends.py, resources/ledger/engine.py), masking
+secrets in URLs (masking.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pipeline_assets.domain.addresses import is_loopback, refusal_of_host
 
 
 def require_supported_place(url: str) -> None:
-    """Raise ValueError for a scheme that is not supported, and for credentials in the URL."""
-    # What is wrong is not repeated: it may hold a key, wherever that was put by mistake.
+    """Raise ValueError for an unsupported scheme, and for credentials in the URL."""
+    # The messages never repeat the URL: it may hold a key, in any part.
     scheme, mark, place = url.partition("://")
     if mark and scheme not in {"file", "s3"}:
         msg = "its scheme is not supported; use a path, file:// or s3://"
         raise ValueError(msg)
-    # No bucket's name has one of these; a secret key may hold `/`, so that its `@` stands anywhere.
+    # Bucket names have none of these; a secret key may hold `/`, so that its `@` may be anywhere.
     is_keyed = scheme == "s3" and set(place.partition("/")[0]) & {":", "@"}
     bare = re.sub(r"^(file|s3):/*", "", url)
     if is_keyed or re.search(r"(^|/)[^/:]*:[^/@]*@", url) or re.match(r"[^/:]*:[^@]*@", bare):
@@ -34,7 +34,7 @@ def require_supported_place(url: str) -> None:
 
 
 def require_supported_database(url: str) -> None:
-    """Raise ValueError for a database that is not supported, or whose URL cannot be read."""
+    """Raise ValueError for an unsupported database, or a URL that cannot be parsed."""
     if not url.startswith(("sqlite:///", "postgresql://", "postgresql+psycopg2://")):
         msg = "use sqlite:////absolute/path.db or postgresql://user@host/database"
         raise ValueError(msg)
@@ -44,7 +44,7 @@ def require_supported_database(url: str) -> None:
 
 
 def require_supported_catalog(url: str) -> None:
-    """Raise ValueError for a catalog that is neither a supported database nor an address of a REST catalog."""
+    """Raise ValueError for a catalog that is neither a supported database nor the address of a REST catalog."""
     if not is_rest_catalog(url):
         require_supported_database(url)
         return
@@ -58,17 +58,17 @@ def require_supported_catalog(url: str) -> None:
 
 
 def is_rest_catalog(url: str) -> bool:
-    """Whether a catalog is asked over HTTP, and not in a database."""
+    """Whether the URL names a REST catalog rather than a database."""
     return url.startswith(("http://", "https://"))
 
 
 METRICS_SUFFIX = ".prom"
-"""The textfile collector of node_exporter reads no other files."""
+"""The textfile collector of node_exporter reads only files with this suffix."""
 
 
 def is_web_address(url: str) -> bool:
-    """Whether a request can be sent to it: http or https, a host, no blank and no fragment."""
-    # A backslash ends the host for some who read URLs, and belongs to it for others.
+    """Whether a request can be sent to the URL: http or https, with a host, without blanks and a fragment."""
+    # Some URL parsers end the host at a backslash, others make it part of the host.
     if not url.isascii() or not url.isprintable() or set(url) & set(" \\"):
         return False
     try:
@@ -80,9 +80,10 @@ def is_web_address(url: str) -> bool:
 
 
 def refusal_of_web_address(url: str) -> str | None:
-    """Why nothing is sent to a URL, None where it may be; raises nothing, and repeats no part of the URL but a host's address.
+    """Why Tidemark sends nothing to a URL; None where it may. The text never repeats the URL, except a host's address.
 
-    No name and password in it, https or this machine, and no host that serves a machine's own keys.
+    The URL must not hold a name or password, must use https unless it is this machine, and its host must not serve a
+    machine's own credentials.
     """
     if not is_web_address(url):
         return "is not http:// or https:// with a host"
@@ -98,7 +99,7 @@ def refusal_of_web_address(url: str) -> str | None:
 
 
 def is_private_address(url: str) -> bool:
-    """Whether nobody on the way reads what is sent there: https, or http to this machine itself."""
+    """Whether nobody can read requests on their way: https, or http to this machine."""
     try:
         parsed = urlsplit(url)
     except ValueError:
@@ -107,7 +108,7 @@ def is_private_address(url: str) -> bool:
 
 
 def is_readable_database(url: str) -> bool:
-    """Whether user, password, host and database can be told apart: else a part of the password is taken for a name."""
+    """Whether user, password, host and database can be told apart: otherwise a part of the password may pass as a name."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -119,9 +120,9 @@ def is_readable_database(url: str) -> bool:
 
 
 def require_one_question(query: str) -> None:
-    """Raise ValueError for SQL that is not one statement that asks.
+    """Raise ValueError for SQL that is not one SELECT statement.
 
-    It is not taken apart: where a literal ends differs between databases, and so does what a `;` in one does.
+    The SQL is not parsed: databases differ in where a literal ends, and so in what a `;` inside one means.
     """
     text = query.strip().removesuffix(";")
     if ";" in text or "\0" in text:
@@ -133,8 +134,8 @@ def require_one_question(query: str) -> None:
 
 
 def local_path(url: str) -> Path | None:
-    """The folder a path or `file://` URL names, None for a remote one."""
+    """The folder that a path or `file://` URL names; None for a remote place."""
     if "://" not in url:
         return Path(url)
-    # Not urlsplit: a folder's name may hold `#` or `?`.
+    # Not urlsplit, because a folder's name may hold `#` or `?`.
     return Path(unquote("/" + url.removeprefix("file://").lstrip("/"))) if url.startswith("file://") else None

@@ -1,9 +1,9 @@
-"""Names, values and reasons as data: what others wrote is shown, and does nothing.
+"""Names, values and reasons as data: text from outside is shown, and has no effect.
 
-Contains: the form that text takes before it reaches a terminal, a log, a page or Dagster.
+Contains: the forms of text for a terminal, a log, a page or Dagster.
 Add here: another form.
 Does not contain: secrets (masking.py), drawing (cli/terminal.py, orchestration/event_text.py,
-diff/page.py).
+inspection/diff/page.py).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _SQL_SAFE = re.compile(r"[A-Za-z0-9/_.#:@ +=-]*")
 
 
 def shown(value: object, most: int = LONGEST) -> str:
-    r"""One line of text: what is not seen or moves the cursor is spelled out, `\x1b`; what is too long is cut and counted.
+    r"""One line of text: invisible and control characters are spelled out (`\x1b`), long text is cut, with the cut length.
 
-    A text that is shown already stays as it is, so that every exit may ask for it.
+    Idempotent, so that every output may call it.
     """
     text = bounded(scrubbed(str(value)), most)
     return text if text.isprintable() else bounded("".join(map(_visible, text)), most)
 
 
 def _visible(character: str) -> str:
-    # Not printable: control characters, breaks of lines, marks of direction, lone surrogates, blanks other than the space.
+    # Not printable: control characters, line breaks, direction marks, lone surrogates, blanks other than the space.
     if character.isprintable():
         return character
     code = ord(character)
@@ -41,7 +41,7 @@ def _visible(character: str) -> str:
 
 
 def bounded(text: str, most: int = LONGEST) -> str:
-    """The text, or its beginning and how much is left out; never longer than `most`."""
+    """The text, or its beginning with the number of omitted characters; never longer than `most`."""
     if len(text) <= most:
         return text
     kept = max(0, most - 32)
@@ -49,39 +49,39 @@ def bounded(text: str, most: int = LONGEST) -> str:
 
 
 def few(texts: Iterable[object], most: int = 3, separator: str = ", ") -> str:
-    """The first few, and how many more."""
+    """The first `most` texts, and how many more there are."""
     listed = [shown(text) for text in texts]
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return separator.join(listed[:most]) + more
 
 
 def recordable(text: str, most: int = LONGEST) -> str:
-    """A text as the ledger keeps it: what no database takes is spelled out, the rest is as it was given."""
+    """The text as the ledger keeps it: characters that databases refuse are spelled out, others stay."""
     return bounded(
         "".join(_visible(c) if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in bounded(text, most)), most
     )
 
 
 def as_html(value: object, most: int = LONGEST) -> str:
-    """Text of a page, also inside of an attribute's quotes."""
+    """The text escaped for HTML, also within the quotes of an attribute."""
     return html.escape(shown(value, most))
 
 
 def as_markdown(value: object, most: int = LONGEST) -> str:
-    """Text of a paragraph, a list or a cell of a table in Markdown: no markup, no HTML, no image, no link."""
+    """The text for a paragraph, list or table cell in Markdown: no markup, no HTML, no image, no link."""
     words = shown(value, most).split(" ")
     text = " ".join(_code(word) if _is_link(word) else _escaped(word) for word in words)
-    # What begins a heading, a list or a line under a heading.
+    # These characters at the start begin a heading, a quote, a list or the underline of a heading.
     return re.sub(r"^( *)(?:([#+=>-])|([0-9]{1,9})([.)]))", r"\1\3\\\2\4", text)
 
 
 def _is_link(word: str) -> bool:
-    # Markdown makes links of these by itself, and escapes do not hinder it.
+    # Markdown turns these into links even where they are escaped.
     return "://" in word or "www." in word.lower() or "@" in word or "mailto:" in word.lower()
 
 
 def _code(word: str) -> str:
-    # A bar ends a cell inside of code as well: the code is ended before it.
+    # A bar ends a table cell even inside of code, so the code ends before the bar.
     return "\\|".join(_span(part) if part else "" for part in word.split("|"))
 
 
@@ -97,7 +97,7 @@ def _escaped(word: str) -> str:
 
 
 def fenced(lines: Iterable[object], most: int = 200) -> str:
-    """Lines as a block of code that none of them ends."""
+    """The lines as a fenced code block, with a fence longer than any in the lines."""
     listed = [shown(line) for line in lines]
     listed = listed[:most] + ([f"and {len(listed) - most:,} more lines"] if len(listed) > most else [])
     fence = "`" * max(3, max((len(run) for line in listed for run in re.findall("`+", line)), default=0) + 1)
@@ -105,7 +105,7 @@ def fenced(lines: Iterable[object], most: int = 200) -> str:
 
 
 def sql_text(value: str) -> str:
-    """A literal of Spark's SQL: whatever may end it, or be replaced in it, is spelled by its code."""
+    """A string literal of Spark SQL: characters that may end or alter it are written as escapes."""
     if _SQL_SAFE.fullmatch(value):
         return f"'{value}'"
     parts = (

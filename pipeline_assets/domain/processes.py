@@ -1,9 +1,9 @@
-"""Whether a process that works on the lake is dead: what is on record of it, what this machine sees, what observers counted.
+"""Whether a process that works on the lake is dead, judged by its record, this machine's view and observers' counts.
 
 Contains: the rule and its values.
 Add here: another sign of life.
-Does not contain: looking (resources/this_process.py), what is on record
-(resources/ledger/processes.py), what follows (orchestration/dead_runs.py,
+Does not contain: observing processes (resources/this_process.py), their records
+(resources/ledger/processes.py), the consequences (orchestration/dead_runs.py,
 orchestration/live_runs.py).
 """
 
@@ -15,57 +15,57 @@ from enum import StrEnum
 
 BEAT_SECONDS = 10
 LOOK_SECONDS = 15
-"""Looks that are closer together count as one: a beat lies between two looks that count."""
+"""Looks that are closer together count as one, so that at least one heartbeat is due between two counted looks."""
 STILL_LOOKS = 4
-"""After so many looks that found the same beat a process is dead: at the earliest a minute after the first of them."""
+"""A process is dead after this many looks without a new heartbeat: at the earliest a minute after the first look."""
 PATIENT_LOOKS = 12
-"""The same where no beat is to be expected: before its op began, or after it ended."""
+"""The same where no heartbeat is due: before the run's op began, or after it ended."""
 
 
 class Sight(StrEnum):
-    """What this machine sees of a process."""
+    """What this machine can see of a process."""
 
     THERE = "there"
     GONE = "gone"
     HIDDEN = "hidden"
-    """It may run where this machine cannot see it."""
+    """It may be running where this machine cannot see it."""
 
 
 class Life(StrEnum):
-    """What is known of the process of a run."""
+    """The state of a run's process."""
 
     RUNNING = "running"
     ENDED = "ended"
-    """Its work is done; the process may do other work."""
+    """Its work for the run is done; the process may do other work."""
     DEAD = "dead"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells a process from every other one."""
+    """The identity of a process among all machines."""
 
     host: str
-    """For people alone: two machines may have one name."""
+    """Only for display: two machines may have the same name."""
     place: str | None
-    """Boot and namespaces in which the number means something; None where the system does not tell."""
+    """Boot and namespaces in which `pid` is unique; None where the system does not tell."""
     pid: int
     started: int | None
-    """In ticks since the boot: numbers are given again."""
+    """Start time in ticks since boot, because the system reuses pids."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What observers noticed: a beat, and in how many looks since it stood still."""
+    """What observers noticed: the latest heartbeat, and the number of looks since without a new one."""
 
     beats: int = -1
     still: int = 0
     at: datetime | None = None
-    """The last look that counted, by the clock of the database."""
+    """The last look that counted, by the database's clock."""
 
     def looked(self, beats: int, now: datetime) -> Watch:
-        """After another look.
+        """The watch after another look.
 
-        Looks are counted, not seconds: a clock that jumps is worth one look at most, and one that was set back none.
+        It counts looks, not seconds: a clock that jumps ahead adds one look at most, and a clock set back adds none.
         """
         if self.at is None or beats != self.beats:
             return Watch(beats, 0, now)
@@ -78,29 +78,29 @@ class Watch:
 
 @dataclass(frozen=True)
 class Process:
-    """The process of a run, as it is on record."""
+    """The ledger's record of a run's process."""
 
     run_id: str
     job: str
     identity: Identity | None
-    """None where no op of the run has begun."""
+    """None until an op of the run has begun."""
     steps: int = 0
-    """Steps of the run, all of which this process carries out; 0 where others carry out some."""
+    """Number of the run's steps, if this process executes all of them; 0 where other processes execute some."""
     beats: int = 0
     begun_at: str | None = None
     beat_at: str | None = None
     is_ended: bool = False
     is_lost: bool = False
-    """Found dead, and not heard of since."""
+    """Found dead, without a sign of life since."""
     watch: Watch = Watch()
 
     @property
     def carries_the_run(self) -> bool:
-        """Whether the run dies with it."""
+        """Whether the run dies with this process."""
         return self.steps > 0 or self.identity is None
 
     def life(self, sight: Sight) -> Life:
-        """What a machine knows that sees this of it; certain where it sees anything, patient elsewhere."""
+        """The state of the process, given a machine's view: certain if the machine can see it, else by missing heartbeats."""
         if sight is Sight.GONE:
             return Life.ENDED if self.is_ended else Life.DEAD
         if self.is_ended:
@@ -110,12 +110,12 @@ class Process:
         return Life.DEAD if self.is_lost or self._is_still() else Life.RUNNING
 
     def has_died_with_its_run(self, sight: Sight) -> bool:
-        """Whether a run that Dagster takes for a living one cannot live: its process is dead, or is gone since its op ended."""
+        """Whether a run that Dagster believes alive is dead: its process died, or disappeared after its op ended."""
         if not self.carries_the_run or sight is Sight.THERE:
             return False
         if not self.is_ended:
             return self.life(sight) is Life.DEAD
-        # What else the run does after our op may take hours, and nothing beats meanwhile.
+        # After the op that sends heartbeats, the run may work for hours without one.
         return sight is Sight.GONE or (self.steps == 1 and self._is_still())
 
     def _is_still(self) -> bool:

@@ -1,17 +1,17 @@
 """The path by which Spark's `get_json_object` reads one property of an event, or why it cannot read that name.
 
-Contains: names to paths.
-Add here: another thing that its path language does to a name.
-Does not contain: which properties are read (settings.py) and reading them (transforms/revenue.py).
+Contains: the path of a name.
+Add here: another case that the path language treats specially.
+Does not contain: the choice of properties (settings.py), reading them (transforms/revenue.py).
 """
 
 from __future__ import annotations
 
 
 def property_path(name: str) -> str:
-    """`$['name']`, or `$.name` where the name holds a quote; raises ValueError for a name that neither form can say."""
+    """`$['name']`, or `$.name` where the name holds a quote; raises ValueError for a name that neither form can express."""
     if not name or name[0] in " \t\n\x0b\f\r":
-        # The path's parser skips white space there, and would read another property.
+        # The path parser skips leading white space, and would read another property.
         msg = f"property {name!r} is empty or begins with a blank, which a path cannot say"
         raise ValueError(msg)
     if name == "*":

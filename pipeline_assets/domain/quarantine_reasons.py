@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class QuarantineReason(StrEnum):
-    """`reason` in raw.quarantine."""
+    """The values of the column `reason` in raw.quarantine."""
 
     EMPTY_OBJECT = "empty_object"
     """Zero bytes: a valid empty export is an empty gzip."""
@@ -26,9 +26,9 @@ class QuarantineReason(StrEnum):
     BAD_JSON = "bad_json"
     """The line is not JSON."""
     NOT_AN_OBJECT = "not_an_object"
-    """The line is JSON, but no object."""
+    """The line is JSON, but not an object."""
     INVALID_UTF8 = "invalid_utf8"
-    """The line holds bytes that are no UTF-8."""
+    """The line holds bytes that are not UTF-8."""
     TOO_DEEP = "too_deep"
     """Nested beyond what a parser follows."""
     LINE_TOO_LONG = "line_too_long"

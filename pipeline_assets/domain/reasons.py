@@ -1,8 +1,8 @@
-"""Reasons that operators give: they stay on record, so each says something, in bounds, in characters that any database keeps.
+"""Reasons that operators give. They stay on record, so each must say something, be short, and suit any database.
 
-Contains: the one condition of a reason.
-Add here: another one.
-Does not contain: what is decided for a reason (load/).
+Contains: the one rule for reasons.
+Add here: another rule.
+Does not contain: the decisions that the reasons explain (load/, operations/).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pipeline_assets.domain.plain_text import LONGEST_REASON, recordable
 
 
 def a_reason(subject: str, text: str) -> str:
-    """The reason as it is kept; raises UsageError for one that says nothing or fills pages."""
+    """The reason as the ledger keeps it; raises UsageError for a blank or overlong one."""
     if not text.strip():
         raise UsageError(subject, "needs a reason", "Say why it is right; it stays on record")
     if len(text) > LONGEST_REASON:

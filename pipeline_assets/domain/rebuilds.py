@@ -1,7 +1,7 @@
-"""A rebuild: slices computed anew beside main, reported, and swapped in once a person says so.
+"""A rebuild: slices built again on a branch, reported, and swapped into main when an operator decides so.
 
-Contains: what is on record of a rebuild and of each of its slices, and what it would change.
-Add here: another thing that a rebuild remembers.
+Contains: the records of a rebuild and of its slices, and the difference that it would make.
+Add here: another fact to record of a rebuild.
 Does not contain: columns and queries (resources/ledger/rebuilds.py), building, swapping and undoing
 (operations/rebuild/).
 """
@@ -20,26 +20,26 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 
 GREEN = "green"
-"""The first part of the name of a rebuild's branches, where those of runs have the run's id."""
+"""Marks the branches of rebuilds: it takes the place of the run id in a branch's name."""
 NOT_REPORTED = "a report"
-"""In place of what a slice cannot go without: nobody was shown that it goes."""
+"""Entry of `blocked_by` for a slice that no report showed as part of the swap."""
 
 
 class RebuildState(StrEnum):
-    """How far a rebuild is."""
+    """The state of a rebuild."""
 
     BUILDING = "building"
-    """Slices of it are still to be computed; `start` goes on with it."""
+    """Some slices are not built yet; `start` continues."""
     READY = "ready"
-    """Its report is made: a person swaps it in or abandons it."""
+    """The report is complete: an operator swaps the rebuild in or abandons it."""
     SWAPPING = "swapping"
-    """A swap has begun; the same `swap` completes it."""
+    """A swap has begun; running `swap` again completes it."""
     SWAPPED = "swapped"
-    """Main shows it."""
+    """Main shows the rebuilt slices."""
     ABANDONED = "abandoned"
-    """Main never saw it."""
+    """Main never showed the rebuilt slices."""
     UNDONE = "undone"
-    """Main is what it was before the swap, held until it is released."""
+    """Main is back to its state before the swap, and held until an operator releases it."""
 
     @property
     def is_open(self) -> bool:
@@ -49,71 +49,71 @@ class RebuildState(StrEnum):
 
 @dataclass(frozen=True)
 class RebuildRecord:
-    """What is on record of one rebuild."""
+    """The ledger's record of one rebuild."""
 
     number: int
-    """What the shell calls it; given by the ledger."""
+    """Its number in the shell; the ledger assigns it."""
     tables: tuple[str, ...]
-    """Keys, in topological order."""
+    """Keys of its tables, in topological order."""
     first: date
     last: date
     projects: tuple[str, ...]
     reason: str
     who: str
-    """Who asked for it, as far as that is known."""
+    """Who requested it, as far as that is known."""
     state: RebuildState
     run_id: str | None = None
-    """The run that works on it, or worked on it last."""
+    """The run that works on it, or the last one that did."""
     started_at: str = ""
     finished_at: str | None = None
-    """When it was swapped, abandoned or undone."""
+    """When it was swapped in, abandoned or undone."""
     swap_after: int | None = None
-    """The number of the last publication before its swap: what an undo goes back to. None before a swap began."""
+    """Number of the last publication before the swap; an undo goes back to it. None before a swap began."""
     swap_runs: tuple[str, ...] = ()
-    """The runs that swapped it in, more than one where the first was killed."""
+    """The runs that swapped it in; more than one if the first died."""
     answered_by: str | None = None
-    """Who swapped, abandoned or undid it last."""
+    """Who last swapped, abandoned or undid it."""
     answer: str | None = None
-    """Why."""
+    """The reason that this person gave."""
 
     @property
     def slices(self) -> frozenset[Slice]:
-        """The days of each project."""
+        """Every day of the range, for each project."""
         return frozenset(Slice(day, name) for day in days_between(self.first, self.last) for name in self.projects)
 
     @property
     def branch(self) -> str:
-        """The part of its branches' names that tells whose they are."""
+        """The part of a branch's name that identifies this rebuild."""
         return f"{GREEN}_{self.number}"
 
     @property
     def acceptance(self) -> str:
-        """Who says why, as it stays on record with each change."""
+        """The reason recorded with each publication of the swap: number, requester, reason."""
         return f"rebuild {self.number} by {self.who}: {self.reason}"
 
     def overlaps(self, other: RebuildRecord) -> bool:
-        """Whether both are about the same slices of a table."""
+        """Whether both rebuild a common slice of a common table."""
         is_apart = self.last < other.first or other.last < self.first
         return not is_apart and bool({*self.tables} & {*other.tables}) and bool({*self.projects} & {*other.projects})
 
     def is_same(self, other: RebuildRecord) -> bool:
-        """Whether both are about exactly the same slices of the same tables."""
+        """Whether both rebuild exactly the same slices of the same tables."""
         places = [(set(one.tables), one.first, one.last, set(one.projects)) for one in (self, other)]
         return places[0] == places[1]
 
 
 @dataclass(frozen=True)
 class SliceDifference:
-    """What is published of a slice beside what a rebuild made of it."""
+    """The published content of a slice compared with its rebuilt content."""
 
     rows: tuple[int, int]
     measures: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    """Measure -> published and rebuilt value; None where it is not on record, or no measure of that side."""
+    """Measure -> (published, rebuilt) value; None where that side has no value on record."""
     keys: KeyChange | None = None
     """None where both hold the same rows, or the slice was not built."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the ledger, and for machines."""
+        """The JSON form, for the ledger and for machine-readable output."""
         keys = self.keys
         return {
             "rows": list(self.rows),
@@ -141,20 +141,20 @@ class SliceDifference:
 
 @dataclass(frozen=True)
 class ReportedSlice:
-    """What the report said of a slice: what a person accepts by swapping."""
+    """A slice as the report showed it: by swapping, the operator accepts this content."""
 
     digest: Digest
     figures: Mapping[str, float]
     goes: bool
-    """Whether a swap was to take it."""
+    """Whether the swap was to include it."""
 
     def to_json(self) -> dict[str, Any]:
-        """For the ledger."""
+        """The JSON form, for the ledger."""
         return {"digest": str(self.digest), "figures": dict(self.figures), "goes": self.goes}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """The inverse."""
+        """The inverse of `to_json`."""
         return cls(Digest.parse(body["digest"]), body["figures"], body["goes"])
 
 
@@ -163,19 +163,19 @@ class RebuiltSlice:
     """One slice of a rebuild."""
 
     record: SliceRecord
-    """What main would record of it; `file_hash` names its files in the green branch."""
+    """The record that main would get; `file_hash` names the files on the green branch."""
     published: Digest = EMPTY
-    """What main held when it was compared."""
+    """Main's content at the time of the comparison."""
     difference: SliceDifference | None = None
-    """None where it was not built."""
+    """None where the slice was not built."""
     blocked_by: tuple[str, ...] = ()
-    """What it shares rows with, or is built from, and what is left out; it is left out as well."""
+    """Slices that the swap leaves out and that this one depends on: it shares rows with them, or is built from them."""
     reported: ReportedSlice | None = None
-    """None where no report was made since it was built first; written with a report alone."""
+    """None where no report was made since the first build; only a report sets it."""
 
     @property
     def key(self) -> Slice:
-        """Its day and project."""
+        """Day and project."""
         return self.record.key
 
     @property
@@ -185,17 +185,17 @@ class RebuiltSlice:
 
     @property
     def goes(self) -> bool:
-        """Whether a swap takes it."""
+        """Whether a swap includes it."""
         return self.is_built and self.record.verdict.is_good and not self.blocked_by
 
     @property
     def is_reported(self) -> bool:
-        """Whether the report said that a swap takes it."""
+        """Whether the report said that the swap includes it."""
         return self.reported is not None and self.reported.goes
 
     @property
     def is_changed(self) -> bool:
-        """Whether it holds other rows than main did."""
+        """Whether its rows differ from main's."""
         return self.is_built and self.record.verdict.is_good and self.record.digest != self.published
 
     @property

@@ -1,8 +1,8 @@
-"""Settings as a publication records them, so that it can be built again with the settings of then.
+"""Settings as a publication records them, so that a replay can build the slice with the same settings.
 
-Contains: their form on record, what differs between two of them, settings made from it.
+Contains: their recorded form, the difference between two recordings, and settings restored from one.
 Add here: another question about recorded settings.
-Does not contain: which settings a table reads (tables/), where they are kept
+Does not contain: the settings that each table reads (tables/), their storage
 (resources/ledger/rows.py).
 """
 
@@ -19,18 +19,18 @@ from pipeline_assets.domain.masking import URL_SETTINGS
 from pipeline_assets.domain.settings import Settings
 
 _NEVER = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
-"""They may hold a password or open a webhook, so that no record holds them."""
+"""Never recorded, because they may hold a password or a webhook's secret URL."""
 
 
 def on_record(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
-    """Name -> value, as JSON has it; without those that may hold secrets."""
+    """Name -> value in JSON types, without settings that may hold secrets."""
     values = {name: getattr(settings, name) for name in sorted(names) if name not in _NEVER}
     recorded: dict[str, Any] = json.loads(json.dumps(values, default=str))
     return recorded
 
 
 def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Name -> value then and now, of the settings whose values differ; None for one that is not on that side."""
+    """Name -> (value then, value now) of the settings that differ; None where a side lacks the setting."""
     return {
         name: (then.get(name), now.get(name))
         for name in sorted(then.keys() | now.keys())
@@ -39,9 +39,9 @@ def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tupl
 
 
 def with_recorded(settings: Settings, recorded: Mapping[str, Any]) -> Settings:
-    """The settings with the recorded values in place of their own; raises SettingsError for one that means nothing now.
+    """The settings with the recorded values in place of the current ones; raises SettingsError for an invalid value.
 
-    A recorded name that is no setting any more is left out: the code that read it is not here either.
+    A recorded setting that no longer exists is skipped: the code that read it is gone as well.
     """
     values = {}
     for name, value in recorded.items():

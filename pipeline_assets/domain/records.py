@@ -1,8 +1,8 @@
-"""What is on record of deliveries, batches, slices and publications, and what persons decided: plain values.
+"""Ledger records as plain values: deliveries, batches, slices, publications, and the decisions of operators.
 
 Contains: one dataclass per kind of record.
 Add here: a kind of record, or a field of one.
-Does not contain: columns (resources/ledger/schema.py), the way from and to a row
+Does not contain: columns (resources/ledger/schema.py), conversion from and to rows
 (resources/ledger/rows.py), queries and transactions (resources/ledger/store.py).
 """
 
@@ -23,7 +23,7 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""So far apart may the clocks of two hosts be, and neither be called wrong."""
+"""The clocks of two hosts may differ by this much."""
 
 
 def _bound(record: BatchRecord | SliceRecord) -> None:
@@ -34,7 +34,7 @@ def _bound(record: BatchRecord | SliceRecord) -> None:
 
 @dataclass(frozen=True)
 class DeliveryRecord:
-    """What is known of one version of one object: of the one whose rows raw holds, or of the one refused last."""
+    """One version of one object: the version whose rows raw holds, or the version that was refused last."""
 
     batch: BatchKey
     object_key: str
@@ -47,30 +47,31 @@ class DeliveryRecord:
     blank: int
     error: str | None
     is_accepted: bool
-    """Whether its rows are in raw; a refused version is recorded beside the accepted one, if there is any."""
+    """Whether its rows are in raw; a refused version is recorded in addition to the accepted one, if there is one."""
     code_version: str | None = None
-    """Of the parser; lines it refused are read again by another one."""
+    """The parser's version; another version reads the lines again that this one quarantined."""
     line_reasons: tuple[tuple[str, int], ...] = ()
-    """Reason -> quarantined lines; none where an older version recorded them."""
+    """Reason -> quarantined lines; empty where an older version recorded the delivery."""
 
 
 UNREAD = "unread "
-"""Before the etag of an object whose rows were found in raw without a ledger row: no listing has it, so it is read again."""
+"""Prefix of the etag of an object whose rows were found in raw without a ledger row. No listed etag equals it, so the
+next load reads the object again."""
 MISSING = "missing_objects"
-"""Figure of an evaluation: recorded objects that landing no longer lists; where it passed, a person accepted that."""
+"""Figure of an evaluation: recorded objects that landing no longer lists; if it passed, an operator accepted the loss."""
 
 
 EXCLUDED = "excluded_objects"
-"""Figure of an evaluation: deliveries of the batch that a person ruled out."""
+"""Figure of an evaluation: deliveries of the batch that an operator excluded."""
 HOURS_UNFINISHED = "hours_unfinished"
-"""Figure of an evaluation: hours whose recovery has not written its marker, so that their objects wait for it."""
+"""Figure of an evaluation: hours whose recovery has not written its marker yet; their objects are not loaded before it does."""
 HOURS_HELD = "hours_held"
-"""Figure of `delivery_complete` where it warns of a day without any regular delivery: hours that any source holds."""
+"""Figure of `delivery_complete`, when it warns of a day without regular deliveries: hours for which any source has objects."""
 
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """What was judged of one batch last."""
+    """The latest verdict on one batch."""
 
     key: BatchKey
     verdict: BatchVerdict
@@ -82,46 +83,46 @@ class BatchRecord:
     hours_marked: int = 0
     is_closed: bool = False
     hours: tuple[int, ...] | None = None
-    """Hours of which it holds objects or markers; None = not on record."""
+    """Hours for which the batch has objects or markers; None = not on record."""
     evaluations: tuple[Evaluation, ...] = ()
     run_id: str | None = None
-    """The run that wrote it last; not written from here."""
+    """The run that wrote the row last; only read, the ledger sets it."""
 
     def __post_init__(self) -> None:
-        """Bound what is told of it where it is made: it is kept, and compared with what is on record."""
+        """Bound reason and hint at once, so that a new record compares equal to its ledger row."""
         _bound(self)
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that any source held of a day without regular deliveries when it was judged; None where that is no matter."""
+        """Hours that had objects of any source when a day without regular deliveries was judged; None for other batches."""
         held = (e.figures[HOURS_HELD] for e in self.evaluations if not e.is_passed and HOURS_HELD in e.figures)
         return next((int(hours) for hours in held), None)
 
     @property
     def is_decided(self) -> bool:
-        """Whether a person let its deliveries go or ruled them out, so that nothing of it is awaited."""
+        """Whether an operator accepted lost deliveries or excluded deliveries, so that no load waits for them."""
         return any(e.is_passed and (e.figures.get(MISSING) or e.figures.get(EXCLUDED)) for e in self.evaluations)
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is refused because deliveries are missing, which a person may accept."""
+        """Whether the batch is refused because deliveries are missing; an operator may accept that."""
         return any(not e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
 
     @property
     def is_loss_accepted(self) -> bool:
-        """Whether a person let its deliveries go."""
+        """Whether an operator accepted the loss of deliveries."""
         return any(e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
 
 
 @dataclass(frozen=True)
 class BatchDay:
-    """The rows of one batch that lie on one event day."""
+    """The rows of one batch that belong to one event day."""
 
     digest: Digest = EMPTY
     lineage: str | None = None
-    """Digest of which object holds which row at which line; None = unknown."""
+    """Digest over each row's object and line; None = unknown."""
     lateness: LatenessSketch | None = field(default=None, compare=False)
-    """How late they arrived; it follows from them. None = not measured, or not asked of the ledger."""
+    """How late the rows arrived. Derived from the rows, so not compared. None = not measured, or not read from the ledger."""
 
 
 @dataclass(frozen=True)
@@ -135,40 +136,41 @@ class SliceRecord:
     hint: str | None = None
     is_final: bool = False
     final_at: str | None = None
-    """By which clock's time it was judged final; every deadline that this rests on had passed then. None = not on record."""
+    """When the slice was judged final: ISO text. All deadlines that this rests on had passed by then. None = not on record."""
     baseline: Baseline | None = None
-    """What changes of a final slice are measured against; None where it is not final, or not on record."""
+    """The reference for changes of a final slice; None where the slice is not final, or no baseline is on record."""
     digest: Digest = EMPTY
     file_hash: str | None = None
     input_state: InputState | None = None
-    """What the published content was built from; None = unknown, so the slice is stale."""
+    """The inputs of the published content; None = unknown, so the slice is stale."""
     code_version: str | None = None
     rejection: Rejection | None = None
-    """The change that was not published last: the same inputs are not tried again."""
+    """The latest change that was not published; a load does not try the same inputs again."""
     figures: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
-    """Of the published content; repeated while it stands."""
+    """Checks of the published content; reported again by each load that leaves it unchanged."""
     refused_evaluations: tuple[Evaluation, ...] = ()
-    """Of the content that was refused last, while the refusal stands."""
+    """Checks of the content that was refused last; empty once the refusal is over."""
     run_id: str | None = None
-    """The run that wrote it last; not written from here."""
+    """The run that wrote the row last; only read, the ledger sets it."""
     read_hash: str | None = None
-    """`file_hash` of the row this record was made from; not written: a row that names other files by now is left alone."""
+    """`file_hash` of the ledger row that this record was read from; never written. A row whose `file_hash` has changed since
+    is not overwritten."""
 
     def was_final(self, now: datetime) -> bool:
-        """Whether it counts as final: a finality judged by a clock that was ahead of now does not count.
+        """Whether the slice counts as final; a slice judged final by a clock ahead of `now` does not.
 
-        One that is ahead by no more than clocks of two hosts differ does: else the host that lags would take bounds off.
+        A clock ahead by at most `CLOCKS_DIFFER` is believed: otherwise a host whose clock lags would drop the change bounds.
         """
         return self.is_final and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now + CLOCKS_DIFFER)
 
     def __post_init__(self) -> None:
-        """Bound what is told of it where it is made: it is kept, and compared with what is on record."""
+        """Bound reason and hint at once, so that a new record compares equal to its ledger row."""
         _bound(self)
 
     @property
     def knows_inputs(self) -> bool:
-        """Whether it was recorded by the run that published the content, and not found in the table by another one."""
+        """Whether the publishing run recorded the slice; False where a later run found the content in the table."""
         return self.input_state is not None
 
 
@@ -188,35 +190,35 @@ class PublicationRecord:
     code_version: str | None = None
     accepted_reason: str | None = None
     figures: Mapping[str, float] | None = None
-    """Of the content published; None where a table was settled and nothing was measured."""
+    """Figures of the published content; None where a ledger sync recorded the change and nothing was measured."""
     seconds: float = 0.0
     published_at: str = ""
     number: int = 0
-    """Its place among all publications; given by the ledger."""
+    """Its position among all publications; the ledger assigns it."""
     pins: Mapping[str, int] | None = None
-    """Key of each upstream table -> the snapshot it was built from; None where it was built from no table, or not recorded."""
+    """Upstream table -> the snapshot that the build read; None where it read no table, or this was not recorded."""
     settings: Mapping[str, Any] | None = None
     """Name -> value of the settings that the build read (domain/recorded_settings.py); None where they were not recorded."""
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A person's decision that one version of an object is not to be loaded."""
+    """An operator's decision not to load one version of an object."""
 
     batch: BatchKey
     object_key: str
     etag: str
     sha256: str | None
-    """Of its bytes, which stay excluded under another etag; None in rows that were recorded before versions had to be read."""
+    """Hash of its bytes, which stay excluded under another etag; None in rows from before a version had to be read."""
     reason: str
     run_id: str | None = None
     excluded_at: str = ""
     lift_reason: str | None = None
     lifted_at: str | None = None
-    """None while it stands."""
+    """None while the exclusion is in force."""
 
     def names(self, etag: str, sha256: str | None) -> bool:
-        """Whether it is this version that is ruled out: the same bytes, or where bytes are not known, the same known version."""
+        """Whether it excludes this version: one with the same bytes or, where a hash is unknown, with the same known etag."""
         if self.sha256 is not None and sha256 is not None:
             return self.sha256 == sha256
         return bool(self.etag) and self.etag == etag.removeprefix(UNREAD)
@@ -224,7 +226,7 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Hold:
-    """A person's decision that a slice stays as it is."""
+    """An operator's decision that loads leave a slice as it is."""
 
     table: str
     key: Slice
@@ -233,13 +235,13 @@ class Hold:
     held_at: str = ""
     release_reason: str | None = None
     released_at: str | None = None
-    """None while it stands."""
+    """None while the hold is in force."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The snapshot of a table that the ledger agreed with last."""
+    """The latest snapshot of a table that the ledger was compared with."""
 
     snapshot_id: int
     is_trusted: bool = True
-    """Whether what is recorded is what that snapshot holds; where it is doubted, the next load compares them."""
+    """Whether the ledger records what that snapshot holds; if in doubt, the next load compares the two."""

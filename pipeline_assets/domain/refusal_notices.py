@@ -1,8 +1,8 @@
-"""Which notice follows from what a load made of a day: that it was refused, or is so no longer.
+"""Which notice a load's verdict on a day causes: a new refusal, or the end of one.
 
-Contains: the rule over what was on record and told before.
-Add here: another verdict that people are told.
-Does not contain: the notice itself (notices.py), what was told before (resources/ledger/notices.py).
+Contains: the rule, which compares the verdict with the ledger and with the latest notice.
+Add here: another verdict that receivers are notified of.
+Does not contain: the notice itself (notices.py), the notices written so far (resources/ledger/notices.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline_assets.domain.slices import Slice
 
 @dataclass(frozen=True)
 class Judged:
-    """What a load made of a day: of a slice of a derived table, or of the deliveries of an arrival day."""
+    """A load's verdict on a slice of a derived table, or on the deliveries of an arrival day."""
 
     table: str
     key: Slice
@@ -25,18 +25,18 @@ class Judged:
     reason: str | None = None
     hint: str | None = None
     inputs: str = ""
-    """What it was judged on, as text."""
+    """The inputs that the verdict is based on, as text."""
     accepted_reason: str | None = None
-    """Why a person let it through."""
+    """Why an operator accepted it."""
 
 
 def refusal_notice(
     judged: Judged, standing: Standing, last: Notice | None, at: str, run_id: str | None
 ) -> Notice | None:
-    """The notice of a refusal that is news, or of the end of one; None for everything else.
+    """The notice of a new refusal, or of the end of one; None for everything else.
 
-    `last`: the latest notice of a refusal, or of an end, of this day. A refusal for the same reason goes on, whatever
-    arrives beside it; a day that waits or is held is not recovered.
+    `standing`: the day before it was judged. `last`: the latest notice of a refusal, or of its end, for this day. A refusal
+    with the same reason is not new, whatever else arrives; a day that waits or is held has not recovered.
     """
     if last is None:
         is_open, open_reason = standing.is_refused, standing.reason

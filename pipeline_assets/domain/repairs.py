@@ -1,7 +1,7 @@
-"""What closes a mismatch of a day: the run that is proposed, from facts about the day.
+"""How to close a mismatch of a day: the rule that proposes runs from facts about the day.
 
 Contains: the facts, the rule, the commands that it proposes.
-Add here: another reason why published figures are off, and what helps.
+Add here: another reason for wrong published figures, and its remedy.
 Does not contain: finding the facts (operations/repair_plan.py), running anything (cli/reconcile.py).
 """
 
@@ -17,89 +17,89 @@ from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
 from pipeline_assets.domain.slices import Slice, Source
 
 REASON = "REASON"
-"""Stands in a command for what the person writes there."""
+"""Placeholder in a command for the operator's reason."""
 
 
 class RepairKind(StrEnum):
-    """Proposed runs, in the order in which they are tried."""
+    """The kinds of proposals, in the order in which they are tried."""
 
     LOAD = "load"
-    """Landing or raw holds what is not built yet."""
+    """Landing or raw holds data that is not built yet."""
     RECOVER = "recover hours"
-    """Hours are lost, refused or never came; the vendor has them."""
+    """Hours are lost, refused or never arrived; the vendor has them."""
     RECOVER_DAYS = "recover days"
-    """Nothing is known to lack, and yet less is published than there should be: the vendor is asked for whole days."""
+    """No hour is known to be missing, but too little is published: ask the vendor for whole days."""
     WAIT = "wait"
-    """The day is open: what lacks may still be delivered."""
+    """The day is open: missing data may still be delivered."""
     REBUILD = "rebuild"
-    """Another version of the code built it; a person starts that."""
+    """Another version of the code built the day; only an operator starts a rebuild."""
     DECIDE = "decide"
-    """A person keeps it as it is, or has to look."""
+    """An operator has to decide or to investigate."""
 
     @property
     def is_run(self) -> bool:
-        """Whether `--repair` runs it; what may undo a decision, or rewrites a history, is only proposed."""
+        """Whether `--repair` runs it; a step that may undo a decision or rewrite history is only proposed."""
         return self in (RepairKind.LOAD, RepairKind.RECOVER, RepairKind.RECOVER_DAYS)
 
     @property
     def is_for_a_person(self) -> bool:
-        """Whether a person has to do something."""
+        """Whether an operator has to act."""
         return self in (RepairKind.REBUILD, RepairKind.DECIDE)
 
 
 @dataclass(frozen=True)
 class DayFacts:
-    """All that the rule knows of a day of a project that does not agree."""
+    """The rule's input: the facts about one project's day that does not agree."""
 
     key: Slice
     is_lacking: bool
-    """Whether less is published than there should be."""
+    """Whether too little is published."""
     unread: Mapping[Source, Set[date]] = field(default_factory=dict)
-    """Source -> arrival days near it with objects in landing that no load has read."""
+    """Source -> nearby arrival days with objects in landing that no load has read."""
     stale: str | None = None
-    """Why the next load would build the day anew."""
+    """Why the next load would build the day again; None where it would not."""
     lacking_hours: tuple[Hour, ...] = ()
-    """Of its arrival day, that are lost, refused or never came, and that the vendor has exported."""
+    """Hours of this arrival day that are lost, refused or never arrived, and that the vendor has exported."""
     hours_to_ask: tuple[Hour, ...] = ()
-    """Of its arrival day, that the vendor can be asked for and was not asked for before."""
+    """Hours of this arrival day that the vendor can be asked for and was not asked for before."""
     open_until: datetime | None = None
-    """Its deadline, where that is ahead: more deliveries are expected until then."""
+    """The day's deadline, if it is still ahead: more deliveries may arrive until then."""
     holds: Mapping[str, str] = field(default_factory=dict)
-    """Table -> why a person holds the day."""
+    """Table -> why an operator holds the day."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Table -> why a change of the day was refused."""
     excluded: Mapping[str, str] = field(default_factory=dict)
-    """Object near it -> why a person ruled it out."""
+    """Key of an object near the day -> why an operator excluded it."""
     outdated: tuple[str, ...] = ()
-    """Tables whose day another version of the code built."""
+    """Tables in which another version of the code built the day."""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """One proposed run, for days of one project."""
+    """One proposal, for days of one project."""
 
     kind: RepairKind
     slices: tuple[Slice, ...]
-    """That it is proposed for."""
+    """The days that it is meant to repair."""
     reason: str
     first: date
     last: date
-    """Days that it is about: arrival days of what is read, else event days."""
+    """Range of the command: arrival days where objects are read, else event days."""
     source: Source | None = None
     table: str | None = None
     hours: HourRange | None = None
     object_key: str | None = None
     obstacle: str | None = None
-    """Why it cannot be run from here."""
+    """Why this machine cannot run it."""
 
     @property
     def project_id(self) -> str:
-        """Of all its days."""
+        """The project of all its days."""
         return self.slices[0].project_id
 
     @property
     def command(self) -> str:
-        """What a person types."""
+        """The command that the operator types."""
         span = ["--from", str(self.first), "--to", str(self.last), "--project", self.project_id]
         if self.kind is RepairKind.LOAD:
             return shlex.join(["tidemark", "load", "--source", str(self.source), *span])
@@ -122,7 +122,7 @@ class Repair:
 
     @property
     def is_held(self) -> bool:
-        """Whether a person's hold keeps the days."""
+        """Whether an operator's hold is the reason."""
         return self.reason.startswith(_HELD)
 
 
@@ -134,9 +134,9 @@ def _with_reason(words: Sequence[str]) -> str:
 
 
 def repairs_of(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]] = frozenset()) -> list[Repair]:
-    """What is proposed for one day: runs, of which the first kind comes first, and all that waits for a person.
+    """The proposals for one day: runs of the first kind that applies, then everything that needs an operator.
 
-    `tried`: runs that did not close it; the kinds after them are proposed then.
+    `tried`: runs that did not close the mismatch; the rule then proposes the kinds after them.
     """
     found = [*_runs(facts, tried), *_decisions(facts)]
     if found:
@@ -152,7 +152,7 @@ def repairs_of(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]] = frozenset
 
 def _runs(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]:
     if facts.holds:
-        # A load leaves what is held as it is.
+        # A load does not change held days.
         return []
     loads: list[Repair] = []
     if (RepairKind.LOAD, facts.key) not in tried:
@@ -166,7 +166,7 @@ def _runs(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]
             loads = [replace(_of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}"), source=Source.REGULAR)]
         if facts.stale is not None or any(facts.key.event_date in days for days in facts.unread.values()):
             return loads
-    # What arrived on other days may hold late events of this one: it is loaded first, and may close nothing.
+    # Deliveries of other arrival days may hold late events of this day: they are loaded first, but may not close the gap.
     return [*loads, *_recoveries(facts, tried)]
 
 
@@ -182,7 +182,7 @@ def _recoveries(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[R
             replace(_of(facts, RepairKind.RECOVER, reason), hours=hours)
             for hours in hour_ranges(facts.lacking_hours, 24)
         ]
-    # What is refused is there, and waits for a person.
+    # Refused data has arrived already, and waits for an operator.
     can_ask = facts.is_lacking and facts.hours_to_ask and not facts.refused
     if can_ask and (RepairKind.RECOVER_DAYS, facts.key) not in tried:
         return [
@@ -215,7 +215,7 @@ def _of(facts: DayFacts, kind: RepairKind, reason: str) -> Repair:
 
 
 def together(repairs: Iterable[Repair], most_days: int) -> list[Repair]:
-    """Repairs of days that follow each other as one, at most so many days; in the order in which they are tried."""
+    """Merge repairs of consecutive days into one, of at most `most_days` days; sorted in the order in which they are tried."""
     joined: list[Repair] = []
     for one in sorted(repairs, key=_place):
         last = joined[-1] if joined else None

@@ -1,8 +1,8 @@
-"""What may be thrown away: snapshots that no reader, no rollback and no run needs any more.
+"""What maintenance may remove: snapshots and metadata files that no reader, rollback or run needs any more.
 
 Contains: rules about age and reachability.
-Add here: another thing that grows old.
-Does not contain: finding and removing it (operations/maintenance.py,
+Add here: another kind of object with a retention.
+Does not contain: finding and removing objects (operations/maintenance.py,
 resources/iceberg/procedures.py).
 """
 
@@ -13,33 +13,33 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 YOUNGEST = timedelta(hours=24)
-"""Nothing younger is removed: a run may hold it, and Iceberg refuses to look for orphans among younger files."""
+"""Nothing younger is removed: a run may still use it, and Iceberg refuses to remove younger orphan files."""
 
 EDGE = timedelta(hours=24)
-"""History is kept so much longer than is promised: a change is on record, and may be asked for by that time, only after its
-commit, by the clock of another machine, or with the next maintenance where a foreign hand made it."""
+"""History is kept this much longer than promised. A change enters the ledger after its commit, by another machine's clock,
+or only with the next maintenance if a foreign writer made it, and may be asked for by that later time."""
 
 
 NOTICES_KEPT = timedelta(days=30)
-"""How long the notice of a change is kept once every receiver was told; the change itself stays on record."""
+"""How long a notice of a change is kept after every receiver got it; the change itself stays on record."""
 
 
 @dataclass(frozen=True)
 class SnapshotAge:
-    """A snapshot as far as its removal is concerned."""
+    """The parts of a snapshot that decide its removal."""
 
     snapshot_id: int
     made_at: datetime
-    """Aware."""
+    """An aware time."""
     is_on_main: bool
-    """Whether main shows it, showed it, or grew from it."""
+    """Whether main shows it, showed it before, or grew from it."""
 
 
 def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: datetime, history: timedelta) -> list[int]:
-    """Snapshots to expire, oldest first; `named` are those that a branch or tag points at.
+    """Ids of the snapshots to expire, oldest first; `named` are those that a branch or tag points at.
 
-    Kept are: what is younger than a day or named; of main every snapshot within `history` and a day before it, and the newest
-    one before that, which is what main showed when the history begins.
+    Kept are named snapshots and those younger than a day. Of main, all snapshots within `history` plus a day are kept, and
+    the newest one before, which main showed when the history begins.
     """
     cutoff = now - max(history, YOUNGEST) - EDGE
     main = sorted((snapshot for snapshot in snapshots if snapshot.is_on_main), key=lambda snapshot: snapshot.made_at)
@@ -55,30 +55,30 @@ def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: dat
 
 
 _FEW = 10
-"""Orphans that are never called many, however small the table is."""
+"""This many orphans are never suspicious, however small the table is."""
 
 
 def is_bulk(orphans: int, files: int, max_share: float) -> bool:
-    """Whether so many of a table's files are orphans that something else than a few dead runs must have happened."""
+    """Whether too large a share of a table's files are orphans to come from a few dead runs."""
     return orphans > _FEW and orphans > files * max_share
 
 
 _KILLED = 3
-"""Commits of one day that a table may not know though nobody else writes it: those that died between file and catalog."""
+"""The unknown commits of one day that one writer can explain: runs that died between writing a metadata file and the catalog."""
 
 
 def is_living_fork(commits: int) -> bool:
-    """Whether so many commits of the last day that a table does not know are another catalog's work."""
+    """Whether the last day has too many commits unknown to the table, so that another catalog must be committing."""
     return commits > _KILLED
 
 
 def outlived_metadata(
     files: Iterable[tuple[str, datetime]], named: Collection[str], now: datetime, history: timedelta
 ) -> list[str]:
-    """Metadata files (name, when written) that nobody goes back to, sorted by name.
+    """Names of metadata files that nobody will go back to, sorted; `files`: (name, when written).
 
-    Kept is what the table's own log names, and what is younger than the table's history: a catalog restored from a backup of then
-    names it, and the snapshots it shows are kept as long.
+    Kept are files that the table's metadata log names, and files younger than the table's history: a catalog restored from
+    a backup of that time names them, and the snapshots they list are kept as long.
     """
     cutoff = now - max(history, YOUNGEST) - EDGE
     return sorted(name for name, written_at in files if name not in named and written_at < cutoff)

@@ -1,8 +1,8 @@
-"""How often something is tried, and how long is waited in between.
+"""Retries: how many, and how long to pause in between.
 
-Contains: tries with pauses that double; pauses with jitter that heed what a server asks for.
-Add here: another rhythm of trying.
-Does not contain: which failures are tried again (resources/iceberg/errors.py,
+Contains: retries with doubling pauses; pauses with jitter that honour the pause a server requests.
+Add here: another retry schedule.
+Does not contain: which failures are retried (resources/iceberg/errors.py,
 resources/ledger/engine.py, resources/export_api/), when a sensor tries a day again
 (orchestration/sensors/cursor.py).
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 def tries(count: int, first_pause_seconds: float) -> Iterator[bool]:
-    """Yield `count` times whether this try is the last; sleep before each further one, twice as long as before the one before.
+    """Yield, for each of `count` tries, whether it is the last; sleep before each further try, twice as long each time.
 
     Seven tries with a first pause of 0.1 s last about six seconds.
     """
@@ -28,19 +28,19 @@ def tries(count: int, first_pause_seconds: float) -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses that double, with jitter, so that many who failed together do not come back together."""
+    """Doubling pauses with jitter, so that clients that failed together do not retry together."""
 
     attempts: int
-    """How often something is tried, the first time included."""
+    """Number of tries, including the first."""
     first_seconds: float = 1.0
     longest_seconds: float = 60.0
     longest_asked_seconds: float = 900.0
-    """A server that asks for a longer pause than this is not waited for."""
+    """If a server requests a longer pause than this, the caller gives up."""
 
     def pause_seconds(
         self, attempt: int, asked_seconds: float | None = None, chance: Callable[[], float] = random.random
     ) -> float:
-        """The pause after an attempt (from 1): half to all of its share, and on top of what the server asked for."""
+        """Seconds to pause after attempt 1, 2, ...: 50 to 100 % of its share, or slightly more than the server requested."""
         share = min(self.longest_seconds, self.first_seconds * 2.0 ** (attempt - 1))
         jittered = share * (0.5 + chance() / 2)
         return jittered if asked_seconds is None else asked_seconds + min(jittered, self.first_seconds)

@@ -1,6 +1,6 @@
 """The hash of a row: 128 bits of SHA-256 over an encoding that no two different rows share.
 
-Contains: encoding and hash over plain values, the reference of transforms/row_hash.py.
+Contains: encoding and hash over plain values, the reference for transforms/row_hash.py.
 Add here: a change of the encoding, with a new version.
 Does not contain: digests of many rows (slices.py).
 """
@@ -15,8 +15,8 @@ from decimal import Decimal
 from typing import Any
 
 ROW_HASH_VERSION = 2
-"""Raised with every change of what is hashed or how: hashes of other versions say nothing about each other. 1 was a pair of
-xxhash64, whose collisions anybody can compute."""
+"""Incremented whenever the hashed columns or the encoding change: hashes of different versions cannot be compared. Version 1 was
+a pair of xxhash64, for which anybody can construct collisions."""
 
 NULL = "-"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,15 +27,15 @@ SPARK_SEED = 42
 
 
 def row_hash(row: Mapping[str, Any], types: Mapping[str, str]) -> tuple[int, int]:
-    """The first 16 bytes of the hash, as two signed longs; `types`: column -> Spark type, in the order to hash in."""
+    """The first 16 bytes of the hash, as two signed longs; `types`: column -> Spark type, in hashing order."""
     first, second = struct.unpack(">qq", hashlib.sha256(encoding(row, types)).digest()[:16])
     return first, second
 
 
 def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
-    """`version;numbers;texts`: one number per column, `-` for null, then all texts end to end.
+    """`version;numbers;texts`: one number per column, `-` for null, then all texts concatenated.
 
-    The number of a text is its length in bytes, so that the texts can be told apart; of any other value, the value.
+    The number of a text is its length in bytes, so that texts cannot run together; for any other value it is the value.
     """
     numbers: list[str] = []
     texts: list[bytes] = []
@@ -53,9 +53,9 @@ def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
 
 
 def is_text(kind: str) -> bool:
-    """Whether values of a Spark type are hashed as text; raises ValueError for a type that the encoding does not know."""
+    """Whether values of a Spark type are hashed as text; raises ValueError for a type that has no encoding."""
     if kind.startswith("decimal("):
-        # Java writes a decimal of more than six places with an exponent where it is small.
+        # Java writes small decimals with more than six places with an exponent.
         if int(kind.rstrip(")").partition(",")[2]) <= 6:
             return True
     elif kind in ("string", "binary"):
@@ -84,15 +84,15 @@ def _number(value: Any, kind: str) -> int:
 
 
 def _bits(value: float) -> int:
-    """The bits of a double; one of the many that mean no number."""
+    """The bits of a double; all NaNs get the same bits."""
     return 0x7FF8000000000000 if value != value else int.from_bytes(struct.pack(">d", value))
 
 
 def hash_of_bits(bits: int) -> int:
-    """What Spark's xxhash64 makes of a double of these bits, signed.
+    """Spark's xxhash64 of a double with these bits, as a signed long.
 
-    Of 64 bits alone it is a bijection, so no two doubles share one: it is used because Spark has no other way to the bits,
-    while the text of a double differs between versions of Java.
+    On 64 bits it is a bijection, so two different doubles never share a hash. It is used because Spark has no other way to
+    a double's bits, and the text of a double differs between versions of Java.
     """
     one, two, three, four, five = PRIMES
     accumulator = (SPARK_SEED + five + 8) & _MASK
@@ -109,4 +109,4 @@ def _rotated(value: int, by: int) -> int:
 
 
 NEGATIVE_ZERO = hash_of_bits(1 << 63)
-"""Spark hashes -0.0 as 0.0, which it equals; what was delivered differs."""
+"""Spark hashes -0.0 like the equal 0.0; the hash keeps the two apart because the delivered values differ."""

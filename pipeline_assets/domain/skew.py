@@ -1,9 +1,9 @@
-"""Skew: how unevenly the work of a step lies on the values of a key and on its tasks, told before the step and after it.
+"""Skew: how unevenly a step's work is spread over the values of a key and over tasks, forecast and measured.
 
-Contains: shares, sizes of tasks, when an unevenness is worth a warning, how an object is divided.
+Contains: shares, task sizes, the threshold for a warning, the division of an object.
 Add here: another rule about uneven work.
-Does not contain: reading weights and telling (load/skew.py), spreading work (transforms/spread.py,
-refine_files.py), comparing a hot key apart (transforms/hot_keys.py).
+Does not contain: reading weights and reporting (load/skew.py), spreading work (transforms/spread.py,
+transforms/refine_files.py), comparing a hot key separately (transforms/hot_keys.py).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any, Self
 from pipeline_assets.domain.plain_text import shown
 
 MOST_PARTS = 8
-"""Of one object: each of them decompresses the whole object."""
+"""The most parts of one object: each part decompresses the whole object."""
 AGAIN = 0.1
-"""What it takes to decompress a byte, beside what it takes to decompress, parse, hash and write it."""
+"""Cost of decompressing a byte, relative to decompressing, parsing, hashing and writing it."""
 READS_PER_CORE = 3
-"""Tasks that read objects, of each core: so a core that has less to do takes another."""
+"""Tasks per core that read objects, so that a core that finishes early takes another task."""
 _FAIR_SHARES = 1.5
-"""So many times the work of an even task one object may be before it is divided."""
+"""An object is divided when its work exceeds this many times the work of an even task."""
 _LONGEST_NAME = 200
 
 
 class Unit(StrEnum):
-    """What the work of a step is measured in."""
+    """The unit in which a step's work is measured."""
 
     BYTES = "bytes"
     ROWS = "rows"
@@ -38,16 +38,16 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True)
 class KeyShare:
-    """How the work of a step lies on the values of one key."""
+    """How a step's work is spread over the values of one key."""
 
     key: str
     """`object`, `project`, `arrival day`, `event day`, `event key`."""
     values: int
     heaviest: str
     heaviest_share: float
-    """Of all work, 0 to 1."""
+    """Share of all work, 0 to 1."""
     null_share: float = 0.0
-    """Of all work, that of rows without a value."""
+    """Share of all work, 0 to 1, on rows without a value."""
 
     @property
     def text(self) -> str:
@@ -59,7 +59,7 @@ class KeyShare:
 
 
 def share_of(key: str, weights: Iterable[tuple[str | None, float]]) -> KeyShare:
-    """The heaviest value of a key; None is the bucket of what has no value, and never the heaviest."""
+    """The share of a key's heaviest value; `None` collects rows without a value, and is never the heaviest."""
     by_value: dict[str | None, float] = {}
     for value, weight in weights:
         by_value[value] = by_value.get(value, 0.0) + weight
@@ -72,13 +72,13 @@ def share_of(key: str, weights: Iterable[tuple[str | None, float]]) -> KeyShare:
 
 
 def null_share(key: str, without: int, rows: int) -> KeyShare:
-    """Of a key whose values nobody counted: the share of rows that have none."""
+    """The share of rows without a value, for a key whose values were not counted."""
     return KeyShare(key, 0, "", 0.0, without / rows if rows else 0.0)
 
 
 @dataclass(frozen=True)
 class TaskSizes:
-    """How much the tasks of a step have to do."""
+    """The distribution of a step's work over its tasks."""
 
     tasks: int
     largest: float
@@ -87,17 +87,17 @@ class TaskSizes:
 
     @property
     def ratio(self) -> float:
-        """The largest task to the median one, to the mean where half of them have nothing; 1 where there is no work."""
+        """Largest task to median task, or to the mean where the median is 0; 1 where there is no work."""
         usual = self.median or (self.total / self.tasks if self.tasks else 0.0)
         return self.largest / usual if usual else 1.0
 
     def exceeds(self, most: float, worth: float) -> bool:
-        """Whether the largest task has more than `most` times the usual one, and at least `worth`."""
+        """Whether the largest task has more than `most` times the usual work, and at least `worth`."""
         return self.ratio > most and self.largest >= worth
 
 
 def sizes_of(weights: Iterable[float]) -> TaskSizes:
-    """The sizes of tasks by what each of them has to do."""
+    """The distribution, from the work of each task."""
     listed = list(weights)
     if not listed:
         return TaskSizes(0, 0.0, 0.0, 0.0)
@@ -106,7 +106,7 @@ def sizes_of(weights: Iterable[float]) -> TaskSizes:
 
 @dataclass(frozen=True)
 class StepSkew:
-    """One heavy step: what is known of it before it begins, and what its tasks told."""
+    """One heavy step: the forecast before it begins, and the measurements of its tasks."""
 
     table: str
     step: str
@@ -114,15 +114,15 @@ class StepSkew:
     unit: Unit
     keys: tuple[KeyShare, ...]
     undivided: TaskSizes
-    """As tasks would be if no object were divided and no key were compared apart."""
+    """The tasks as they would be if no object were divided and no key compared separately."""
     forecast: TaskSizes
     warning: str | None = None
     is_uneven: bool = False
-    """Whether it is worth a line for people: it is warned of, or would be if nothing were divided."""
+    """Whether to show it to people: it has a warning, or would have one if nothing were divided."""
     measured: TaskSizes | None = None
-    """Rows of its tasks, where these count what they did; None before the step is done."""
+    """Rows per task, where tasks count them; None before the step is done."""
     measured_bytes: TaskSizes | None = None
-    """The same in bytes, as rows are held in memory."""
+    """The same in bytes, as held in memory."""
 
     @property
     def text(self) -> str:
@@ -135,11 +135,11 @@ class StepSkew:
         )
 
     def judged(self, most: float, worth: float) -> Self:
-        """The same with its warning: one task has more than `most` times the median, and at least `worth` of its unit."""
+        """The step with its warning, if one task exceeds `most` times the median and has at least `worth` units."""
         sizes = self.forecast
         if not sizes.exceeds(most, worth):
             return replace(self, warning=None, is_uneven=self.undivided.exceeds(most, worth))
-        # What has one value only is no cause.
+        # A key with only one value cannot be the cause.
         several = [share for share in self.keys if share.values > 1]
         heaviest = max(several, key=lambda share: share.heaviest_share, default=None)
         of = f"; {heaviest.text}" if heaviest is not None else ""
@@ -149,7 +149,7 @@ class StepSkew:
         return replace(self, warning=text, is_uneven=True)
 
     def as_json(self) -> dict[str, Any]:
-        """What the ledger keeps with the run."""
+        """The JSON form that the ledger keeps with the run."""
         sizes = {
             name: None if told is None else asdict(told) | {"ratio": round(told.ratio, 3)}
             for name, told in (
@@ -165,9 +165,9 @@ class StepSkew:
 
 
 def parts_of(size: int, total: int, tasks: int, split_bytes: int) -> int:
-    """How many tasks read one object of so many stored bytes, 1 unless it is large for itself and beside `total`.
+    """How many tasks read one object of `size` stored bytes: 1 unless it is large, both absolutely and compared with `total`.
 
-    Each part decompresses the whole object, so there are few of them, and none smaller than half of `split_bytes`.
+    Each part decompresses the whole object, so there are few parts, and none is smaller than half of `split_bytes`.
     """
     even = _FAIR_SHARES * total / max(1, tasks)
     if tasks < 2 or size <= max(even, split_bytes):
@@ -176,12 +176,12 @@ def parts_of(size: int, total: int, tasks: int, split_bytes: int) -> int:
 
 
 def part_weight(size: int, parts: int) -> float:
-    """What one part of an object weighs: its own lines, and decompressing those of the others."""
+    """The work of one part of an object: its own lines, and decompressing the lines of the others."""
     return size / parts + AGAIN * size * (parts - 1) / parts
 
 
 def balanced(weights: Sequence[float], tasks: int) -> list[int]:
-    """The task of each weight, heaviest first to the emptiest task: the largest ends at most a third above the best possible."""
+    """The task of each weight, assigned heaviest first to the emptiest task: at most a third above the optimum."""
     heap = [(0.0, index) for index in range(max(1, min(len(weights), tasks)))]
     task_of = [0] * len(weights)
     for at in sorted(range(len(weights)), key=lambda at: (-weights[at], at)):
@@ -192,10 +192,10 @@ def balanced(weights: Sequence[float], tasks: int) -> list[int]:
 
 
 def hashed_sizes(hot: Mapping[str, int], others: int, tasks: int) -> TaskSizes:
-    """Rows per task where rows are sent to tasks by the hash of their key: a hot key lies on one task whole.
+    """Rows per task where rows are partitioned by the hash of their key, so that one task gets all rows of a hot key.
 
-    `hot`: key -> rows; `others`: rows of keys that are each a small part. Several hot keys are taken to meet on no task as
-    long as there are enough.
+    `hot`: key -> rows; `others`: rows of all other keys, each with few. Hot keys are assumed to land on different tasks as
+    long as there are enough tasks.
     """
     sizes = [others / tasks] * tasks
     task_of = balanced([float(rows) for rows in hot.values()], tasks)

@@ -1,9 +1,9 @@
-"""Slices, digests and verdicts: the nouns that every other module speaks in.
+"""Slices, digests and verdicts: the values that all other modules use.
 
 Contains: (project, event day) as a value, the additive content digest, the verdict of a slice or
 batch.
 Add here: a value that raw, refined and aggregates share.
-Does not contain: how digests are computed (transforms/digests.py) and stored
+Does not contain: how digests are computed (transforms/digests.py) or stored
 (resources/ledger/store.py).
 """
 
@@ -33,16 +33,16 @@ class Slice:
 
 
 ALL_PROJECTS = "all"
-"""In place of a project in slices that belong to none, as those of dimensions; no project id, which is a number."""
+"""Stands for the project in slices that belong to none, such as those of dimensions; real project ids are numbers."""
 
 
 def widen(days: Iterable[date], by: int) -> set[date]:
-    """The days, and so many before and after each."""
+    """The days, and `by` days before and after each."""
     return {day + timedelta(days=shift) for day in days for shift in range(-by, by + 1)}
 
 
 def neighbourhood(slices: Iterable[Slice], days: int) -> set[Slice]:
-    """The slices, and those of the same project at most so many days away from one of them."""
+    """The slices, and all slices of the same project at most `days` days away from one of them."""
     return {Slice(day, project) for project, own in days_by_project(slices).items() for day in widen(own, days)}
 
 
@@ -56,11 +56,11 @@ def days_by_project(slices: Iterable[Slice]) -> dict[str, set[date]]:
 
 @dataclass(frozen=True)
 class Digest:
-    """Order-independent content hash: number of rows and the sums of the two halves of their 128-bit hashes.
+    """Order-independent content hash: the number of rows and two sums, one per half of the rows' 128-bit hashes.
 
-    Additive: the digest of a union is the sum of the digests, so a raw slice is the sum of its batch days. Sums wrap
-    at 128 bits, far beyond what 64-bit halves of row hashes of any table reach, so equality is equality of both sums.
-    Digests by different versions of the row hash are never equal; of no rows there is one only.
+    Additive: the digest of a union is the sum of the digests, so a raw slice is the sum of its batch days. Sums wrap at
+    128 bits, which no table reaches by adding 64-bit halves, so equal digests mean equal sums. Digests of different
+    versions of the row hash are never equal; the digest of no rows is the same in all versions.
     """
 
     rows: int = 0
@@ -69,18 +69,18 @@ class Digest:
     version: int = ROW_HASH_VERSION
 
     def __post_init__(self) -> None:
-        """No rows have no hash."""
+        """Give the empty digest the current version, as it has no hashes."""
         if not (self.rows or self.sum_a or self.sum_b):
             object.__setattr__(self, "version", ROW_HASH_VERSION)
 
     def __add__(self, other: Digest) -> Digest:
-        """Digest of the union of two disjoint sets of rows; of two versions, one that nothing measured is equal to."""
+        """Digest of the union of two disjoint sets of rows; for different versions, a digest that equals no measured one."""
         parts = [digest.version for digest in (self, other) if digest != Digest()]
         version = parts[0] if len(set(parts)) == 1 else _NO_VERSION if parts else ROW_HASH_VERSION
         return Digest(self.rows + other.rows, self.sum_a + other.sum_a, self.sum_b + other.sum_b, version)
 
     def __str__(self) -> str:
-        """Text form kept in the ledger: `hversion:rows:hex:hex`; no rows are `0:0:0`, and version 1 had no name."""
+        """Text form for the ledger: `hversion:rows:hex:hex`; no rows are `0:0:0`, and version 1 has no prefix."""
         text = f"{self.rows}:{self.sum_a & _MASK:x}:{self.sum_b & _MASK:x}"
         return text if self.version == 1 or self == Digest() else f"h{self.version}:{text}"
 
@@ -100,7 +100,7 @@ EMPTY = Digest()
 
 
 class Verdict(StrEnum):
-    """What became of a slice in the last run that looked at it."""
+    """The result of the last run that evaluated a slice."""
 
     PUBLISHED = "published"
     """Its new content was committed to main."""
@@ -109,7 +109,7 @@ class Verdict(StrEnum):
     REFUSED = "refused"
     """A check failed on the staged content; the old state stays."""
     WAITING = "waiting"
-    """Something it reads is refused, held or not there yet; the old state stays."""
+    """An input is refused, held or not there yet; the old state stays."""
     HELD = "held"
     """An operator rolled it back and has not released it; the old state stays."""
 
@@ -120,20 +120,20 @@ class Verdict(StrEnum):
 
 
 class BatchVerdict(StrEnum):
-    """What became of the deliveries of one (source, project, arrival day)."""
+    """The result of loading the deliveries of one (source, project, arrival day)."""
 
     ACCEPTED = "accepted"
-    """Its rows are in raw (or there was nothing to load and nothing was required)."""
+    """Its rows are in raw (or nothing was delivered and nothing was required)."""
     REFUSED = "refused"
     """`delivery_reconciles` failed; raw keeps what was accepted before."""
     WAITING = "waiting"
     """Nothing has been delivered yet and the deadline has not passed."""
     MOVED = "moved"
-    """Objects kept changing while they were read; nothing was loaded, the next run tries again."""
+    """Objects kept changing while they were read; nothing was loaded, and the next run tries again."""
 
 
 class Source(StrEnum):
-    """The two kinds of export; they never meet before refinement (law 5)."""
+    """The two kinds of export; they are not combined before refinement (law 5)."""
 
     REGULAR = "regular"
     """The vendor's hourly export, below `{project}/`."""

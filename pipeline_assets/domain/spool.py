@@ -1,8 +1,8 @@
-"""Bytes too many for memory: a file without a name where Spark keeps what does not fit, gone with the process.
+"""Data too large for memory: unnamed temporary files in Spark's local directory, which vanish with the process.
 
-Contains: where such files lie, and what a full disk is called.
-Add here: another thing a worker keeps out of its memory.
-Does not contain: what is in them.
+Contains: where such files are, and the errors for a full disk.
+Add here: another kind of data that a worker spills to disk.
+Does not contain: the content of the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO
 from pipeline_assets.domain.errors import DiskFullError, LakehouseError
 
 IN_MEMORY_BYTES = 32 * 1024**2
-"""Below this nothing touches the disk."""
+"""Smaller files stay in memory."""
 
 
 def a_spool() -> IO[bytes]:
@@ -27,13 +27,13 @@ def a_spool() -> IO[bytes]:
 
 
 def a_spool_on_disk() -> IO[bytes]:
-    """The same for what is known to be large."""
+    """An empty file for reading and writing on disk, for data that is known to be large."""
     return tempfile.TemporaryFile(dir=_folder())
 
 
 @contextmanager
 def naming_the_disk() -> Iterator[None]:
-    """Names a disk that is full, or gone, as Spark's: it is seldom that of the tables."""
+    """Raise LakehouseError that names Spark's local disk when it is full or gone: the tables are usually on another one."""
     try:
         yield
     except OSError as error:
@@ -44,7 +44,7 @@ def naming_the_disk() -> Iterator[None]:
 
 
 def spool_place() -> str:
-    """Where these files lie; what names the folder, where there is none."""
+    """The folder of these files; where no temporary folder exists, the value of TMPDIR or its name."""
     try:
         return _folder() or tempfile.gettempdir()
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def spool_place() -> str:
 
 @contextmanager
 def naming_the_download_disk() -> Iterator[None]:
-    """Names the disk that what is fetched passes through, where it is full or cannot be used; raises DiskFullError."""
+    """Raise DiskFullError that names the download disk when it is full or cannot be used."""
     try:
         yield
     except OSError as error:
@@ -65,6 +65,6 @@ def naming_the_download_disk() -> Iterator[None]:
 
 def _folder() -> str | None:
     named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-    # An empty name would be the folder that the process works in.
+    # An empty name would mean the working directory of the process.
     folders = [folder for folder in named if folder and Path(folder).is_dir()]
     return folders[os.getpid() % len(folders)] if folders else None

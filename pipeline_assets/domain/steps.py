@@ -1,8 +1,8 @@
-"""A step of a load, and when it was done.
+"""A step of a load and its times.
 
 Contains: the value.
-Add here: another thing to know of a step.
-Does not contain: which steps there are (load/timeline.py), telling of them (load/observed.py).
+Add here: another property of a step.
+Does not contain: the list of steps (load/timeline.py), reporting them (load/observed.py).
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration in seconds."""
         return (self.ended - self.began) / 1e9

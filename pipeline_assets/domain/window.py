@@ -1,8 +1,8 @@
-"""How many days after its event day a row arrives, and the reprocessing window that follows from it.
+"""How many days after its event day a row arrives, and how wide the reprocessing window has to be.
 
-Contains: exact counts by whole days, what each window catches, which one is enough, and rows that no window is for.
+Contains: exact counts by whole days, the share that each window catches, the window that suffices, rows out of reach.
 Add here: another rule about windows.
-Does not contain: percentiles in seconds (lateness.py), reading the ledger (load/lateness_seen.py).
+Does not contain: percentiles in seconds (lateness.py), reading the ledger (load/late_arrivals.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from datetime import date, timedelta
 from pipeline_assets.domain.settings import Settings
 
 SHARES = (0.99, 0.999)
-"""Of all rows, how many a window shall catch."""
+"""Shares of all rows, 0 to 1, for which the health page shows the windows that catch them."""
 ARRIVAL_DAYS = 91
-"""So many of the newest arrival days are looked at: what clients do changes with their versions."""
+"""Only this many recent arrival days count: client behaviour changes with client versions."""
 ENOUGH_DAYS = 14
-"""Fewer arrival days say nothing of a window: two of each weekday are among so many."""
+"""The least arrival days for advice: two of each weekday."""
 ENOUGH_MISSED = 10
-"""A share is believed where so many rows would make it up: of fewer one client's bad night decides."""
+"""The least rows that the tolerated share must amount to: with fewer, one client's bad night would decide."""
 
 Arrival = tuple[str, date, date, int]
 """Project, arrival day, event day, rows."""
@@ -29,33 +29,33 @@ Arrival = tuple[str, date, date, int]
 
 @dataclass(frozen=True)
 class Lateness:
-    """Rows by the days from their event day to the day they arrived; what arrives early counts as zero days."""
+    """Rows by days from event day to arrival day; early rows count as zero days."""
 
     rows_by_days: Mapping[int, int]
     arrival_days: int = 0
-    """Days on which any of them arrived."""
+    """Number of days on which any of the rows arrived."""
 
     @property
     def rows(self) -> int:
-        """All that arrived."""
+        """Number of rows that arrived."""
         return sum(self.rows_by_days.values())
 
     @property
     def most_days(self) -> int:
-        """The latest of all; 0 where nothing arrived."""
+        """The greatest lateness in days; 0 where nothing arrived."""
         return max((days for days, rows in self.rows_by_days.items() if rows), default=0)
 
     def caught_within(self, days: int) -> float:
-        """The share of rows that arrived at most so many days after their own."""
+        """The share of rows, 0 to 1, that arrived at most this many days after their event day."""
         caught = sum(rows for late, rows in self.rows_by_days.items() if late <= days)
         return caught / self.rows if self.rows else 1.0
 
     def missed_beyond(self, days: int) -> int:
-        """Rows that arrived more than so many days after their own."""
+        """Number of rows that arrived more than this many days after their event day."""
         return sum(rows for late, rows in self.rows_by_days.items() if late > days)
 
     def window(self, share: float) -> int | None:
-        """The fewest days within which at least this share arrived; None where nothing did."""
+        """The fewest days within which at least this share of rows arrived; None where no row arrived."""
         caught = 0
         for days, rows in sorted(self.rows_by_days.items()):
             caught += rows
@@ -64,17 +64,17 @@ class Lateness:
         return None
 
     def without(self, beyond: int | None) -> Lateness:
-        """Without the rows that arrived more than so many days after their own; all of them where there is no such bound."""
+        """The same without rows that are more than `beyond` days late; unchanged where `beyond` is None."""
         if beyond is None:
             return self
         return Lateness({days: rows for days, rows in self.rows_by_days.items() if days <= beyond}, self.arrival_days)
 
 
 def lateness(arrivals: Iterable[Arrival]) -> dict[str, Lateness]:
-    """Project -> lateness of what arrived. Under `""` all projects together.
+    """Project -> lateness of its rows; `""` -> all projects together.
 
-    Counted by arrival and not by event day: of recent event days the late rows are still to come, which would make them look
-    punctual.
+    Rows are grouped by arrival day: the late rows of recent event days are still to come, so grouping by event day would
+    make those days look punctual.
     """
     counts: dict[str, Counter[int]] = {"": Counter()}
     arrived_on: dict[str, set[date]] = {"": set()}
@@ -90,15 +90,15 @@ def lateness(arrivals: Iterable[Arrival]) -> dict[str, Lateness]:
 
 @dataclass(frozen=True)
 class Advice:
-    """Which window is enough for one project."""
+    """The window that suffices for one project."""
 
     days: int | None
-    """None where too little is known."""
+    """Width of the window in days; None where the data is too little for advice."""
     reason: str
 
 
 def advise(late: Lateness, tolerated: float) -> Advice:
-    """The fewest days that miss no more than the tolerated share; none from too little data."""
+    """The narrowest window that misses at most the tolerated share; `days` is None where the data is too little."""
     if late.arrival_days < ENOUGH_DAYS:
         return Advice(
             None, f"{late.arrival_days} arrival days are on record, {ENOUGH_DAYS} are the least that tell of a window"
@@ -116,14 +116,14 @@ def advise(late: Lateness, tolerated: float) -> Advice:
 
 
 def deciding(late: Mapping[str, Lateness], tolerated: float) -> dict[str, Advice]:
-    """Project -> advice, of each that enough is known of; where that is none, under `""` of all together, if it is enough."""
+    """Project -> advice, for projects with enough data; where none has, `""` -> advice for all together, if that has enough."""
     known = {name: advice for name, one in late.items() if (advice := advise(one, tolerated)).days is not None}
     own = {name: advice for name, advice in known.items() if name}
     return dict(sorted((own or known).items()))
 
 
 def narrowness(late: Lateness, window_days: int, tolerated: float) -> str | None:
-    """Why a window is too narrow for what was seen; None where it is not, or where too little is known to say so."""
+    """Why the window is too narrow for the observed lateness; None where it is wide enough, or the data is too little."""
     advice = advise(late, tolerated)
     if advice.days is None or advice.days <= window_days:
         return None
@@ -145,18 +145,18 @@ def percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class OutOfReach:
-    """Rows that no reprocessing window is for. They are loaded like any other, and counted."""
+    """Rows that no reprocessing window covers. They are loaded like any other, and counted."""
 
     before_calendar: int = 0
-    """Of event days before the first partition: Dagster has none for them."""
+    """Rows of event days before the first partition of the calendar."""
     in_future: int = 0
-    """Of event days after their arrival day, by a clock that was ahead."""
+    """Rows of event days after their arrival day: the sender's clock was ahead."""
     beyond_max_lateness: int = 0
-    """Later than `max_lateness_days`, where that is set."""
+    """Rows later than `max_lateness_days`, if that is set."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """As figures of a day."""
+        """Name -> rows, as figures of a day."""
         return {
             "rows_before_calendar": self.before_calendar,
             "rows_in_future": self.in_future,
@@ -165,7 +165,7 @@ class OutOfReach:
 
 
 def out_of_reach(arrivals: Iterable[Arrival], settings: Settings) -> OutOfReach:
-    """What of these arrivals no window is for; a row may count as more than one kind of it."""
+    """The arrivals that no window covers; a row may count under more than one of the three kinds."""
     before = future = beyond = 0
     most = settings.max_lateness_days
     for _, arrived, day, rows in arrivals:

@@ -1,1 +1,1 @@
-"""`tidemark drill`: loads of sample data are killed and meet each other on the deployment's own catalog and storage."""
+"""`tidemark drill`: kills and collides loads of sample data on the deployment's own catalog and storage."""

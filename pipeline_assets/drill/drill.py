@@ -1,9 +1,9 @@
-"""Carry out a drill: sample data is delivered day by day, each load of it is disturbed, and what survived is looked at.
+"""Carry out a drill: deliver sample data day by day, disturb each load, and check the result.
 
 Contains: the course of a drill.
 Add here: another way to disturb a load.
-Does not contain: which trials there are (scenarios.py), what must hold (invariants.py), where it
-happens (sandbox.py).
+Does not contain: the list of trials (scenarios.py), the invariants (invariants.py), the scratch
+deployment (sandbox.py).
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ _SAMPLE = ExportSpec(
     has_markers=False,
 )
 _LONG_AGO = timedelta(days=180)
-"""So that no day of a drill is still waited for."""
+"""Age of the first day, so that no deadline of a drill's days is still ahead."""
 _BETWEEN = timedelta(days=60)
-"""From the first day that is loaded back to those that are only recovered."""
+"""Distance from the first loaded day back to the days that are only recovered."""
 _REGULAR = next(source for source, table in RAW_TABLES.items() if table.key == "raw/regular_events")
 _TABLES = tuple(table for table in ASSET_TABLES if table not in RAW_TABLES.values() or table is RAW_TABLES[_REGULAR])
 _CONFLICT_SIGN = "and it is built again"
@@ -78,24 +78,24 @@ _CONFLICT_SIGN = "and it is built again"
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one trial."""
+    """The result of one trial."""
 
     trial: Trial
     seconds: float
     conflicts: int = 0
-    """How often the paused load found that another one had published first."""
+    """How often the paused load met a conflict with a load that had published first."""
     faults: tuple[str, ...] = field(default=())
 
     @property
     def is_survived(self) -> bool:
-        """Whether all holds that must."""
+        """Whether all invariants hold."""
         return not self.faults
 
 
 def carry_out(
     spark: SparkSession, settings: Settings, trials: Sequence[Trial], log: Callable[[str], None]
 ) -> Iterator[Result]:
-    """Carry the trials out, one after the other on the same tables; yields each result."""
+    """Carry out the trials one after the other on the same tables; yields each result."""
     first_day = datetime.now(UTC).date() - _LONG_AGO
     with (
         scratch(spark, settings, PROJECT, first_day) as place,
@@ -134,12 +134,12 @@ class _Drill:
     next_day: date
     recovered_day: date
     days: list[date] = field(default_factory=list)
-    """All that were delivered."""
+    """All delivered days."""
     reported: set[str] = field(default_factory=set)
-    """Faults of earlier trials, which are not charged to later ones."""
+    """Faults of earlier trials, which later trials do not report again."""
 
     def begin(self) -> None:
-        """Two days that are published before anything is disturbed; raises LakehouseError where that fails."""
+        """Publish two days before any disturbance; raises LakehouseError where that fails."""
         days = self._deliver(2)
         failures = self._load(days)
         self._load_calmly(days)
@@ -180,7 +180,7 @@ class _Drill:
         return Result(trial, time.monotonic() - started, conflicts, fresh)
 
     def _recover(self, trial: Trial) -> Result:
-        """Of a day of its own, long before all that are loaded."""
+        """A recovery trial, on a day of its own long before all loaded days."""
         started = time.monotonic()
         self.recovered_day -= timedelta(days=1)
         try:
@@ -190,7 +190,7 @@ class _Drill:
         return Result(trial, time.monotonic() - started, faults=tuple(found))
 
     def _rebuild(self, trial: Trial) -> Result:
-        """Of the first day that was loaded, which is what it was afterwards."""
+        """A rebuild trial on the first loaded day, whose state it restores at the end."""
         started = time.monotonic()
 
         def measured() -> dict[str, dict[Slice, str]]:
@@ -212,7 +212,7 @@ class _Drill:
         return days
 
     def _start_again(self, event: Disturbance, days: Sequence[date]) -> list[str]:
-        """As Dagster would: the monitor finds the dead run and it is started again; or another run comes and finds it."""
+        """Start again as Dagster would: the monitor finds and retries the dead run, or another run comes and finds it."""
         with dg.DagsterInstance.get() as instance:
             tags = {}
             if event is Disturbance.RETRIED:
@@ -230,7 +230,7 @@ class _Drill:
         return failures
 
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:
-        """A run of the job in this process; returns what went wrong."""
+        """Run the job in this process; returns its failures in words."""
         ops: dict[str, Any] = {"load": {"config": {}}}
         return run_job(
             self.place.settings, JOB_OF_SOURCE[_REGULAR], ops, {**tags, **range_tags(days[0], days[-1])}, _SILENT

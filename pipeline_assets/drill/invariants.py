@@ -1,8 +1,8 @@
-"""What must hold after a disturbed load, and what of it does not.
+"""The invariants after a disturbed load, and which of them fail.
 
 Contains: the comparison, on plain values.
-Add here: another thing that must have survived.
-Does not contain: disturbing and looking (drill.py).
+Add here: another invariant.
+Does not contain: disturbing loads and reading the state (drill.py).
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from pipeline_assets.domain.slices import EMPTY, Slice
 
 
 class Change(NamedTuple):
-    """One publication of a slice on record."""
+    """One recorded publication of a slice."""
 
     table: str
     key: Slice
     before: str
-    """Digest."""
+    """The digest before it."""
     after: str
 
 
 @dataclass(frozen=True)
 class DrillState:
-    """What is found in tables, ledger and Dagster."""
+    """The state of tables, ledger and Dagster after a trial."""
 
     digests: Mapping[str, Mapping[Slice, str]]
-    """Table -> slice -> digest of the rows as they are read."""
+    """Table -> slice -> digest of the rows that a reader sees."""
     changes: Sequence[Change]
-    """In the order in which they are on record."""
+    """In the order of the ledger."""
     branches: Sequence[str]
-    """Staged branches that are left: `table branch`."""
+    """Remaining staged branches, as `table branch`."""
     shown: Mapping[str, Set[date]]
     """Table -> days that Dagster shows as materialized."""
 
 
 def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[date]) -> Iterator[str]:
-    """What did not survive, in words.
+    """The broken invariants, in words.
 
-    `calm`: the digests of undisturbed loads of the same deliveries; `days`: all that were loaded.
+    `calm`: the digests after undisturbed loads of the same deliveries; `days`: all loaded days.
     """
     for table, expected in calm.items():
         digests = state.digests.get(table, {})
@@ -60,7 +60,7 @@ def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Seq
             yield f"{change.table} {change.key}: a change is missing on record"
         present[place] = change.after
     recorded = {place: digest for place, digest in present.items() if digest != str(EMPTY)}
-    # Of quarantine no changes are recorded, and Dagster shows nothing of it.
+    # The ledger records no changes of quarantine, and Dagster does not show it.
     held = {
         (table, key): digest
         for table, digests in state.digests.items()

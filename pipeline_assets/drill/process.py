@@ -1,8 +1,8 @@
-"""A process that is paused at a point of the load path and let go or killed there, with its JVM and its workers.
+"""A process that pauses at a failpoint and is then let go or killed, with its JVM and its workers.
 
 Contains: starting, pausing, killing.
 Add here: another way to die.
-Does not contain: what it does and what must hold afterwards.
+Does not contain: the process's command, the checks afterwards (drill.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LOG_END = 2000
 
 
 class VictimError(Exception):
-    """It did not do what it was started for; tells the end of what it wrote."""
+    """The process did not do its work; the message has the end of its output."""
 
 
 class Victim:
     """A running command in a session of its own."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
-        """Start it; it will pause at `point`. What it writes goes to `victim.log` in the folder."""
+        """Start the command, which will pause at `point`. Its output goes to `victim.log` in the folder."""
         self._signal_file = folder / "paused"
         self._signal_file.unlink(missing_ok=True)
         self._log = folder / "victim.log"
@@ -40,27 +40,27 @@ class Victim:
 
     @property
     def log(self) -> str:
-        """What it wrote so far."""
+        """Its output so far."""
         return self._log.read_text("utf-8", "replace")
 
     def wait_until_paused(self) -> str:
-        """The point it pauses at; raises VictimError when it ends before."""
+        """Wait for the pause and return its point; raises VictimError if the process ends before."""
         self.wait_until(lambda: self._signal_file.exists() and self._signal_file.read_text("utf-8"), "did not pause")
         return self._signal_file.read_text("utf-8")
 
     def go_on(self) -> None:
-        """Let it run on from where it paused."""
+        """Let it continue from its pause."""
         self._signal_file.unlink()
 
     def wait_until_it_ends(self) -> int:
-        """Its exit code; raises VictimError when it does not end."""
+        """Wait for its exit code; raises VictimError if it does not end in time."""
         try:
             return self._process.wait(_LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
             raise VictimError(f"the process did not end:\n{self.log[-_LOG_END:]}") from None
 
     def wait_until(self, is_so: Callable[[], object], what: str) -> None:
-        """Wait for something that it does; raises VictimError when it ends before."""
+        """Wait until `is_so` holds; raises VictimError if the process ends before, or takes too long."""
         deadline = time.monotonic() + _LONGEST_SECONDS
         while not is_so():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -68,13 +68,13 @@ class Victim:
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL to every process of its session; returns when all of them are gone."""
+        """Send SIGKILL to every process of its session; returns when all are gone."""
         kill_session(self._process)
 
 
 @contextmanager
 def a_victim(words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> Iterator[Victim]:
-    """A victim that does not outlive its use."""
+    """A victim that is killed at the end of the block."""
     victim = Victim(words, environment, point, folder)
     try:
         yield victim
@@ -83,7 +83,7 @@ def a_victim(words: Sequence[str], environment: Mapping[str, str], point: str, f
 
 
 def kill_session(leader: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to every process of the session that `leader` began; returns when all of them are gone."""
+    """Send SIGKILL to every process of the session that `leader` began; returns when all are gone."""
     deadline = time.monotonic() + _LONGEST_SECONDS
     while members := _members(leader.pid):
         if time.monotonic() > deadline:
@@ -97,7 +97,7 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 
 def _members(session: int) -> list[int]:
-    """Living processes of a session; workers have a process group of their own, but not a session."""
+    """Pids of the living processes of a session; workers have their own process group, but stay in the session."""
     children = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

@@ -1,7 +1,7 @@
 """A rebuild of sample data that is killed and started again, in a drill's tables.
 
-Contains: the course of it, and what main must show before, meanwhile and after.
-Add here: another thing that must hold of a rebuild.
+Contains: its course, and what main must show before, during and after.
+Add here: another invariant of a rebuild.
 Does not contain: loads (drill.py), recoveries (recovery.py).
 """
 
@@ -32,11 +32,11 @@ Digests = Mapping[str, Mapping[Slice, str]]
 def rebuild_faults(
     place: Scratch, day: date, point: Failpoint, armed: str, measured: Callable[[], Digests]
 ) -> list[str]:
-    """Kill a rebuild of a published day at a point, start it again, swap it in and take it back; returns what does not hold.
+    """Kill a rebuild of a published day at a point, start it again, swap it in and undo it; returns the broken invariants.
 
-    `measured`: table -> slice -> digest of the rows that main shows. Raises VictimError where it does not pause.
+    `measured`: returns table -> slice -> digest of the rows in main. Raises VictimError where the rebuild does not pause.
     """
-    # Other code, as far as a setting is code: revenue is read from a property that nobody delivers.
+    # Changed settings stand in for changed code: revenue is read from a property that nobody delivers.
     environment = place.environment(TIDEMARK_REVENUE_PROPERTIES="of_a_drill", TIDEMARK_PRICE_PROPERTIES="of_a_drill")
     tables = ["--table", REVENUE, "--table", COUNTS]
     start = _words("start", "--from", str(day), "--to", str(day), *tables, "--reason", "drill")
@@ -86,7 +86,7 @@ def rebuild_faults(
     carry_out(_words("undo", number))
     faults += _differences(before, measured(), "main is not what it was before the swap")
     with closing(Ledger(place.settings.ledger_database_url)) as ledger:
-        # What the undo holds would be held in the trials that follow.
+        # Later trials must not find the slices that the undo holds.
         held = {name: list(ledger.interventions.holds(name, place.settings.projects)) for name in before}
         ledger.interventions.release(held, "the drill goes on", "drill")
     return faults

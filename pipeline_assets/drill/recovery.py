@@ -1,7 +1,7 @@
-"""A recovery from a vendor of sample data that is killed and started again, in a drill's landing.
+"""A recovery of sample data that is killed and started again, in a drill's landing.
 
-Contains: the course of it, and what must lie in landing at any time and at its end.
-Add here: another thing that must hold of a recovery.
+Contains: its course, and what landing must hold at any time and at the end.
+Add here: another invariant of a recovery.
 Does not contain: loads (drill.py), the vendor (vendor.py).
 """
 
@@ -31,9 +31,9 @@ _LONGEST_SECONDS = 300
 
 
 def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date, armed: str) -> list[str]:
-    """Kill a recovery of a day at a point, start it again; returns what does not hold.
+    """Kill a recovery of a day at a point, start it again; returns the broken invariants.
 
-    Raises VictimError where it does not pause.
+    Raises VictimError where the recovery does not pause.
     """
     grammar = EXPORT_FORMAT.keys(place.settings.marker_pattern)
     batch = BatchKey(Source.BACKFILL, project, day)
@@ -73,7 +73,7 @@ def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date,
 
 def _environment(place: Scratch, project: str, url: str) -> dict[str, str]:
     keys = {f"TIDEMARK_EXPORT_{name}_{project}": "of-a-drill" for name in ("KEY", "SECRET")}
-    # The vendor is on this machine, whatever proxy leads out of it.
+    # The vendor runs on this machine, so no proxy may be used.
     return place.environment(
         TIDEMARK_EXPORT_API_URL=url,
         TIDEMARK_EXPORT_MIN_FREE_BYTES="0",
@@ -84,7 +84,7 @@ def _environment(place: Scratch, project: str, url: str) -> dict[str, str]:
 
 
 def _landing(place: Scratch, project: str) -> dict[str, bytes]:
-    """Key -> bytes, of the project's recoveries."""
+    """Key -> bytes of the project's recoveries."""
     root = "landing/"
     pages = obstore.list(place.store, prefix=f"{root}{Source.BACKFILL.prefix(project)}")
     names = [item["path"] for page in pages for item in page]

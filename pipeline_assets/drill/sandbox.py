@@ -1,8 +1,8 @@
-"""Where a drill happens: the deployment's catalog, storage and engine, under names of their own that are removed afterwards.
+"""The scratch deployment of a drill: the deployment's own catalog, storage and engine, under temporary names.
 
 Contains: names, places and their removal.
 Add here: another thing a drill must not share with the deployment.
-Does not contain: what is done there (drill.py).
+Does not contain: the work done there (drill.py).
 """
 
 from __future__ import annotations
@@ -55,42 +55,42 @@ _CATALOG_TABLES = (
     "CREATE TABLE {schema}.iceberg_namespace_properties (catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, "
     "property_key VARCHAR(255), property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))",
 )
-"""As Iceberg's JdbcCatalog makes them (JdbcUtil, schema version V1)."""
+"""The tables as Iceberg's JdbcCatalog creates them (JdbcUtil, schema version V1)."""
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """A place for a drill."""
+    """The scratch deployment of a drill."""
 
     settings: Settings
-    """Of the tables that loads are killed on."""
+    """Settings of the deployment whose loads are disturbed."""
     calm: Settings
-    """Of those where the same deliveries are loaded undisturbed."""
+    """Settings of the deployment that loads the same deliveries undisturbed."""
     home: Path
     """Dagster's home for the runs."""
     store: LocalStore | S3Store
-    """Of the folder that holds landing and both warehouses."""
+    """Store of the folder that holds landing and both warehouses."""
 
     def deliver(self, key: str, body: bytes) -> None:
         """Put an object into the drill's landing."""
         obstore.put(self.store, f"landing/{key}", body)
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """For a process that works here; `changes` are variables beside the settings."""
+        """The environment of a process of the drill; `changes` are further variables."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         return {**inherited, **as_environment(self.settings), "DAGSTER_HOME": str(self.home), **changes}
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """The variables that give a process these settings."""
-    # A process of the same machine derives the same: given as set, it would count as another parser.
+    """The environment variables that give a process these settings."""
+    # Left out, because a process of this machine derives the same values; explicit ones would change the parser's version.
     derived = {name for name in Settings.model_fields if settings.is_of_machine(name)}
     values = settings.model_dump(mode="json", exclude_none=True, exclude=derived)
     return {f"{ENV_PREFIX}{name.upper()}": _as_variable(value) for name, value in values.items()}
 
 
 def require_catalog_of_its_own(settings: Settings) -> None:
-    """Raise UsageError for a REST catalog: it knows no names of catalogs, so the drill's tables would be the deployment's."""
+    """Raise UsageError for a REST catalog: it ignores catalog names, so the drill would use the deployment's tables."""
     if is_rest_catalog(settings.catalog_url):
         reason = "is a REST catalog, in which a drill's tables would be those of the deployment"
         raise UsageError(
@@ -100,9 +100,9 @@ def require_catalog_of_its_own(settings: Settings) -> None:
 
 @contextmanager
 def scratch(spark: SparkSession, settings: Settings, project: str, first_day: date) -> Iterator[Scratch]:
-    """A place for a drill; nothing of it stays, each thing being removed even where the removal of another one fails.
+    """The scratch deployment of a drill; all of it is removed at the end, and one failed removal does not stop the others.
 
-    Raises LedgerError where the database does not let it make a schema, UsageError for a REST catalog.
+    Raises LedgerError where the database does not allow it to create a schema, UsageError for a REST catalog.
     """
     require_catalog_of_its_own(settings)
     name = f"drill_{uuid.uuid4().hex[:8]}"
@@ -119,14 +119,14 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
             calendar_start=first_day - _FARTHEST_FACT,
             # Sample data has bad lines on purpose.
             max_quarantined_share=1.0,
-            # Nobody is told of days that no one reads.
+            # No notices, as nobody reads these tables.
             notify_urls=(),
         )
         for kind in ("disturbed", "calm")
     )
     with ExitStack() as removals:
         folder = Path(removals.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-drill-")))
-        # Of its own: the deployment's dagster.yaml may name a server that holds real runs.
+        # A separate instance: the deployment's dagster.yaml may name a server that holds real runs.
         (folder / "dagster.yaml").write_text(_DAGSTER.format(folder=folder), "utf-8")
         removals.enter_context(_dagster_home(folder))
         store = place.open()
@@ -136,7 +136,7 @@ def scratch(spark: SparkSession, settings: Settings, project: str, first_day: da
             removals.callback(_forget_ledger, own)
             _make_catalog(settings, own)
             configure_catalog(spark, own)
-            # Their rows in the catalog; the files go with the folder.
+            # Only their rows in the catalog; the files are removed with the folder.
             removals.callback(drop_tables, spark, own)
         yield Scratch(disturbed, calm, folder, store)
 
@@ -155,14 +155,14 @@ def _dagster_home(folder: Path) -> Iterator[None]:
 
 
 def _databases(settings: Settings, name: str) -> dict[str, str]:
-    """A ledger of its own, such that the drill publishes by the promise that the deployment's loads keep."""
+    """URLs for a ledger of its own, chosen so that the drill publishes with the same promise as the deployment's loads."""
     ledger = ledger_url(settings, name)
     is_one = promise_of(settings) is Promise.ONE_TRANSACTION
     return {"ledger_url": ledger, "catalog_url": ledger} if is_one else {"ledger_url": ledger}
 
 
 def ledger_url(settings: Settings, name: str) -> str:
-    """A ledger of its own: beside a SQLite one, in a schema of its own on a server."""
+    """The URL of a ledger of its own: next to a SQLite ledger, or in a separate schema on a server."""
     parsed = make_url(settings.ledger_database_url)
     if parsed.get_backend_name() == "sqlite":
         return f"sqlite:///{Path(str(parsed.database)).with_name(f'{name}.db')}"
@@ -196,7 +196,7 @@ def _make_schema(settings: Settings) -> None:
 
 
 def _make_catalog(settings: Settings, own: Settings) -> None:
-    """The empty tables of a catalog in the drill's schema: Iceberg makes none where another schema of the database has them."""
+    """Create empty catalog tables in the drill's schema: Iceberg creates none if another schema of the database has them."""
     url = make_url(own.catalog_url)
     if url.get_backend_name() != "sqlite" and own.catalog_url != settings.catalog_url:
         for statement in _CATALOG_TABLES:

@@ -1,8 +1,8 @@
-"""Which trials a drill holds: where a load is killed or meets another one, and how it is started again.
+"""The trials of a drill: where a load is killed or meets another one, and how it is started again.
 
 Contains: the plan.
 Add here: another trial.
-Does not contain: carrying it out (drill.py).
+Does not contain: carrying them out (drill.py).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ RAW, REFINED, AGGREGATE, QUARANTINE = (
 
 
 class Disturbance(StrEnum):
-    """What happens to a load."""
+    """The kinds of disturbance."""
 
     RETRIED = "killed, retried"
-    """Dagster notices the dead run and starts it again."""
+    """The load is killed; Dagster notices the dead run and starts it again."""
     FRESH = "killed, another run"
-    """Another run comes before anybody noticed."""
+    """The load is killed; another run comes before anybody notices."""
     MET = "overtaken by another run"
-    """It is paused, another run publishes the same days, it goes on."""
+    """The load is paused, another run publishes the same days, and the load continues."""
     RECOVERED = "recovery killed, run again"
-    """Not a load, but a recovery from a vendor is killed; the same command goes on from there."""
+    """A recovery from the vendor is killed; the same command continues it."""
     REBUILT = "rebuild killed, run again"
-    """Not a load, but a rebuild beside main, or its swap, is killed; the same command goes on; then it is taken back."""
+    """A rebuild or its swap is killed; the same command continues it, and an undo takes it back."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One load, recovery or rebuild that is disturbed."""
+    """One disturbed load, recovery or rebuild."""
 
     event: Disturbance
     point: Failpoint
@@ -47,7 +47,7 @@ class Trial:
 
     @property
     def armed(self) -> str:
-        """As the environment of a process names it."""
+        """The value for the process's environment variable."""
         return f"{self.point}:{self.qualifier}" if self.qualifier else str(self.point)
 
 
@@ -62,7 +62,7 @@ _OF_PUBLISHES = {
     Promise.ONE_TRANSACTION: (Failpoint.AFTER_APPLY,),
     Promise.TABLE_BY_TABLE: (Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER),
 }
-"""Of tables as well, by how the deployment publishes."""
+"""Further points per table, depending on how the deployment publishes."""
 _OF_TRANSACTIONS = (Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTION, Failpoint.AFTER_PUBLISH)
 _OF_QUARANTINE = {
     Promise.ONE_TRANSACTION: (Failpoint.AFTER_STAGE, Failpoint.AFTER_APPLY),
@@ -78,7 +78,7 @@ _OF_REBUILDS = (
     Failpoint.AFTER_SWAPS,
 )
 IN_SWAP = {Promise.ONE_TRANSACTION: Failpoint.IN_TRANSACTION, Promise.TABLE_BY_TABLE: Failpoint.AFTER_COMMIT}
-"""In the middle of a rebuild's swap."""
+"""The point in the middle of a rebuild's swap."""
 _MEETINGS = {
     Promise.ONE_TRANSACTION: (
         (Failpoint.AFTER_PIN, RAW),
@@ -94,7 +94,7 @@ _MEETINGS = {
 
 
 def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]:
-    """Every point once, tables and ways of starting again by turns; in full, all points x tables x ways.
+    """Every point once, alternating tables and ways to start again; if full, all combinations of points, tables and ways.
 
     Then the meetings, the recoveries and the rebuilds.
     """

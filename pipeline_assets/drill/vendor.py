@@ -1,8 +1,8 @@
-"""An Export API on this machine, for a drill: it has some hourly files, and gives those of the hours it is asked for.
+"""A local Export API for a drill, which serves given hourly files.
 
 Contains: the server.
-Add here: what a drill needs of a vendor.
-Does not contain: a vendor's faults (tests/support/export_api.py), who asks (recovery.py).
+Add here: another feature of the vendor that a drill needs.
+Does not contain: a vendor's faults (tests/support/export_api.py), the client (recovery.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline_assets.domain.hours import Hour
 
 @contextmanager
 def a_vendor(files: Mapping[Hour, Mapping[str, bytes]]) -> Iterator[str]:
-    """Its URL; it takes any keys. `files`: hour -> name in an archive -> gzip file."""
+    """Run the server and yield its URL; it accepts any keys. `files`: hour -> name in the archive -> gzip bytes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -41,7 +41,7 @@ def a_vendor(files: Mapping[Hour, Mapping[str, bytes]]) -> Iterator[str]:
             self.wfile.write(body.getvalue())
 
         def log_message(self, *_: object) -> None:
-            """A drill tells its own story."""
+            """Log nothing: the drill has its own log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

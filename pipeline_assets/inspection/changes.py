@@ -1,8 +1,8 @@
-"""What changed since a time, from the ledger alone: changes of final days, refusals with their ends, and what to refresh.
+"""Changes since a given time, from the ledger alone: changes of final days, refusals and their ends, and copies to refresh.
 
 Contains: the questions of `tidemark changes`.
 Add here: another question about a period.
-Does not contain: how it looks (cli/changes.py), what people are told meanwhile
+Does not contain: drawing (cli/changes.py), sending notices
 (operations/notices.py).
 """
 
@@ -28,19 +28,19 @@ class Refusal:
     """A day that was refused, and how that ended."""
 
     refused: Notice | None
-    """None where it was refused before notices were kept."""
+    """None where the refusal predates notices."""
     ended: Notice | None
-    """None while it stands."""
+    """None while the refusal is in force."""
 
     @property
     def notice(self) -> Notice:
-        """The one that says which day it is."""
+        """A notice that names the day: of the refusal, or else of its end."""
         found = self.refused or self.ended
         assert found is not None
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The JSON form for `--json`."""
         refused, ended = self.refused, self.ended
         return {
             "table": self.notice.table,
@@ -53,17 +53,17 @@ class Refusal:
 
 @dataclass(frozen=True)
 class StaleCopy:
-    """A slice that whoever copied it at the time has to read again."""
+    """A slice that changed since, so that a reader's copy from that time is outdated."""
 
     table: str
     key: Slice
     rows_then: int
     rows_now: int
     was_final: bool
-    """Whether it changed after it was final; a provisional day is expected to."""
+    """Whether it changed while it was final; changes of provisional days are expected."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The JSON form for `--json`."""
         return {
             "table": self.table,
             "day": self.key.event_date.isoformat(),
@@ -76,18 +76,18 @@ class StaleCopy:
 
 @dataclass(frozen=True)
 class ChangesSince:
-    """What happened since a time, oldest first."""
+    """The changes since a time, oldest first."""
 
     since: datetime
     changes: tuple[Notice, ...]
-    """Of published final days."""
+    """Changes of published final days."""
     refusals: tuple[Refusal, ...]
-    """That began or ended."""
+    """Refusals that began or ended."""
     refresh: tuple[StaleCopy, ...] | None = None
-    """Of a table and those built from it, in their order; None where no table was asked about."""
+    """Outdated copies of a table and its downstream tables, in their order; None where no table was requested."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The JSON form for `--json`."""
         found: dict[str, Any] = {
             "since": self.since.isoformat(),
             "changes": [notice.to_json() for notice in self.changes],
@@ -97,7 +97,7 @@ class ChangesSince:
 
 
 def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> ChangesSince:
-    """What happened since an aware time; of one table, of it and of all that is built from it."""
+    """The changes since an aware time; for `table`, only its own and those of its downstream tables."""
     published = ledger.outbox.published_since(since)
     notices = ledger.outbox.recorded_since(since)
     tables = None if table is None else [table, *(one.key for one in downstream_of(table))]
@@ -114,11 +114,11 @@ def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> 
 
 
 def _changes(ledger: Ledger, published: Sequence[RecordedPublication], notices: Sequence[Notice]) -> list[Notice]:
-    """The notices on record, and of publications that have none (any more) what they tell by themselves."""
+    """The recorded notices, and notices derived from publications that have none on record (any more)."""
     found = {notice.id: notice for notice in notices}
     bare = [one for one in published if one.was_final and one.record.digest_before != one.record.digest_after]
     told = {published_of(one.record, {}).notice_id: one for one in bare}
-    # One that was found after the time may have been told of before, and the other way round.
+    # A change recorded after the given time may have its notice before it, and the other way round.
     known = {notice.id: notice for notice in ledger.outbox.of_ids(told.keys() - found.keys())}
     unknown = [one for name, one in told.items() if name not in found and name not in known]
     derived = {notice.id: notice for notice in _derived(ledger, unknown)}
@@ -126,7 +126,7 @@ def _changes(ledger: Ledger, published: Sequence[RecordedPublication], notices: 
 
 
 def _derived(ledger: Ledger, published: Sequence[RecordedPublication]) -> Iterator[Notice]:
-    """Measures before a publication are those of the one before it."""
+    """Notices made from publications; the measures before come from the slice's previous publication."""
     for table in dict.fromkeys(one.record.table for one in published):
         wanted = {one.record.number for one in published if one.record.table == table}
         before: dict[Slice, Mapping[str, float]] = {}
@@ -139,7 +139,7 @@ def _derived(ledger: Ledger, published: Sequence[RecordedPublication]) -> Iterat
 
 
 def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> list[Refusal]:
-    """A day that was refused for several reasons, one after the other, ends all of them at once."""
+    """Pair refusals with their ends; if a day was refused repeatedly, its end closes all of these refusals."""
     known = {notice.id for notice in notices}
     earlier = ledger.outbox.of_ids({one.refusal_id for one in notices if one.refusal_id is not None} - known)
     found: dict[str, Refusal] = {}
@@ -157,7 +157,7 @@ def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> list[Refusal]:
 
 
 def stale_copies(published: Sequence[RecordedPublication], tables: Collection[str]) -> Iterator[StaleCopy]:
-    """The slices of these tables that are not what they were before the publications, in the order of tables and days."""
+    """The slices of these tables whose content differs from before the publications, by table and day."""
     then: dict[tuple[str, Slice], Digest] = {}
     now: dict[tuple[str, Slice], Digest] = {}
     final: set[tuple[str, Slice]] = set()

@@ -1,8 +1,8 @@
-"""A state of all tables that belongs together, for readers: which one is asked for, and the lines that read it.
+"""Cuts: consistent states of all tables for readers, chosen by time or run, and the code lines that read them.
 
-Contains: finding the cut, whether it can be read still, the lines of each engine.
+Contains: finding a cut, whether it is still readable, the lines for each engine.
 Add here: another engine.
-Does not contain: what is on record of cuts (resources/ledger/cuts.py), the command (cli/snapshots.py).
+Does not contain: recorded cuts (resources/ledger/cuts.py), the command (cli/snapshots.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from resources.ledger.store import Ledger
 
 
 class Engine(StrEnum):
-    """Who reads."""
+    """The engine that reads."""
 
     SPARK = "spark"
     PYICEBERG = "pyiceberg"
@@ -34,7 +34,7 @@ class Engine(StrEnum):
 
 
 def newest_cut(ledger: Ledger) -> Cut:
-    """What readers see now, of all tables at once; raises LakehouseError where nothing was published."""
+    """The current state of all tables; raises LakehouseError before the first publish."""
     cut = ledger.cuts.newest()
     if cut is None:
         hint = "Load days: tidemark load --help; a load keeps which snapshots belong together"
@@ -43,7 +43,7 @@ def newest_cut(ledger: Ledger) -> Cut:
 
 
 def cut_at(ledger: Ledger, moment: datetime) -> Cut:
-    """What readers saw at a moment (aware); raises UsageError for one before the first publish."""
+    """The state that readers saw at an aware time; raises UsageError for a time before the first publish."""
     cut = ledger.cuts.at(moment)
     if cut is not None:
         return cut
@@ -54,7 +54,7 @@ def cut_at(ledger: Ledger, moment: datetime) -> Cut:
 
 
 def cut_of_run(ledger: Ledger, text: str) -> Cut:
-    """What readers saw when a run had published last; `text` is its id or how that begins. Raises UsageError."""
+    """The state after the last publish of a run; `text`: the run's id, or its beginning. Raises UsageError."""
     runs = ledger.cuts.runs(text) if text else []
     if text in runs:
         runs = [text]
@@ -72,15 +72,15 @@ def cut_of_run(ledger: Ledger, text: str) -> Cut:
 
 
 def tables_at_rest(settings: Settings, cut: Cut) -> dict[str, TableAtRest]:
-    """The tables of a cut as the catalog has them now, without those that it does not tell of.
+    """The tables of a cut as the catalog has them now, without tables that it does not know.
 
-    Raises LakehouseError for one that cannot be read at its snapshot any more.
+    Raises LakehouseError for a table whose snapshot has expired.
     """
     by_key = {table.key: table for table in EVERY_TABLE}
     found: dict[str, TableAtRest] = {}
     with closing(CatalogAtRest(settings)) as catalog:
         for name, snapshot_id in cut.snapshots.items():
-            # A table of a user's own may not be configured any more.
+            # A user's own table may no longer be configured.
             resting = catalog.table(by_key[name]) if name in by_key else None
             if resting is None:
                 continue
@@ -105,9 +105,9 @@ def _expired(settings: Settings, cut: Cut, name: str, resting: TableAtRest) -> L
 def reading_lines(
     engine: Engine, settings: Settings, snapshots: Mapping[str, int], resting: Mapping[str, TableAtRest]
 ) -> list[str]:
-    """What a person pastes to read these tables (table -> snapshot) by an engine; what opens the catalog is masked.
+    """Code lines for reading these tables (table -> snapshot) with an engine; secrets in the catalog URL are masked.
 
-    Of DuckDB, which knows no SQL catalog, only tables whose metadata file is known.
+    DuckDB has no SQL catalog, so for it only tables with a known metadata file are included.
     """
     names = {key.replace("/", "."): number for key, number in snapshots.items()}
     catalog = settings.catalog_name

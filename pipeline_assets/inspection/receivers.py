@@ -1,8 +1,8 @@
-"""Who is not told of notices, and why: receivers that fail or refuse, and notices that go unsigned.
+"""Receivers that miss notices, and why: they fail or refuse, or notices go unsigned.
 
-Contains: the troubles, in words, with the command that ends each.
-Add here: another thing that keeps people from being told.
-Does not contain: sending (operations/notices.py), what is on record of receivers
+Contains: these problems in words, with the command that fixes each.
+Add here: another reason why notices do not reach people.
+Does not contain: sending (operations/notices.py), recorded deliveries to receivers
 (resources/ledger/outbox.py).
 """
 
@@ -22,10 +22,10 @@ from resources.ledger.store import Ledger
 
 @dataclass(frozen=True)
 class ReceiverTrouble:
-    """One receiver that was not told of everything, or cannot tell who tells it."""
+    """One receiver that missed notices, or that cannot verify their sender."""
 
     place: str
-    """As it may be shown."""
+    """The receiver's URL without its secrets."""
     reason: str
     hint: str
     command: str = ""
@@ -37,7 +37,7 @@ class ReceiverTrouble:
 
 
 def receiver_troubles(ledger: Ledger, settings: Settings) -> list[ReceiverTrouble]:
-    """Of the receivers that are configured, in their order; then whether notices go unsigned. Raises LedgerError."""
+    """The problems of the configured receivers, in their order, then unsigned notices. Raises LedgerError."""
     if not settings.notify_urls:
         return []
     receivers, waiting = ledger.outbox.receivers(), ledger.outbox.waiting()
@@ -56,7 +56,7 @@ def receiver_troubles(ledger: Ledger, settings: Settings) -> list[ReceiverTroubl
 
 
 def unsigned_notices(settings: Settings) -> ReceiverTrouble | None:
-    """What is wrong where receivers are configured and nothing signs what they get; None where all is well."""
+    """The problem of configured receivers without a signing secret; None where there is none."""
     if not settings.notify_urls or notify_secret() is not None:
         return None
     place = ", ".join(map(receiver_place, settings.notify_urls))

@@ -1,8 +1,8 @@
-"""Scratch deployments: tables and a ledger beside the deployment's, under names of their own, removed afterwards.
+"""Scratch deployments: temporary tables and a ledger with names of their own, beside the real deployment.
 
 Contains: their settings, the removal of their tables, the scratch deployment of a replay.
-Add here: another thing that every scratch deployment has.
-Does not contain: what is done there (verify.py, drill/).
+Add here: another need of all scratch deployments.
+Does not contain: the work done in them (verify.py, drill/).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _UNBOUNDED_ROWS = 1 << 60
 
 
 def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, **changes: Any) -> Settings:
-    """The deployment's settings over other tables, with no bounds on change, for every slice is new there.
+    """The deployment's settings for other tables, without change bounds because every slice is new there.
 
-    `changes` are further settings; among them must be a catalog or a ledger that is not the deployment's.
+    `changes`: further settings, which must include a catalog or a ledger other than the deployment's.
     """
     names = {
         "catalog_name": catalog_name,
@@ -47,13 +47,13 @@ def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, 
 
 
 def replay_settings(settings: Settings, folder: str, warehouse_url: str) -> Settings:
-    """Of a replay: catalog and ledger in a local folder; the warehouse must be within reach of Spark's workers."""
+    """Settings of a replay: catalog and ledger in a local folder; Spark's workers must be able to reach the warehouse."""
     name, catalog_url = f"scratch_{uuid.uuid4().hex[:8]}", f"sqlite:///{folder}/scratch.db"
     return scratch_settings(settings, name, warehouse_url, catalog_url=catalog_url, ledger_url=None)
 
 
 def replay_warehouse(settings: Settings, folder: str) -> str:
-    """Below a temporary folder, if Spark's workers see it; else beside the deployment's tables, under a name that nothing has."""
+    """The URL of a replay's warehouse: in the folder if Spark's workers can see it, else under a unique name in the real one."""
     if local_path(settings.warehouse_url) is not None and is_on_this_machine(settings.spark_master):
         return f"{folder}/warehouse"
     return f"{settings.warehouse_url.rstrip('/')}/_proof_{uuid.uuid4().hex[:8]}"
@@ -61,7 +61,7 @@ def replay_warehouse(settings: Settings, folder: str) -> str:
 
 @contextmanager
 def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
-    """A runtime for a replay: its tables lie beside the warehouse where workers must reach them, else in a temporary folder."""
+    """A runtime for a replay, with its tables where Spark's workers can reach them; removes them at the end."""
     with tempfile.TemporaryDirectory(prefix="tidemark-proof-") as folder:
         warehouse = replay_warehouse(runtime.settings, folder)
         settings = replay_settings(runtime.settings, folder, warehouse)
@@ -76,23 +76,23 @@ def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
 
 
 def remove_scratch(spark: SparkSession, settings: Settings) -> None:
-    """Remove the tables of a scratch deployment and all that lies in its warehouse, which no other deployment uses.
+    """Remove the tables of a scratch deployment and everything in its warehouse, which no other deployment uses.
 
-    What stands last needs the rest to be gone; each thing is removed even where the removal of another one fails, so that a
-    failure leaves nothing that no later call finds.
+    Later steps need the earlier ones to be done. Each step runs even if another one fails, so that a failure leaves nothing
+    that a later call would not find.
     """
     objects = LakeObjects(settings.warehouse_url)
     with ExitStack() as removals:
         removals.callback(_remove_empty_folders, local_path(settings.warehouse_url))
-        # Run in the opposite order.
+        # An ExitStack runs its callbacks in reverse order.
         removals.callback(_drop_namespaces, spark, settings)
-        # The mark of this warehouse, metadata that no table names any more, and the files of a table that was not dropped.
+        # The warehouse's marker, orphaned metadata, and the files of a table that was not dropped.
         removals.callback(_delete_all, objects)
         removals.callback(_drop_tables, spark, settings, " PURGE")
 
 
 def drop_tables(spark: SparkSession, settings: Settings) -> None:
-    """Drop the tables of a scratch catalog, then their namespaces; their files stay. One that fails keeps no other one."""
+    """Drop the tables of a scratch catalog, then their namespaces; files stay. A failed drop does not stop the others."""
     with ExitStack() as removals:
         removals.callback(_drop_namespaces, spark, settings)
         removals.callback(_drop_tables, spark, settings, "")
@@ -112,7 +112,7 @@ def _drop_namespaces(spark: SparkSession, settings: Settings) -> None:
 
 
 def _remove_empty_folders(root: Path | None) -> None:
-    """What files leave behind on a disk; a bucket has no folders."""
+    """Remove the empty folders that deleted files leave on a disk; a bucket has none."""
     if root is not None:
         for parent, _, _ in os.walk(root, topdown=False):
             with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Where days are: the verdict, rows and reasons of each day and table, from the ledger alone.
+"""The status of days: the verdict, rows and reasons of each day and table, from the ledger alone.
 
 Contains: the status of a day, read from records of slices and batches.
 Add here: another figure that describes a day.
-Does not contain: drawing it (cli/render_tables.py), why a row is where it is (trace/).
+Does not contain: drawing (cli/render_tables.py), the history of single rows (trace/).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHE
 
 @dataclass(frozen=True)
 class DayStatus:
-    """One day of one table, all projects together: the worst verdict, all reasons."""
+    """One day of one table, all projects together: the worst verdict and all reasons."""
 
     day: date
     table: str
     verdict: Verdict | None
-    """None where a project's day is not loaded."""
+    """None where the day is not loaded for some project."""
     rows: int
     reasons: tuple[str, ...]
     is_final: bool
 
     @property
     def is_good(self) -> bool:
-        """Whether every project's day is loaded, and published or unchanged."""
+        """Whether the day is published or unchanged for every project."""
         return self.verdict is not None and self.verdict.is_good
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The JSON form for `--json`."""
         return {
             "day": self.day.isoformat(),
             "table": self.table,
@@ -57,14 +57,14 @@ class DayStatus:
 def day_statuses(
     ledger: Ledger, projects: Sequence[str], days: Sequence[date], sources: Sequence[Source]
 ) -> list[DayStatus]:
-    """One for each day and table, days ascending, tables in the order of the graph."""
+    """One status per day and table; days ascending, tables in the order of the graph."""
     return _statuses(ledger, {Slice(day, project) for day in days for project in projects}, sources)
 
 
 def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: bool = False) -> list[DayStatus]:
-    """One for each day and table of the dimensions that are in use; of the slice it is filed under.
+    """One status per day and table of the dimensions in use, read from the slice that files the day.
 
-    `is_all_wanted`: of those as well whose snapshots of the days were refused or wait, and of all where there are none.
+    `is_all_wanted`: include dimensions whose snapshots of these days were only refused or wait, or all if there are none.
     """
     used: Sequence[Dimension] = _in_use(ledger)
     if is_all_wanted:
@@ -78,7 +78,7 @@ def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: b
         for day, under in filed.items():
             record = records.get(Slice(under, ALL_PROJECTS))
             status = _status(day, table.key, [record] if record is not None else [], 1)
-            # A snapshot is whole as it is delivered; nothing more is awaited for it.
+            # A delivered snapshot is complete; nothing more is expected for it.
             statuses.append(replace(status, is_final=status.verdict is not None and status.verdict.is_good))
     return sorted(statuses, key=lambda status: status.day)
 
@@ -86,7 +86,7 @@ def dimension_statuses(ledger: Ledger, days: Sequence[date], *, is_all_wanted: b
 def joined_statuses(
     ledger: Ledger, projects: Sequence[str], days: Sequence[date], *, is_all_wanted: bool = False
 ) -> list[DayStatus]:
-    """The same of the aggregates that are joined with dimensions in use; `is_all_wanted`: of days without a record as well."""
+    """The same for aggregates joined with dimensions in use; `is_all_wanted`: include days without a record."""
     statuses = []
     for table in AS_OF_TABLES:
         if table.dimension not in _in_use(ledger):
@@ -111,9 +111,9 @@ def _in_use(ledger: Ledger) -> list[Dimension]:
 
 
 def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source]) -> list[DayStatus]:
-    """The same of these slices alone, without those that the ledger has no record of.
+    """The same for these slices only, without those that the ledger has no record of.
 
-    A day of all projects stands for its slices in the tables of dimensions, and in what is joined with them of each project.
+    A slice of ALL_PROJECTS stands for the day in dimension tables, and for all projects in the tables joined with them.
     """
     statuses = _statuses(ledger, slices, sources, is_all_wanted=False)
     for table in OPTIONAL_TABLES:
@@ -133,7 +133,7 @@ def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Sour
 def _statuses(
     ledger: Ledger, wanted: Set[Slice], sources: Sequence[Source], *, is_all_wanted: bool = True
 ) -> list[DayStatus]:
-    """`is_all_wanted`: a slice without a record counts as not loaded; else it is left out."""
+    """One status per day and table. `is_all_wanted`: a slice without a record counts as not loaded, instead of being left out."""
     days = sorted({key.event_date for key in wanted})
     projects = sorted({key.project_id for key in wanted})
     batches = ledger.batches(projects, days[0], days[-1])
@@ -170,7 +170,7 @@ def _status(day: date, table: str, records: Sequence[SliceRecord], projects: int
 
 
 def _raw_status(day: date, table: str, pairs: Sequence[tuple[SliceRecord | None, BatchRecord | None]]) -> DayStatus:
-    """Of a raw table, whose verdicts are those of the batches that arrived on the day."""
+    """The status of a raw table, taken from the batches that arrived on the day."""
     batches = [batch for _, batch in pairs if batch is not None]
     reasons = [(batch, _reason(batch) or _lacking_hours(batch)) for batch in batches]
     return DayStatus(
@@ -192,7 +192,7 @@ def _raw_verdict(record: SliceRecord | None, batch: BatchRecord | None) -> Verdi
 
 
 def _lacking_hours(batch: BatchRecord) -> str | None:
-    """What a day lacks of which recoveries delivered some hours alone."""
+    """The missing hours of a day for which recoveries delivered only some hours; else None."""
     if batch.partial_hours is None:
         return None
     failed = (e for e in batch.evaluations if not e.is_passed)

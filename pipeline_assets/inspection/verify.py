@@ -1,8 +1,8 @@
-"""Replay a range of days from landing into scratch tables, in another order and split, and compare with what is published.
+"""Replay a range of days from landing into scratch tables, in another order and split, and compare with the published tables.
 
-Contains: what is replayed, in which order, and how each slice compares.
-Add here: another way for a replay to differ from the runs that published.
-Does not contain: loading (load/run.py), where scratch tables lie and when they are dropped
+Contains: the days to replay, their order, and the comparison of each slice.
+Add here: another way for a replay to differ from the publishing runs.
+Does not contain: loading (load/run.py), where scratch tables are and when they are dropped
 (scratch.py).
 """
 
@@ -47,12 +47,12 @@ class ReplayMatch(StrEnum):
     EXTRA = "extra"
     """Rows are published where the replay has none."""
     UNPROVEN = "unproven"
-    """It differs, and could not be replayed: landing no longer holds what raw does, or holds what was not loaded."""
+    """It differs, but landing no longer holds the loaded objects, or holds others, so this proves nothing."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One slice of one table."""
+    """The comparison of one slice of one table."""
 
     table: str
     key: Slice
@@ -60,37 +60,37 @@ class Compared:
     replayed: Digest
     match: ReplayMatch
     reason: str | None = None
-    """Why it may rightly differ: the day's verdict, or what landing lacks."""
+    """Why a difference may be legitimate: the day's verdict, or missing objects in landing."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What a replay showed."""
+    """The result of a replay."""
 
     first: date
     last: date
     projects: tuple[str, ...]
     proven_at: datetime
     snapshots: Mapping[str, int]
-    """Table -> the published snapshot that was compared."""
+    """Table -> the compared published snapshot."""
     code_versions: Mapping[str, str]
     arrivals: int
-    """Arrival days replayed."""
+    """Number of arrival days replayed."""
     objects: int
-    """Objects read again."""
+    """Number of objects read again."""
     excluded: int
-    """Deliveries that an operator excluded, and that the replay left out as well."""
+    """Number of excluded deliveries, which the replay left out as well."""
     seconds: float
     slices: tuple[Compared, ...]
 
     @property
     def is_proven(self) -> bool:
-        """Whether every slice is equal, and there is any."""
+        """Whether there is at least one slice and all are equal."""
         return bool(self.slices) and all(compared.match is ReplayMatch.EQUAL for compared in self.slices)
 
 
 def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects: Sequence[str], now: datetime) -> Proof:
-    """Replay everything that the event days of the range are made of, and compare; writes to `scratch` alone."""
+    """Replay all arrivals that contribute to the event days of the range, and compare; writes only to `scratch`."""
     started_at = time.monotonic()
     days = days_between(first, last)
     of_dimensions = tables_of_dimensions(runtime)
@@ -136,20 +136,20 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
 
 
 def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:
-    """Arrival days whose deliveries hold rows of these event days, or of those that share events with them; and the days' own."""
+    """The event days and their neighbours within the dedupe window, and all arrival days whose deliveries hold rows of those."""
     settings = runtime.settings
     near = widen(days, settings.dedupe_window_days)
     arrivals = set(near)
     for source in Source:
         for project in projects:
-            # Rows near the neighbours decide which of their rows are left, but not which rows of the days themselves win.
+            # Days beyond the neighbours decide only about the neighbours' rows, not about the winners on the days themselves.
             held = runtime.ledger.batch_days_of(source, project, sorted(near))
             arrivals |= {batch.arrival_date for batches in held.values() for batch in batches}
     return sorted(arrivals)
 
 
 def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> int:
-    """Exclude in the replay what an operator excluded from what is published; returns how many versions of objects."""
+    """Exclude in the replay the object versions that an operator excluded; returns their number."""
     span = _reach(runtime, arrivals)
     exclusions = [
         exclusion
@@ -162,7 +162,7 @@ def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date
 
 
 def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> Acceptances:
-    """Accept in the replay the losses that an operator accepted where they were published."""
+    """The losses that an operator accepted when publishing, as acceptances for the replay."""
     batches = runtime.ledger.batches(projects, *_reach(runtime, arrivals))
     return Acceptances(
         tuple(
@@ -179,7 +179,7 @@ def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Seque
 
 
 def _reach(runtime: Runtime, arrivals: Sequence[date]) -> tuple[date, date]:
-    """First and last arrival day that loads of these consider."""
+    """The first and last arrival day that loads of these days consider."""
     reach = timedelta(days=runtime.settings.reprocessing_window_days)
     return arrivals[0] - reach, arrivals[-1] + reach
 
@@ -192,7 +192,7 @@ def _replay(
     losses: Acceptances,
     projects: Sequence[str],
 ) -> None:
-    """Latest arrivals first, recoveries before regular exports, in parts of another size; then the days themselves, backwards."""
+    """Replay the latest arrivals first, recoveries before regular exports, in other chunk sizes; then the days, backwards."""
     size = max(1, scratch.settings.days_per_run // 2 - 1)
     derived = frozenset(table.key for table in DERIVED)
     for part in reversed(stretches(arrivals, size)):
@@ -206,7 +206,7 @@ def _replay(
 def _replay_dimensions(
     scratch: Runtime, tables: Sequence[Table], days: Sequence[date], now: datetime, projects: Sequence[str]
 ) -> None:
-    """What was delivered of all months in one load, then what is joined with it."""
+    """Load the dimensions of all months in one load, then the tables joined with them."""
     whole = days_to_replay(scratch, days, now.date())
     if whole:
         of_landing = frozenset(table.key for table in tables if table.kind.is_shared)
@@ -231,14 +231,14 @@ def _load(
 def _measured(
     runtime: Runtime, table: Table, snapshot_id: int, days: Sequence[date], projects: Sequence[str]
 ) -> dict[Slice, Digest]:
-    """Slice -> digest of its rows, read from the table and not from the ledger."""
+    """Slice -> digest of its rows, read from the table instead of the ledger."""
     wanted = slices_of(table, days, projects)
     rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
     return slice_digests(rows, table.content_columns, table.day_column)
 
 
 def _lacking(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> dict[Slice, str]:
-    """Slices made of batches that landing does not hold as raw does -> what is the matter."""
+    """Slices whose batches differ between raw and landing -> the difference in words."""
     lacking: dict[Slice, str] = {}
     span = _reach(runtime, arrivals)
     for source in Source:

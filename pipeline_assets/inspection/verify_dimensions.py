@@ -1,6 +1,6 @@
-"""The part of a replay that dimensions have: which tables and days, and what landing does not hold as it was loaded.
+"""The part of a replay for dimensions: tables, days, and differences between landing and the loaded state.
 
-Contains: the dimension tables of a lake, their slices of a range of days, and why one of them cannot be proven.
+Contains: the dimension tables of a lake, their slices for a range of days, and why one cannot be proven.
 Add here: another thing that a replay of dimensions needs.
 Does not contain: replaying and comparing (verify.py).
 """
@@ -21,18 +21,18 @@ from pipeline_assets.tables.table import Dimension, Table
 
 
 def tables_of_dimensions(runtime: Runtime) -> tuple[Table, ...]:
-    """Those of dimensions, and of what is joined with them, that the lake has."""
+    """The tables of dimensions, and the tables joined with them, that the lake has."""
     return tuple(table for table in OPTIONAL_TABLES if runtime.lakehouse.knows(table))
 
 
 def slices_of(table: Table, days: Sequence[date], projects: Sequence[str]) -> list[Slice]:
-    """Where what is known of these days is filed."""
+    """The slices in which the table files these days."""
     owners = table.kind.projects(projects)
     return sorted({Slice(table.kind.slice_day(day), owner) for day in days for owner in owners})
 
 
 def days_to_replay(runtime: Runtime, days: Sequence[date], today: date) -> tuple[date, ...]:
-    """All days of the months of these days and of those whose items may stand for them: a month is one slice."""
+    """All days of these days' months, and of the months whose snapshots may stand in for them: a month is one slice."""
     first = days[0] - timedelta(days=runtime.settings.previous_snapshot_days)
     last = days[-1].replace(day=monthrange(days[-1].year, days[-1].month)[1])
     begin = max(first.replace(day=1), runtime.settings.calendar_start)
@@ -40,7 +40,7 @@ def days_to_replay(runtime: Runtime, days: Sequence[date], today: date) -> tuple
 
 
 def copy_exclusions_of_dimensions(runtime: Runtime, scratch: Runtime) -> int:
-    """Exclude in the replay what an operator excluded; returns how many versions of objects."""
+    """Exclude in the replay the object versions that an operator excluded; returns their number."""
     exclusions = [one for own in exclusions_of_dimensions(runtime.ledger).values() for one in own]
     scratch.ledger.interventions.exclude(exclusions, "proof")
     return len(exclusions)
@@ -49,7 +49,7 @@ def copy_exclusions_of_dimensions(runtime: Runtime, scratch: Runtime) -> int:
 def lacking_of_dimensions(
     runtime: Runtime, scratch: Runtime, days: Sequence[date], projects: Sequence[str]
 ) -> dict[tuple[str, Slice], str]:
-    """(table, slice) made of what landing does not hold as it was loaded -> what is the matter."""
+    """(table, slice) whose objects in landing differ from the loaded ones -> the difference in words."""
     lacking: dict[tuple[str, Slice], str] = {}
     for dimension in DIMENSIONS:
         for table in dimension.tables:
@@ -76,7 +76,7 @@ def _add(
     lacking.setdefault((table.key, month_of(table, day)), reason)
     lacking.setdefault((dimension.validity.key, month_of(dimension.validity, day)), reason)
     for joined in (one for one in AS_OF_TABLES if one.dimension == dimension):
-        # An older day's items stand for later ones where settings say so.
+        # The settings may let an older snapshot stand in for later days.
         for number in range(runtime.settings.previous_snapshot_days + 1):
             for project in projects:
                 lacking.setdefault((joined.key, Slice(day + timedelta(days=number), project)), reason)
@@ -96,7 +96,7 @@ def _by_snapshots(runtime: Runtime, scratch: Runtime, table: Table) -> Mapping[d
 
 
 def _by_history(runtime: Runtime, scratch: Runtime, table: Table) -> Mapping[date, str]:
-    """All that a history tells of stands or falls with its version."""
+    """Compare versions of a history as a whole: another version affects every day it covers."""
     known, again = (
         (days_on_record(table, one.ledger.slices(table.key, [ALL_PROJECTS])), _versions(one, table))
         for one in (runtime, scratch)
@@ -110,7 +110,7 @@ def _by_history(runtime: Runtime, scratch: Runtime, table: Table) -> Mapping[dat
 
 
 def _versions(runtime: Runtime, table: Table) -> dict[Slice, str]:
-    """What each slice was read from; an empty text where nothing is published."""
+    """Slice -> the object version that it was read from; empty where nothing is published."""
     return {
         key: (record.input_state.delivered or "") if record.input_state is not None and record.digest != EMPTY else ""
         for key, record in runtime.ledger.slices(table.key, [ALL_PROJECTS]).items()

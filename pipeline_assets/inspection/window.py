@@ -1,8 +1,8 @@
-"""What each reprocessing window would catch and cost, for what arrived in some days, and which one is enough.
+"""The catch and the cost of each reprocessing window, for the arrivals of some days, and the window that suffices.
 
 Contains: the report, from the ledger alone.
 Add here: another cost of a window.
-Does not contain: the rule (domain/window.py), drawing it (cli/window.py).
+Does not contain: the rule (domain/window.py), drawing (cli/window.py).
 """
 
 from __future__ import annotations
@@ -30,69 +30,69 @@ from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
 
 PERCENTILES = (0.5, 0.95, 0.99, 0.999, 1.0)
-"""The last one is the latest of all."""
+"""Shown percentiles; the last one is the maximum."""
 _LEAST_SHOWN = 7
 _STEPS = (10, 14, 21, 30, 45, 60, 90, 120, 180, 270, 400)
-"""Windows beyond those that are shown one by one."""
+"""Widths to show beyond those that are shown day by day."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """What a window is for, and what it costs."""
+    """The catch and the cost of one window."""
 
     days: int
     caught: float
-    """Share of the rows."""
+    """Share of the rows that it catches, 0 to 1."""
     missed_a_day: float
-    """Rows that arrive after the window of their own day closed, a day of arrivals."""
+    """Rows per arrival day that arrive after the window of their event day closed."""
     arrival_days: int
-    """That the load of one day looks at: its own, and so many back."""
+    """Arrival days that a load of one day considers: its own, and `days` before it."""
     objects: int
-    """That it lists for them, on average."""
+    """Objects that the load lists for them, on average."""
     slices: int
-    """That it compares with what they were built from: each of those days, of each project and derived table."""
+    """Slices whose inputs the load compares: one per arrival day, project and derived table."""
     rows: int
     size_bytes: int
-    """What it reads again at most, where all of these objects came anew: rows, and bytes as stored."""
+    """The most that the load reads if all of these objects are new: rows, and stored bytes."""
     final_after_hours: int
-    """From the end of an event day until it is final, where markers are missing."""
+    """Hours from the end of an event day until it is final if markers are missing."""
 
 
 @dataclass(frozen=True)
 class Percentiles:
-    """How late the rows of one project came."""
+    """How late the rows of one project arrived."""
 
     project: str
-    """Empty: all of them."""
+    """Empty for all projects together."""
     late: Lateness
     seconds: tuple[float | None, ...]
-    """Of PERCENTILES; None where nothing is measured."""
+    """One value per percentile of PERCENTILES; None where nothing is measured."""
     measured_days: int
-    """Arrival days of which sketches are on record; older versions kept whole days only."""
+    """Arrival days with sketches on record; older versions recorded only whole days."""
     early_rows: int
-    """Events later than their own arrival, by a wrong clock."""
+    """Events later than their own arrival, because of a wrong clock."""
     advice: Advice
 
 
 @dataclass(frozen=True)
 class WindowReport:
-    """What was found of one source."""
+    """The results for one source."""
 
     source: Source
     first: date
     last: date
-    """Arrival days that were looked at."""
+    """The range of arrival days considered, both ends included."""
     set_days: int
     tolerated: float
     of_projects: tuple[Percentiles, ...]
-    """All together first."""
+    """All projects together first."""
     reaches: tuple[Reach, ...]
     out: OutOfReach
     max_lateness_days: int | None
 
     @property
     def all(self) -> Percentiles:
-        """Of all projects together."""
+        """The percentiles of all projects together."""
         return self.of_projects[0]
 
     @property
@@ -101,24 +101,24 @@ class WindowReport:
 
     @property
     def recommended(self) -> int | None:
-        """Enough for every project that enough is known of, else for all of them together; None where that is too little."""
+        """The days that suffice for every project with enough data, else for all together; None where the data is too little."""
         return max((advice.days or 0 for advice in self._deciding.values()), default=None)
 
     @property
     def is_too_narrow(self) -> bool:
-        """Whether the set window misses more than is tolerated, of any project that enough is known of."""
+        """Whether the configured window misses more than is tolerated, for any project with enough data."""
         return self.recommended is not None and self.set_days < self.recommended
 
     @property
     def reason(self) -> str:
-        """Why this window, or why none: in the words of the project that needs the most."""
+        """Why this window is recommended, or none: the reason of the project that needs the widest."""
         if not self._deciding:
             return self.all.advice.reason
         project, advice = max(self._deciding.items(), key=lambda pair: pair[1].days or 0)
         return f"{project}: {advice.reason}" if project else advice.reason
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The JSON form for `--json`."""
         return {
             "source": self.source.value,
             "from": self.first,
@@ -163,7 +163,7 @@ def read_window(
     first: date | None = None,
     last: date | None = None,
 ) -> WindowReport:
-    """Of the arrival days of a range, by default the last 91 that anything arrived in; opens neither tables nor landing."""
+    """The report on a range of arrival days, by default 91 up to the latest arrival; opens neither tables nor landing."""
     summaries = ledger.arrival_summaries
     last = last or last_arrival(ledger, source, projects, today)
     first = first or last - timedelta(days=ARRIVAL_DAYS - 1)
@@ -229,7 +229,7 @@ def _reaches(
 
 
 def _windows(is_set: int, advised: Sequence[int], most: int) -> list[int]:
-    """One by one up to a week and a day beyond what is set and advised, then in steps up to the latest row."""
+    """Day by day up to a week and a day past configured and recommended windows, then in steps up to the latest row."""
     named = {is_set, *advised}
     single = set(range(max([_LEAST_SHOWN, *(day + 1 for day in named if day <= _STEPS[1])]) + 1))
     steps = {day for day in _STEPS if day <= most} | {next((day for day in _STEPS if day >= most), most)}

@@ -1,1 +1,1 @@
-"""What an operator does to published data; no Dagster."""
+"""Operators' changes to published data; no Dagster."""

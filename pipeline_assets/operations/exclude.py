@@ -1,8 +1,8 @@
-"""Rule out deliveries, and lift that again: recorded here, acted on by the load of their arrival day.
+"""Exclude deliveries and include them again: recorded here, applied by the load of their arrival day.
 
-Contains: which versions an operator means by a key, and when that must be refused.
+Contains: which versions a key stands for, and when an exclusion is refused.
 Add here: another condition of an exclusion.
-Does not contain: what a load does about it (deliveries/batch.py), the record
+Does not contain: how a load applies it (load/deliveries/batch.py), the record
 (resources/ledger/interventions.py).
 """
 
@@ -32,7 +32,7 @@ from resources.ledger.store import Ledger
 
 
 def delivery_named(key: str, settings: Settings) -> Delivery:
-    """The delivery that a key names, whether or not it is there; raises UsageError for any other name."""
+    """The delivery that a key names, whether or not it exists; raises UsageError for any other name."""
     keys = EXPORT_FORMAT.keys(settings.marker_pattern)
     folder = key.partition("/")[0]
     for project in settings.projects:
@@ -47,7 +47,7 @@ def delivery_named(key: str, settings: Settings) -> Delivery:
 
 
 def batch_named(key: str, settings: Settings) -> BatchKey:
-    """The batch of a delivery, or what stands for one for an object of a dimension; raises UsageError for any other name."""
+    """The batch of a delivery, or the substitute for an object of a dimension; raises UsageError for any other name."""
     named = dimension_object(key, settings)
     return delivery_named(key, settings).batch if named is None else dimension_batch(named[1])
 
@@ -66,11 +66,11 @@ def dimension_object(key: str, settings: Settings) -> tuple[Table, date] | None:
 def exclude(
     runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest, *, even_if_gone: bool
 ) -> list[Exclusion]:
-    """Record that every known version of these objects is excluded; returns what was not excluded before.
+    """Record that every known version of these objects is excluded; returns the exclusions that are new.
 
-    `reasons`: object key -> why. An exclusion names bytes, so what landing holds and no load has read is read first. Raises
-    UsageError, with nothing recorded, for a key that is no delivery, that the run does not load, that nobody knows, whose bytes
-    cannot be read, or that landing lost, unless `even_if_gone`: it could not be restored.
+    `reasons`: object key -> why. An exclusion names bytes, so an object that no load has read is read first. Raises UsageError,
+    with nothing recorded, for a key that is not a delivery, is unknown or outside this run, or cannot be read. The same goes
+    for an object that landing lost, as it could not be restored, unless `even_if_gone`.
     """
     exclusions = [
         exclusion
@@ -110,7 +110,7 @@ def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, eve
 
 
 def _versions_of_dimension(runtime: Runtime, key: str, table: Table, day: date) -> tuple[dict[str, str | None], bool]:
-    """Etag -> hash of the bytes, None of what is published and no longer there; and whether landing lists the object."""
+    """Etag -> hash of the bytes (None if published but gone), and whether landing still lists the object."""
     record = runtime.ledger.slices(table.key, [ALL_PROJECTS]).get(Slice(table.kind.slice_day(day), ALL_PROJECTS))
     state = record.input_state if record is not None else None
     read = state.delivered.split(" ") if state is not None and state.delivered is not None else []
@@ -151,7 +151,7 @@ def hash_of(landing: LandingStore, key: str, etag: str) -> str:
 
 
 def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> None:
-    """Record that these objects are ruled out no more; `reasons`: object key -> why.
+    """Record that these objects are included again; `reasons`: object key -> why.
 
     Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
     """
@@ -167,7 +167,7 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
-        # Nothing is excluded where an earlier try of this run included it again.
+        # An earlier attempt of this run may have included it already.
         in_force[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
     for key, exclusions in in_force.items():
         if not exclusions:
@@ -190,7 +190,7 @@ def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -
 
 
 def touched_slices(ledger: Ledger, settings: Settings, keys: Collection[str]) -> set[Slice]:
-    """Days that loads without, or again with, these objects may change: those their batches hold, and their neighbours."""
+    """Slices that may change when these objects are excluded or included: those of their batches, and their neighbours."""
     touched: set[Slice] = set()
     for key in keys:
         batch = batch_named(key, settings)

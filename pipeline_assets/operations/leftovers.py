@@ -1,9 +1,9 @@
-"""Files below a table that nothing knows of: which of them go, which stay, and when none is touched.
+"""Orphan files below a table: which may be removed, which stay, and when none is touched.
 
-Contains: what the table's own history explains.
+Contains: the judgement, based on the table's own history.
 Add here: another reason to leave files alone.
-Does not contain: how old is old (domain/retention.py), finding and deleting
-(resources/iceberg/procedures.py), the order of upkeep (maintenance.py).
+Does not contain: retention rules (domain/retention.py), finding and deleting
+(resources/iceberg/procedures.py), the order of maintenance (maintenance.py).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from resources.iceberg.procedures import Below, Upkeep
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What may go."""
+    """The files that may be removed."""
 
     orphans: tuple[str, ...] = ()
     """Paths of files that no snapshot and no history needs."""
     metadata: tuple[str, ...] = ()
     """Paths of metadata files that are older than the table's history."""
     note: str = ""
-    """What the operator should know."""
+    """A note for the operator."""
     refusal: LakehouseError | None = None
-    """Why none of the orphans may go, nor anything else of the table."""
+    """Why neither orphans nor anything else of the table may be removed."""
 
 
 def leftovers(
     upkeep: Upkeep, table: Table, name: str, now: datetime, history: timedelta, max_share: float
 ) -> Leftovers:
-    """What may be removed below a table's location; removes nothing."""
+    """The files that may be removed below a table's location; removes nothing."""
     below = upkeep.below(table)
     foreign = [file for file in below.unknown if file.commits and file.table_uuid != below.table_uuid]
     if foreign:
@@ -47,7 +47,7 @@ def leftovers(
         )
         return Leftovers(refusal=LakehouseError(name, reason, hint))
     note = ""
-    # Files carry the time of the store's own clock.
+    # File times come from the store's clock.
     clock = min(now, datetime.now(UTC))
     before = clock - YOUNGEST
     span = max(history, YOUNGEST)
@@ -58,7 +58,7 @@ def leftovers(
         hint = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
         return Leftovers(refusal=LakehouseError(name, f"{reason}, and nothing was touched", hint))
     if any(file.commits and file.updated_at >= clock - span for file in below.unknown):
-        # What a commit that failed leaves looks like a commit that a restored catalog forgot: both are kept as long as snapshots.
+        # A failed commit leaves the same files as a commit that a restored catalog forgot: both are kept as long as snapshots.
         before = clock - span
         note = f"its folder holds metadata that the catalog does not know, so orphans are kept for {span.days} days"
     orphans = tuple(path for path in upkeep.orphans(table, before) if not is_metadata(_below(path)))
@@ -73,7 +73,7 @@ def leftovers(
 
 
 def _is_forked(below: Below, now: datetime) -> bool:
-    """Whether commits that the table does not know follow each other: one that failed or was killed has none after it."""
+    """Whether unknown commits follow each other: a commit that failed or was killed has no successor."""
     young = [file for file in below.unknown if file.commits and abs(file.updated_at - now) <= YOUNGEST]
     objects, unknown = LakeObjects(below.location), {_last(file.name) for file in below.unknown}
     return is_living_fork(len(young)) and any(predecessor(objects, file.name) in unknown for file in young)

@@ -1,9 +1,9 @@
-"""Remove what is no longer needed: dead branches, small files of cold days, old snapshots, orphan files, old quarantine.
+"""Maintenance: remove dead branches, old snapshots, orphan files and old quarantine, and compact small files of cold days.
 
-Contains: the order of upkeep of one table, beside loads that may run.
+Contains: the steps for one table, safe beside running loads.
 Add here: another kind of leftover.
-Does not contain: how old is old (domain/retention.py) and the procedures
-(resources/iceberg/procedures.py), writing slices again (rewrites.py).
+Does not contain: retention rules (domain/retention.py), the procedures
+(resources/iceberg/procedures.py), rewriting slices (rewrites.py).
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ from resources.iceberg.metadata_files import first_use
 from resources.iceberg.procedures import Upkeep
 
 _SHOWN = 20
-"""Paths of one table that a dry run lists."""
+"""The most paths per table that a dry run lists."""
 
 
 @dataclass(frozen=True)
 class TableUpkeep:
-    """What was done to one table, or would be."""
+    """The work done on one table, or planned in a dry run."""
 
     table: str
     branches: tuple[str, ...] = ()
-    """Dropped: left by runs that died."""
+    """Dropped branches that dead runs left."""
     compacted: tuple[Slice, ...] = ()
-    """Cold slices whose files were joined."""
+    """Cold slices whose files were compacted."""
     files_before: int = 0
     files_after: int = 0
-    """Of those slices; in a dry run as many as before."""
+    """Files of those slices; in a dry run the same number as before."""
     is_left_alone: bool = False
-    """A load published one of the cold slices meanwhile, so the next maintenance joins their files."""
+    """Whether a load published one of the cold slices meanwhile, so that the next maintenance compacts them."""
     snapshots: int = 0
-    """Expired."""
+    """Number of expired snapshots."""
     files_deleted: int = 0
-    """That only expired snapshots needed; unknown, so 0, in a dry run."""
+    """Number of files that only expired snapshots needed; 0 in a dry run, where it is unknown."""
     orphans: tuple[str, ...] = ()
-    """Files that no snapshot knows of; all still there where there is a failure."""
+    """Files that no snapshot knows; none was removed where there is a failure."""
     metadata: tuple[str, ...] = ()
     """Metadata files older than the table's history."""
     quarantined: int = 0
-    """Rows of quarantine past their source's retention."""
+    """Number of quarantine rows past their source's retention."""
     note: str = ""
-    """What the operator should know."""
+    """A note for the operator."""
     failure: TidemarkError | None = None
-    """Why not all of it was done."""
+    """Why the work is incomplete."""
 
 
 def maintain(
     runtime: Runtime, run_id: str, now: datetime, is_live: Callable[[str], bool | None], *, is_dry_run: bool
 ) -> Iterator[TableUpkeep]:
-    """Look after every table that the catalog knows; yields a report per table as soon as it is done.
+    """Maintain every table that the catalog knows; yields a report per table as soon as it is done.
 
-    `is_live` tells whether the attempt a branch is named for still runs. Safe beside loads: nothing younger than a day is
-    removed, and a load that publishes a slice whose files are being joined wins. Creates no table. Raises LakehouseError, with
-    nothing touched, where the catalog knows none or lacks one whose files lie in the warehouse; what one table cannot be given
-    is in its report, and the others are looked after.
+    `is_live`: whether the attempt that a branch is named after still runs; None = unknown. Safe beside loads: nothing
+    younger than a day is removed, and a load that publishes a slice during its compaction wins. Creates no table. Raises
+    LakehouseError, before touching anything, if the catalog knows no table or lacks one whose files are in the warehouse.
+    A failure of one table goes into its report, and the other tables are still maintained.
     """
     with lakehouse_failures("tables"):
         tables = _known_tables(runtime, is_dry_run=is_dry_run)
@@ -91,7 +91,7 @@ def maintain(
 
 
 def require_done(reports: Sequence[TableUpkeep]) -> None:
-    """Raise what went wrong; a failure that needs an operator before one that passes by itself."""
+    """Raise the failures of the reports; one that needs an operator before one that passes by itself."""
     failures = [report.failure for report in reports if report.failure is not None]
     lasting = [failure for failure in failures if not isinstance(failure, TransientError)]
     if len(lasting) > 1:
@@ -108,7 +108,7 @@ def listing(paths: Sequence[str]) -> list[str]:
 
 
 def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
-    """The tables to look after; what neither catalog nor warehouse knows is left out and logged."""
+    """The tables to maintain; a table that neither catalog nor warehouse has is skipped and logged."""
     purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
     runtime.lakehouse.require_own(runtime.settings, ALL_TABLES, purpose)
     known = [table for table in EVERY_TABLE if runtime.lakehouse.knows(table)]
@@ -131,9 +131,9 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
 
 
 def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
-    """One line for the log."""
+    """The report as one line for the log."""
     is_refused = report.failure is not None
-    # Into how many files only writing them tells.
+    # Only the actual compaction shows how many files result.
     compacted = (
         f"slices of {report.files_before} files compacted"
         if is_dry_run
@@ -166,7 +166,7 @@ def _maintain(
 ) -> TableUpkeep:
     branches = tuple(runtime.lakehouse.branches.dead(table, is_live))
     history = timedelta(days=_history_days(runtime, table))
-    # Looked at before anything is done: what another catalog's table may need is neither compacted nor expired away.
+    # Checked first: files that another catalog's table may need must not be compacted away or expired.
     left = _leftovers(runtime, upkeep, table, now, history)
     if left.refusal is not None:
         return TableUpkeep(table.key, orphans=left.orphans, note=left.note, failure=left.refusal)
@@ -174,7 +174,7 @@ def _maintain(
         runtime.lakehouse.branches.sweep([table], is_live)
         upkeep.keep_metadata(table)
     if table is not QUARANTINE and not is_dry_run:
-        # While the snapshots are there that tell what happened since.
+        # Synced before expiry, because the sync needs the snapshots since the last one.
         sync_ledger(runtime, table, run_id)
     cold, files = _cold(runtime, table, now)
     compacted = Rewritten(files, files) if is_dry_run else compact(runtime, table, cold, run_id)
@@ -216,7 +216,7 @@ def _history_days(runtime: Runtime, table: Table) -> int:
 
 
 def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], int]:
-    """Slices that hardly anything changes any more and that lie in many files, and how many files that are."""
+    """Cold slices with many files, and the number of their files."""
     coldest = now.date() - timedelta(days=runtime.settings.compact_after_days)
     live = runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table))
     file_counts = {
@@ -228,7 +228,7 @@ def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], i
 
 
 def _old_quarantine(runtime: Runtime, now: datetime, run_id: str, *, is_dry_run: bool) -> int:
-    """How many rows arrived before their source's retention begins, and are gone unless a load writes beside them."""
+    """The number of quarantine rows past retention; removes them, except in a dry run or where a load writes the same slices."""
     settings = runtime.settings
     kept = {Source.REGULAR: settings.regular_quarantine_days, Source.BACKFILL: settings.backfill_quarantine_days}
     condition = " OR ".join(

@@ -1,8 +1,8 @@
-"""Golden totals on request: read from landing and the query, kept, compared with what is published.
+"""Reconcile golden totals on request: read them from landing and the query, record them, compare with published figures.
 
-Contains: one reconciliation, as the shell and the job make it.
+Contains: one reconciliation, for the shell and the job.
 Add here: another source of totals.
-Does not contain: the rule (domain/golden.py), what closes a mismatch (repair_plan.py). No JVM is needed.
+Does not contain: the rule (domain/golden.py), repairing a mismatch (repair_plan.py). No JVM is needed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from resources.ledger.store import Ledger
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Every golden total of a range beside what is published."""
+    """The golden totals of a range compared with published figures."""
 
     first: date
     last: date
     comparisons: tuple[GoldenComparison, ...]
     faults: tuple[GoldenFault, ...] = ()
-    """What is no total, and was not compared."""
+    """Invalid totals, which were not compared."""
 
     @property
     def is_good(self) -> bool:
-        """Whether there is something to compare, all of it could be read, and all agrees."""
+        """Whether there is at least one total, all were readable, and all agree."""
         return bool(self.comparisons) and not self.faults and not self.mismatches
 
     @property
@@ -44,7 +44,7 @@ class Reconciliation:
 
     @property
     def lacking(self) -> dict[Slice, bool]:
-        """Slice that does not agree -> whether less is published of it than there should be."""
+        """Slice that does not agree -> whether too little is published."""
         found: dict[Slice, bool] = {}
         for one in self.mismatches:
             found[one.total.key] = found.get(one.total.key, False) or one.is_lacking
@@ -54,10 +54,10 @@ class Reconciliation:
 def reconcile(
     ledger: Ledger, landing: LandingStore, settings: Settings, projects: Sequence[str], first: date, last: date
 ) -> Reconciliation:
-    """Read the totals of the days, keep them in the ledger, and compare.
+    """Read the totals of the days, record them in the ledger, and compare.
 
-    A database that cannot be asked is a fault beside what landing tells. Raises what landing and ledger raise where they are
-    out of reach.
+    A failed query becomes a fault next to the totals of landing. Raises the errors of landing and ledger where they cannot
+    be reached.
     """
     names = golden_names(settings)
     reading = read_landing(landing, names, first, last)
@@ -75,7 +75,7 @@ def reconcile(
 
 
 def _silence(ledger: Ledger, settings: Settings, asked: GoldenReading, first: date, last: date) -> GoldenFault | None:
-    """What is wrong with a query that tells nothing where it told totals before: an emptied table looks like that."""
+    """The fault of a query that returns no totals although it did before, as an emptied table would; None if it is fine."""
     if asked.totals or asked.faults or not asked.days:
         return None
     if all(total.source is not GoldenSource.QUERY for total in ledger.golden.of(settings.projects, first, last)):
@@ -86,6 +86,6 @@ def _silence(ledger: Ledger, settings: Settings, asked: GoldenReading, first: da
 
 
 def again(ledger: Ledger, settings: Settings, projects: Sequence[str], before: Reconciliation) -> Reconciliation:
-    """The same totals beside what is published now, which is recorded."""
+    """Compare the same totals with what is published now, and record the result."""
     comparisons = record_comparison(ledger, settings, projects, before.first, before.last, None)
     return Reconciliation(before.first, before.last, tuple(comparisons), before.faults)

@@ -1,9 +1,9 @@
-"""Recover hours from the vendor: fetch, check, and put them below the backfill prefix, data first and the marker last.
+"""Recover hours from the vendor: fetch, check, and write them below the backfill prefix, data first and the marker last.
 
-Contains: the course of a recovery, what becomes of each hour.
-Add here: another thing that must hold before an hour counts as recovered.
-Does not contain: which hours (recover_plan.py), asking the vendor (resources/export_api/), what an archive may hold
-(formats/export_archive.py), loading what was recovered (cli/recover.py, orchestration/recover_job.py).
+Contains: the steps of a recovery, and the fate of each hour.
+Add here: another condition for an hour to count as recovered.
+Does not contain: the choice of hours (recover_plan.py), requests to the vendor (resources/export_api/), the rules for
+archives (formats/export_archive.py), loading recovered hours (cli/recover.py, orchestration/recover_job.py).
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ from resources.landing.store import LandingStore
 from resources.ledger.recoveries import Recoveries
 
 HOURS_AT_ONCE = 24
-"""Hours that the vendor is asked for in one piece, and that are fetched again where the process dies meanwhile."""
+"""Number of hours in one request to the vendor; if the process dies, these are fetched again."""
 _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError, SettingsError)
-"""What every other hour of the project would meet as well."""
+"""Errors that all other hours of the project would meet as well."""
 _OF_THE_RANGE = (ExportTooLargeError, ExportContentError)
-"""What a part of the range may be spared."""
+"""Errors that a smaller range may avoid."""
 
 
 class HourFate(StrEnum):
-    """What became of an hour that was asked for."""
+    """The fate of a requested hour."""
 
     RECOVERED = "recovered"
-    """Its objects lie below the backfill prefix, and its marker."""
+    """Its objects and its marker are below the backfill prefix."""
     NO_DATA = "no data"
-    """The vendor has none; its marker says that nothing is missing."""
+    """The vendor has no data; the hour's marker says that nothing is missing."""
     ALREADY = "already there"
-    """A recovery before this one put it there."""
+    """An earlier recovery wrote it."""
     NOT_EXPORTED = "not exported yet"
-    """The vendor takes its time; nothing was written."""
+    """The vendor's export is not due yet; nothing was written."""
     FAILED = "not recovered"
-    """Nothing says that the hour is whole: it has no marker."""
+    """The hour may be incomplete, so it has no marker."""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing of the hour is awaited any more."""
+        """Whether the hour is complete."""
         return self in (HourFate.RECOVERED, HourFate.NO_DATA, HourFate.ALREADY)
 
 
@@ -87,12 +87,12 @@ class HourOutcome:
     fate: HourFate
     objects: int = 0
     size_bytes: int = 0
-    """Of the objects, as they lie in landing."""
+    """Size of the objects as stored in landing."""
     error: TidemarkError | None = None
 
 
 def whole_days(outcomes: Sequence[HourOutcome]) -> tuple[list[Slice], list[Slice]]:
-    """The days to load, and those that wait: a day of which an hour was not recovered would be published short of it."""
+    """The days to load, and the days to hold back because an hour was not recovered: a load would publish them incomplete."""
     days = {Slice(outcome.hour.day, outcome.project_id) for outcome in outcomes if outcome.fate.is_good}
     short = {Slice(outcome.hour.day, outcome.project_id) for outcome in outcomes if not outcome.fate.is_good}
     return sorted(days - short), sorted(short)
@@ -100,31 +100,31 @@ def whole_days(outcomes: Sequence[HourOutcome]) -> tuple[list[Slice], list[Slice
 
 @dataclass(frozen=True)
 class Progress:
-    """Who is told how far a recovery is."""
+    """Callbacks for the progress of a recovery."""
 
     received: Callable[[int], None] = lambda _: None
-    """Of bytes of a download."""
+    """Called with the number of downloaded bytes."""
     settled: Callable[[HourOutcome], None] = lambda _: None
-    """Of an hour."""
+    """Called with the outcome of an hour."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """A recovery with all that it works with."""
+    """A recovery with its dependencies."""
 
     api: ExportApi
     landing: LandingStore
     settings: Settings
     claims: Recoveries
-    """Of the ledger: loads leave an hour alone that is claimed and has no marker."""
+    """Claims in the ledger: loads skip an hour that is claimed and has no marker."""
     progress: Progress = Progress()
 
     def run(self, plan: RecoveryPlan) -> list[HourOutcome]:
-        """Recover what the plan fetches; one outcome for each hour that was asked for, in the order of the plan.
+        """Recover the hours that the plan fetches; one outcome per requested hour, in the order of the plan.
 
-        What concerns an hour, a range or a project fails that alone. Raises LandingAccessError, LandingUnavailableError,
-        LedgerUnavailableError and DiskFullError, which concern all, and SettingsError where no project has keys; what was
-        recovered until then stays, and the same call goes on from there.
+        An error of one hour, range or project affects only that one. Raises LandingAccessError, LandingUnavailableError,
+        LedgerUnavailableError and DiskFullError, which affect all hours, and SettingsError where no project has keys. Hours
+        recovered until then stay, and the same call continues from there.
         """
         outcomes: dict[tuple[str, Hour], HourOutcome] = {}
         for one in plan.asked:
@@ -143,7 +143,7 @@ class Recovery:
         while pending:
             hours = pending.popleft()
             try:
-                # What landing does is named there; all else that the system refuses is of the disk in between.
+                # Landing's errors have types of their own; other OS errors come from the disk that downloads pass through.
                 with naming_the_download_disk():
                     yield from self._range(project, hours, planned)
             except _OF_THE_RANGE as error:
@@ -178,13 +178,13 @@ class Recovery:
     ) -> HourOutcome:
         project, hour = planned.project_id, planned.hour
         if hour.end + timedelta(hours=self.settings.export_delay_hours) > answered_at:
-            # By the vendor's clock: this machine's is ahead.
+            # The vendor's clock decides: this machine's must be ahead.
             return HourOutcome(project, hour, HourFate.NOT_EXPORTED)
         members = archive.members.get(hour, ())
         try:
             if hour in archive.bad_hours:
                 raise archive.bad_hours[hour]
-            # A recovery that was killed between two objects of the hour has left one.
+            # A recovery that was killed between two objects of the hour may have left one.
             is_delivered = any(Hour(found.batch.arrival_date, found.hour) == hour for found in there.values())
             if not members and (planned.has_rows or is_delivered):
                 raise _contradiction(planned)
@@ -197,7 +197,7 @@ class Recovery:
     def _put(
         self, project: str, hour: Hour, members: tuple[Member, ...], file: IO[bytes], there: Mapping[str, Delivery]
     ) -> None:
-        """Claim, objects, marker; raises LandingConflictError before anything of the hour is claimed or written, where it can."""
+        """Write claim, objects, marker; raises LandingConflictError, where possible before it claims or writes anything."""
         batch = BatchKey(Source.BACKFILL, project, hour.day)
         keys = {self._grammar.format_delivery(batch, hour.hour, member.shard): member for member in members}
         for key, member in keys.items():
@@ -214,7 +214,7 @@ class Recovery:
             failpoint(Failpoint.AFTER_OBJECT, key)
         marker = self._grammar.format_marker(batch, hour.hour)
         failpoint(Failpoint.BEFORE_MARKER, marker)
-        # Another recovery's marker says the same.
+        # A marker that another recovery wrote is equally valid.
         self.landing.create(marker, io.BytesIO())
         self.claims.end(project, hour)
 
@@ -229,7 +229,7 @@ class Recovery:
         return {delivery.key: delivery for delivery in listing.deliveries}
 
     def _require_same(self, delivery: Delivery, member: Member) -> None:
-        """What lies there must say the same, byte for byte, however it is compressed; raises LandingConflictError."""
+        """Raise LandingConflictError unless the stored object has the same bytes when decompressed."""
         with self.landing.open(delivery.key, delivery.etag) as stored:
             try:
                 is_same = measure(stored, self.settings.max_object_bytes).sha256 == member.content_sha256
@@ -249,7 +249,7 @@ class Recovery:
 
 
 def _require_keys(projects: Sequence[str]) -> None:
-    """Some project must have keys, where any is asked for: else the call was wrong, and not a project."""
+    """Raise SettingsError if no requested project has keys: then the call is wrong, and not a single project."""
     errors = []
     for project in projects:
         try:

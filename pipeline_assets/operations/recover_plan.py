@@ -1,8 +1,8 @@
-"""Which hours are missing or refused, and which of them a recovery fetches from the vendor: from ledger and landing, no JVM.
+"""Which hours are missing or refused, and which of them a recovery fetches; from ledger and landing, no JVM.
 
-Contains: the state of each hour and what follows from it.
-Add here: another state an hour may be in.
-Does not contain: fetching (recover.py), what makes a batch refused (load/deliveries/).
+Contains: the state of each hour, and the decision that follows from it.
+Add here: another state of an hour.
+Does not contain: fetching (recover.py), refusing batches (load/deliveries/).
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ _DAYS_AT_ONCE = 31
 
 
 class HourState(StrEnum):
-    """What is known of one hour of arrival of one project."""
+    """The state of one arrival hour of one project."""
 
     RECOVERED = "recovered"
-    """The backfill prefix holds it whole: its marker is there."""
+    """The backfill prefix holds the complete hour: its marker exists."""
     WHOLE = "whole"
-    """Raw holds it, or it is accepted as empty."""
+    """Raw holds the hour, or it was accepted as empty."""
     DELIVERED = "delivered"
-    """Landing holds something of it that no load has read yet."""
+    """Landing holds objects or a marker of it that no load has read yet."""
     REFUSED = "refused"
-    """It came with a batch that is refused, so that raw does not hold what was delivered."""
+    """Its batch is refused, so raw does not hold the delivered data."""
     LOST = "lost"
-    """Raw holds it and landing no longer does; its batch is refused for that."""
+    """Raw holds the hour but landing no longer does; its batch is refused for that."""
     MISSING = "missing"
-    """Nothing of it came, neither objects nor a marker."""
+    """Neither objects nor a marker arrived."""
 
     @property
     def is_bad(self) -> bool:
-        """Whether a recovery of what is refused asks for it."""
+        """Whether a recovery of refused days requests the hour."""
         return self in (HourState.REFUSED, HourState.LOST, HourState.MISSING)
 
 
 @dataclass(frozen=True)
 class RecoveryRequest:
-    """What an operator asks for."""
+    """An operator's request."""
 
     projects: tuple[str, ...]
     hours: HourRange
     is_refused_only: bool = False
-    """Only bad hours of days that `tidemark status` calls refused; else every hour of the range."""
+    """True: only bad hours of days that `tidemark status` shows as refused; False: every hour of the range."""
 
 
 def recovery_request(
     settings: Settings, first: str | None, last: str | None, projects: tuple[str, ...], *, is_refused_only: bool
 ) -> RecoveryRequest:
-    """What is asked for as text, `DAY` or `DAYTHH`; raises UsageError and SettingsError.
+    """The request for a range given as text, `DAY` or `DAYTHH`; raises UsageError and SettingsError.
 
-    What is refused may be asked for without a range, which is the calendar then.
+    A request for refused days needs no range; the default is the calendar.
     """
     chosen = settings.require_projects(projects)
     if not is_refused_only and (first is None or last is None):
@@ -77,28 +77,28 @@ def recovery_request(
 
 @dataclass(frozen=True)
 class PlannedHour:
-    """One hour of one project, and what a recovery does about it."""
+    """One hour of one project, and what a recovery does with it."""
 
     project_id: str
     hour: Hour
     state: HourState
     reason: str | None
-    """Of the refusal."""
+    """The reason of the refusal; None for other states."""
     is_asked: bool
-    """Whether the request means it."""
+    """Whether the request includes the hour."""
     is_exported: bool
-    """Whether it is older than the vendor's delay."""
+    """Whether the hour is older than the vendor's export delay."""
     has_rows: bool
-    """Whether something was delivered of it that holds rows or could not be read: the vendor had data then."""
+    """Whether a delivery of it holds rows or was unreadable: the vendor must have had data then."""
 
     @property
     def is_fetched(self) -> bool:
-        """Whether the vendor is asked for it."""
+        """Whether to request the hour from the vendor."""
         return self.is_asked and self.is_exported and self.state is not HourState.RECOVERED
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it is asked for and the vendor cannot have exported it yet."""
+        """Whether the hour is requested but the vendor cannot have exported it yet."""
         return self.is_asked and not self.is_exported and self.state is not HourState.RECOVERED
 
 
@@ -110,21 +110,21 @@ class RecoveryPlan:
 
     @property
     def asked(self) -> tuple[PlannedHour, ...]:
-        """The hours that the request means."""
+        """The hours that the request includes."""
         return tuple(one for one in self.hours if one.is_asked)
 
     def fetched(self, project_id: str) -> tuple[PlannedHour, ...]:
-        """The hours of a project that the vendor is asked for."""
+        """The hours of a project to request from the vendor."""
         return tuple(one for one in self.hours if one.is_fetched and one.project_id == project_id)
 
     @property
     def projects(self) -> tuple[str, ...]:
-        """Projects of which hours are asked for."""
+        """Projects with requested hours."""
         return tuple(dict.fromkeys(one.project_id for one in self.asked))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Refused days that would be published without hours which raw does not hold and nobody asked for."""
+        """A warning per refused day that a load would then publish without hours missing from raw and not requested."""
         left: dict[tuple[str, date], list[int]] = {}
         touched = {(one.project_id, one.hour.day) for one in self.asked if one.is_fetched}
         refused = {(one.project_id, one.hour.day) for one in self.hours if one.state is HourState.REFUSED}
@@ -141,7 +141,7 @@ class RecoveryPlan:
 
 
 def hours_text(hours: Iterable[int]) -> str:
-    """Hours of a day in few words: runs of them, and single ones."""
+    """Hours of a day as short text, with consecutive hours as ranges."""
     runs: list[list[int]] = []
     for hour in sorted(hours):
         if runs and runs[-1][-1] == hour - 1:
@@ -154,7 +154,7 @@ def hours_text(hours: Iterable[int]) -> str:
 def plan_recovery(
     ledger: Ledger, landing: LandingStore, settings: Settings, request: RecoveryRequest, now: datetime
 ) -> RecoveryPlan:
-    """Look at ledger and landing; writes nothing. Raises what both raise where they are out of reach."""
+    """Plan a recovery from ledger and landing; writes nothing. Raises their errors where they cannot be reached."""
     first, last = request.hours.first.day, request.hours.last.day
     planned: list[PlannedHour] = []
     for project in request.projects:
@@ -170,7 +170,7 @@ def plan_recovery(
 
 @dataclass
 class _SourceHours:
-    """Hours of one source, by what is known of them."""
+    """Sets of hours of one source, by what is known about them."""
 
     listed: set[Hour] = field(default_factory=set)
     marked: set[Hour] = field(default_factory=set)
@@ -180,13 +180,13 @@ class _SourceHours:
 
     @property
     def held(self) -> set[Hour]:
-        """Of which raw holds what was delivered."""
+        """Hours whose deliveries are all in raw."""
         return self.accepted - self.refused
 
 
 @dataclass(frozen=True)
 class _Look:
-    """What ledger and landing know of some days of a project."""
+    """What ledger and landing know about some days of a project."""
 
     project_id: str
     sources: Mapping[Source, _SourceHours]
@@ -211,7 +211,7 @@ class _Look:
                         hours.add(hour)
                         if record.rows or record.error:
                             known.with_rows.add(hour)
-            # What no load has read may hold anything.
+            # An object that no load has read may hold rows.
             known.with_rows.update(
                 Hour(delivery.batch.arrival_date, delivery.hour)
                 for delivery in listing.deliveries
@@ -227,7 +227,7 @@ class _Look:
         for hour in (Hour(day, number) for day in days for number in range(24)):
             state, reason = self._state(hour)
             is_in_range = request.hours.first <= hour <= request.hours.last
-            # Of a refused day that is not over, nothing is missing yet of what is to come.
+            # The coming hours of a refused day that is not over are not missing yet.
             is_bad = state.is_bad and hour.end <= now
             planned.append(
                 PlannedHour(

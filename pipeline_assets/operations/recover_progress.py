@@ -1,8 +1,8 @@
-"""How far a recovery is, in lines: one for each day that is done, one for each hour that failed.
+"""The progress of a recovery in lines: one per finished day, one per failed hour.
 
-Contains: counting hours and bytes, and what is said of them.
-Add here: another thing to say meanwhile.
-Does not contain: a bar on a terminal (cli/render_recovery.py).
+Contains: counting hours and bytes, and the lines.
+Add here: another line of progress.
+Does not contain: a progress bar (cli/render_recovery.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEP = 1000
 
 
 def size_text(size: float) -> str:
-    """Bytes in few digits: `12.3 MB`."""
+    """A size in bytes as text: `12.3 MB`."""
     unit = 0
     while size >= _STEP and unit < len(_UNITS) - 1:
         size, unit = size / _STEP, unit + 1
@@ -28,7 +28,7 @@ def size_text(size: float) -> str:
 
 
 def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
-    """Say each day when its last hour is settled, and each failure at once."""
+    """Report each day when its last hour is settled, and each failure at once."""
     lines = _Lines(plan, say)
     return Progress(lines.received, lines.settled)
 
@@ -51,7 +51,7 @@ class _Lines:
         self._left[place] -= 1
         error = str(outcome.error or "")
         if error and error != self._error:
-            # What concerns a whole project is said of its first hour.
+            # An error of a whole project is reported only for its first hour.
             self._say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
         self._error = error
         if not self._left[place]:
@@ -63,7 +63,7 @@ class _Lines:
 
 @dataclass(frozen=True)
 class DayOutcome:
-    """Hours of one project and day that ended in the same way."""
+    """Hours of one project and day with the same outcome."""
 
     project_id: str
     day: date
@@ -75,7 +75,7 @@ class DayOutcome:
 
 
 def grouped(outcomes: list[HourOutcome]) -> list[DayOutcome]:
-    """Hours that ended in the same way together, in the order they came."""
+    """Hours grouped by equal outcome, in the order they came."""
     groups: dict[tuple[str, date, HourFate, str | None], list[HourOutcome]] = {}
     for one in outcomes:
         error = None if one.error is None else str(one.error)
@@ -95,6 +95,6 @@ def grouped(outcomes: list[HourOutcome]) -> list[DayOutcome]:
 
 
 def day_text(found: DayOutcome) -> str:
-    """Such as `hours 3, 7 recovered, 2 objects of 1.2 MB`."""
+    """The group as text: `hours 3, 7 recovered, 2 objects of 1.2 MB`."""
     objects = f", {found.objects:,} objects of {size_text(found.size_bytes)}" if found.objects else ""
     return f"hours {hours_text(found.hours)} {found.fate}{objects}"

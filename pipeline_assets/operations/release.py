@@ -1,8 +1,8 @@
-"""Release held slices: what will change first, then the release. From the ledger alone, no JVM.
+"""Release held slices: a preview of the effects, then the release. From the ledger alone, no JVM.
 
-Contains: which holds are in force and what the next load makes of their slices.
+Contains: which holds are in force, and what the next load does with their slices.
 Add here: another thing to know before a release.
-Does not contain: holding (rollback.py) and building (load/build/).
+Does not contain: holding (rollback.py), building (load/build/).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from resources.ledger.store import Ledger
 
 @dataclass(frozen=True)
 class Held:
-    """A held slice, and what becomes of it once it is released."""
+    """A held slice, and the effect of releasing it."""
 
     table: str
     key: Slice
     reason: str
     digest: Digest
     digest_before: Digest
-    """Of what it was before it was rolled back."""
+    """The digest before the rollback."""
     then: str
-    """What the next load does about it, in words."""
+    """What the next load does with it, in words."""
 
 
 def preview(
@@ -48,9 +48,9 @@ def preview(
     *,
     is_load_next: bool,
 ) -> list[Held]:
-    """The held slices of these tables (none = all) and days; writes nothing. Raises UsageError where nothing is held.
+    """The held slices of these tables (empty = all) and days; writes nothing. Raises UsageError where nothing is held.
 
-    `is_load_next`: whether a load of exactly these days follows, which builds what other code built as well.
+    `is_load_next`: whether a load of exactly these days follows, which also rebuilds slices that other code built.
     """
     reasons = {
         (table.key, key): reason
@@ -86,7 +86,7 @@ def preview(
 
 
 def release(ledger: Ledger, held: Sequence[Held], reason: str, run_id: str) -> None:
-    """Hold these slices no more; the next load, or `heal`, builds what is stale among them. Raises UsageError for no reason."""
+    """Release these slices; the next load, or `heal`, builds those that are stale. Raises UsageError without a reason."""
     if not reason.strip():
         raise UsageError("release", "needs a reason", "Say why; it stays on record")
     slices: dict[str, list[Slice]] = {}
@@ -96,7 +96,7 @@ def release(ledger: Ledger, held: Sequence[Held], reason: str, run_id: str) -> N
 
 
 def _before(published: Sequence[PublicationRecord], table: str, key: Slice, present: Digest) -> Digest:
-    """What the slice was before its last rollback, which others may have followed."""
+    """The digest before the slice's last rollback; later publications may have followed it."""
     for record in reversed(published):
         if (record.table, record.key, record.cause.kind) == (table, key, CauseKind.ROLLBACK):
             return record.digest_before
@@ -121,7 +121,7 @@ _FOLLOWS: Mapping[Todo, str] = {
 
 
 def _then(plan: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
-    """In words; `followed`: upstream table -> what becomes of the same slice of it, where that is released as well."""
+    """The effect in words; `followed`: upstream table -> what happens to its slice, where that is released as well."""
     for upstream, todo in followed.items():
         if todo in _FOLLOWS:
             return _FOLLOWS[todo].format(upstream=upstream)

@@ -1,9 +1,9 @@
-"""From days that do not agree to the runs that close them: what ledger and landing know of these days, no JVM.
+"""Plan runs that repair days which do not agree, from ledger and landing; no JVM.
 
 Contains: the facts about a day, and the plan.
 Add here: another fact that explains a mismatch.
 Does not contain: the rule (domain/repairs.py), comparing (load/golden.py, inspection/keys/), running
-what is proposed (cli/reconcile.py).
+the proposals (cli/reconcile.py).
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ def plan_repairs(
     now: datetime,
     tried: Set[tuple[RepairKind, Slice]] = frozenset(),
 ) -> list[Repair]:
-    """Runs for the days that do not agree (-> whether less is published than there should be); writes nothing.
+    """Proposals for the days that do not agree; writes nothing. `lacking`: day -> whether too little is published.
 
-    `tried`: runs that were made before and did not close a day. Raises what ledger and landing raise where they are out of
-    reach.
+    `tried`: earlier runs that did not close a day. Raises the errors of ledger and landing where they cannot be reached.
     """
     found: list[Repair] = []
     for project in sorted({key.project_id for key in lacking}):
@@ -64,7 +63,7 @@ def _with_obstacle(one: Repair) -> Repair:
 
 @dataclass(frozen=True)
 class _Look:
-    """What is known of some days of a project, without gaps between them."""
+    """Access to the facts about consecutive days of a project."""
 
     ledger: Ledger
     landing: LandingStore
@@ -119,7 +118,7 @@ class _Look:
         return found
 
     def _reach(self, first: date, last: date) -> tuple[date, date]:
-        """Arrival days of which objects usually hold events of these days; an event may be a day ahead of its arrival."""
+        """The arrival days whose objects usually hold events of these days; an event may be a day ahead of its arrival."""
         window = timedelta(days=self.settings.reprocessing_window_days)
         earliest = max(first - timedelta(days=1), self.settings.calendar_start)
         return earliest, min(last + window, self.now.date())

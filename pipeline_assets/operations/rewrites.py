@@ -1,8 +1,8 @@
-"""Write slices of published tables again: cold ones into few files, quarantine without what is too old.
+"""Rewrite slices of published tables: compact cold ones, remove old rows from quarantine.
 
-Contains: staging, the proof that every row is there, the publish, in bounded parts.
-Add here: another reason to write published slices again.
-Does not contain: which slices are due (maintenance.py), publishing (resources/publishing/), content that changes (load/).
+Contains: staging, the proof that no row is lost, the publish, in bounded parts.
+Add here: another reason to rewrite published slices.
+Does not contain: the choice of slices (maintenance.py), publishing (resources/publishing/), changes of content (load/).
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from resources.publishing.promise import publisher_of
 from resources.publishing.request import PublishRequest
 
 _SLICES_AT_ONCE = 200
-"""Staged, proven and published together."""
+"""Number of slices staged, proven and published together."""
 _ALL = "true"
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a rewrite did."""
+    """The result of a rewrite."""
 
     files_before: int = 0
     files_after: int = 0
     rows_removed: int = 0
     is_left_alone: bool = False
-    """A load published one of its slices meanwhile, and won."""
+    """Whether a load published one of the slices meanwhile, and won."""
 
 
 def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) -> Rewritten:
-    """Join the files of these slices; nothing of it is visible before the rows are proven to be those on record.
+    """Compact the files of these slices; the result is published only once its rows are proven to match the ledger.
 
-    A load that publishes one of them meanwhile wins. What people hold is joined as well: its rows stay what they are. Raises
-    LakehouseError, with the slices as they were, where the rows of the joined files are others.
+    A load that publishes one of them meanwhile wins. Held slices are compacted as well, because their rows do not change.
+    Raises LakehouseError, with the slices unchanged, where the compacted files hold other rows.
     """
     return _in_parts(runtime, table, cold, run_id, _ALL)
 
 
 def remove_rows(runtime: Runtime, slices: Collection[Slice], condition: str, run_id: str) -> Rewritten:
-    """Take the rows of a SQL condition out of these slices of quarantine; a load that writes one of them wins."""
+    """Remove the rows that match a SQL condition from these quarantine slices; a load that writes one of them wins."""
     return _in_parts(runtime, QUARANTINE, sorted(slices), run_id, f"NOT coalesce({condition}, false)")
 
 
@@ -73,15 +73,15 @@ def _in_parts(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: s
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """One part, as of a head of main."""
+    """The rewrite of one part, based on a head of main."""
 
     runtime: Runtime
     table: Table
     run_id: str
     attempt: str
-    """Names its branch, by which others can tell that the run is at work."""
+    """Part of its branch's name, which shows others that the run is at work."""
     keeps: str
-    """SQL, of the rows that stay."""
+    """SQL condition of the rows that stay."""
 
     def run(self, slices: Collection[Slice]) -> Rewritten:
         """Stage, prove, publish; or leave the slices alone."""
@@ -110,14 +110,14 @@ class _Rewrite:
 
     def _base(self) -> int:
         if self.table is QUARANTINE:
-            # No slice of it is on record.
+            # The ledger records no slices of quarantine.
             return self.runtime.lakehouse.head(self.table)
         return sync_ledger(self.runtime, self.table, self.run_id)
 
     def _require_same(self, staged: Staged, before: Mapping[Slice, SliceFiles]) -> None:
-        """Raise LakehouseError unless the staged slices hold exactly the rows that they should."""
+        """Raise LakehouseError unless the staged slices hold exactly the expected rows."""
         if self.table is QUARANTINE:
-            # Nothing of it is on record, so it is compared with itself.
+            # The ledger records nothing of quarantine, so it is compared with its own snapshot before.
             expected = self._quarantined(staged.base_id, before, self.keeps)
             found = self._quarantined(staged.snapshot_id, before, _ALL)
         else:
@@ -130,7 +130,7 @@ class _Rewrite:
                 raise self._is_other(key, f"{found.get(key, EMPTY).rows} rows for {expected.get(key, EMPTY).rows}")
 
     def _require_same_batches(self, parts: Mapping[Slice, Mapping[date | None, MeasuredPart]]) -> None:
-        """The same for raw: each row at its line of its object, in the batch that brought it."""
+        """For raw tables: raise LakehouseError unless each batch still has its rows, each with its object and line."""
         if self.table.key not in SOURCE_OF_TABLE:
             return
         source, ledger = SOURCE_OF_TABLE[self.table.key], self.runtime.ledger
@@ -139,7 +139,7 @@ class _Rewrite:
                 for batch, part in batches.items():
                     measured = parts[Slice(day, project_id)].get(batch.arrival_date)
                     found = (measured.digest, measured.lineage) if measured else None
-                    # What an older version recorded cannot be compared.
+                    # Records of older versions cannot be compared.
                     is_comparable = part.digest.rows and part.lineage and part.digest.version == ROW_HASH_VERSION
                     if is_comparable and found != (part.digest, part.lineage):
                         raise self._is_other(Slice(day, project_id), f"rows of {batch} lie elsewhere")
@@ -149,7 +149,7 @@ class _Rewrite:
         return LakehouseError(f"{self.table.key} {key}", reason, "This is a defect: report it; nothing was published")
 
     def _on_record(self, slices: Mapping[Slice, SliceFiles]) -> dict[Slice, Digest]:
-        """What the ledger says of these slices; raises SliceConflictError where it speaks of other files by now."""
+        """Slice -> recorded digest; raises SliceConflictError where the ledger records other files by now."""
         records = self.runtime.ledger.slices(self.table.key, None, {key.event_date for key in slices})
         moved = {
             (self.table.key, key)
@@ -184,6 +184,6 @@ class _Rewrite:
         return after
 
     def _abandon(self, staged: Staged) -> None:
-        # What cannot be dropped is swept with the branches of dead runs.
+        # A branch that cannot be dropped is swept later with the branches of dead runs.
         with suppress(*FAILURES):
             self.runtime.lakehouse.drop(staged)

@@ -1,9 +1,9 @@
-"""Roll slices of refined and aggregates back to what they were, held until an operator releases them: metadata alone.
+"""Roll slices of derived tables back to an earlier state and hold them until an operator releases them: metadata only.
 
-Contains: the one operation over all tables, and what is recorded of it.
-Add here: another thing that happens to a slice that goes back.
-Does not contain: which state that is (rollback_plan.py), the publish
-(resources/publishing/), what a load does about a held slice (staleness/decide.py).
+Contains: the operation over all tables, and its records.
+Add here: another step in rolling back a slice.
+Does not contain: the choice of the state (rollback_plan.py), the publish
+(resources/publishing/), how a load treats a held slice (load/staleness/decide.py).
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ RELEASE_HINT = "Release it when the rollback has served its purpose (tidemark re
 
 
 def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
-    """Hold the slices, then make each what it was; returns what was changed or only held.
+    """Hold the slices, then restore each one; returns the restores, including slices that were only held.
 
-    Held first, so that no load undoes it meanwhile; then all tables in one publish. A rollback that died is completed by another
-    one to the same state. Raises what `plan` raises, with nothing changed, and PublishConflictError where loads keep winning.
+    The hold comes first, so that no load undoes the rollback; then one publish restores all tables. After a crash, another
+    call completes the rollback to the same state. Raises the errors of `plan` with nothing changed, and PublishConflictError
+    where loads keep winning.
     """
     with ExitStack() as kept:
         return _roll_back_all(runtime, request, kept)
@@ -52,7 +53,7 @@ def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) 
     restores = plan(runtime, request)
     request = after_its_run(runtime, request)
     tables = tables_of(runtime, request)
-    # All tables at once: none goes back where another one cannot.
+    # All tables are checked first: if one cannot go back, none does.
     for table in tables:
         _keep(runtime, table, request, [restore for restore in restores if restore.table == table.key], kept)
     held: dict[str, set[Slice]] = {}
@@ -66,7 +67,7 @@ def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) 
         if not _shows_any(runtime, tables, request):
             _hold_as_before(runtime, held, held_before, request, refusal)
         raise
-    # A load that was about to commit when they were held may have published one of them since.
+    # A load that was about to commit during the hold may have published one of them since.
     late = [table for table in tables if any(not one.is_there for one in restores_of_table(runtime, table, request))]
     if late:
         done |= {
@@ -78,7 +79,7 @@ def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) 
 
 
 def _shows_any(runtime: Runtime, tables: Sequence[Table], request: RollbackRequest) -> bool:
-    """Whether main shows anything of this rollback already: table by table, an earlier one may have gone back."""
+    """Whether main already shows a part of this rollback: without one transaction, earlier tables may have gone back."""
     return any(
         record.run_id == request.run_id and record.cause.kind is CauseKind.ROLLBACK
         for table in tables
@@ -87,7 +88,7 @@ def _shows_any(runtime: Runtime, tables: Sequence[Table], request: RollbackReque
 
 
 def _held_by_others(runtime: Runtime, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
-    """Table and slice -> the reason why it was held before this rollback."""
+    """(table, slice) -> the reason of a hold from before this rollback."""
     holds = runtime.ledger.interventions.all_holds([*request.projects, ALL_PROJECTS])
     return {
         (hold.table, hold.key): hold.reason
@@ -103,7 +104,7 @@ def _hold_as_before(
     request: RollbackRequest,
     refusal: LakehouseError,
 ) -> None:
-    """Nothing is rolled back, so nothing stays held for it; what others held is never let go for a moment."""
+    """Undo the holds of a refused rollback; slices that others held stay held without interruption."""
     decisions = runtime.ledger.interventions
     alone = {table: [key for key in keys if (table, key) not in held_before] for table, keys in held.items()}
     decisions.release(alone, f"the rollback was refused: {refusal.reason}", request.run_id)
@@ -116,7 +117,7 @@ def _hold_as_before(
 def _keep(
     runtime: Runtime, table: Table, request: RollbackRequest, restores: Sequence[SliceRestore], kept: ExitStack
 ) -> None:
-    """What they go back to stays until it is live again, however old it is and whatever maintenance thinks of it."""
+    """Keep the target snapshots until they are live again, whatever their age and whatever maintenance does meanwhile."""
     snapshots = {restore.snapshot_id for restore in restores if restore.snapshot_id is not None}
     kept.enter_context(runtime.lakehouse.branches.keeping(table, snapshots, request.attempt))
 
@@ -128,7 +129,7 @@ def _roll_back(
     held: dict[str, set[Slice]],
     kept: ExitStack,
 ) -> dict[tuple[str, Slice], SliceRestore]:
-    """All tables at once; adds to `held` what it holds, to `kept` what it needs. Returns (table, slice) -> its way back."""
+    """Roll back all tables at once; extends `held` and `kept`. Returns (table, slice) -> its restore."""
     for attempt in range(runtime.settings.publish_attempts):
         looks = [_look(runtime, table, request, held, kept) for table in tables]
         failpoint(Failpoint.AFTER_LOOK)
@@ -147,7 +148,7 @@ def _roll_back(
 
 @dataclass(frozen=True)
 class _Look:
-    """One table, and the way back of its slices, as of a head of main."""
+    """The restores of one table's slices, based on a head of main."""
 
     table: Table
     base_id: int
@@ -165,7 +166,7 @@ def _look(
     restores = restores_of_table(runtime, table, request)
     _keep(runtime, table, request, restores, kept)
     require_whole_exchanges(runtime, table, request, restores)
-    # Those that a load published for the first time meanwhile are not held yet.
+    # Slices that a load published for the first time meanwhile are not held yet.
     held.setdefault(table.key, set()).update(restore.key for restore in restores)
     runtime.ledger.interventions.hold({table.key: held[table.key]}, request.reason, request.run_id)
     return _Look(table, base_id, restores)
@@ -221,7 +222,7 @@ def _changes(request: RollbackRequest, look: _Look, files: Mapping[Slice, SliceF
                 figures=(target.figures if target else None) or {"rows": restore.digest.rows},
                 rejection=None,
             )
-            # An operator decided what it is, so that is what later changes are measured against.
+            # An operator decided on this state, so it is the baseline for later changes.
             held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
         changes.slices.append(held)
     return changes

@@ -1,8 +1,8 @@
-"""Which state slices of refined and aggregates go back to, and when they must not.
+"""The plan of a rollback: the state to which slices of derived tables go back, and when that is not allowed.
 
-Contains: the request, which slices it chooses, the conditions.
+Contains: the request, the choice of slices, the conditions.
 Add here: another condition of a rollback.
-Does not contain: the state of one slice then (slice_restores.py), holding and restoring (rollback.py).
+Does not contain: the earlier state of one slice (slice_restores.py), holding and restoring (rollback.py).
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from resources.iceberg.metadata import slices_condition
 
 @dataclass(frozen=True)
 class RollbackRequest:
-    """Which slices go back, and to when."""
+    """Which slices to roll back, and to which state."""
 
     tables: tuple[str, ...]
-    """Keys of derived tables; none = all of them."""
+    """Keys of derived tables; empty = all of them."""
     projects: tuple[str, ...]
     first: date
     last: date
     to: datetime | int
-    """Aware: the state that was published then; or the number of a publication: the state right after the run that made it.
+    """An aware time: the state published at that time. Or the number of a publication: the state right after its run.
 
     A run's publications belong together: one commit may move events from one day to another, and aggregates follow it.
     """
     reason: str
     run_id: str
     only: Mapping[str, Mapping[Slice, int]] | None = None
-    """Table -> the slices that go back -> the number of a publication: exactly the state right after it, in place of `to`.
+    """Table -> slice to roll back -> number of a publication: exactly the state right after it, instead of `to`.
 
-    None where all of the days go.
+    None to roll back all of the days.
     """
 
     @property
     def attempt(self) -> str:
-        """The run's part of branch names."""
+        """The run's id as part of branch names."""
         return self.run_id.replace("-", "")
 
 
 def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
-    """What a rollback would change, tables in topological order; writes nothing but what settling finds.
+    """The restores of a rollback, tables in topological order; writes nothing but the results of ledger syncs.
 
-    Raises UsageError for tables, days or a publication that cannot be served, LakehouseError where files of then are gone, or
-    where events would be lost or doubled because they moved between a chosen day and one that is not.
+    Raises UsageError for tables, days or a publication that cannot be served. Raises LakehouseError where earlier files
+    are gone, or where events that moved between a chosen and another day would be lost or doubled.
     """
     tables = tables_of(runtime, request)
     if not request.reason.strip():
@@ -86,7 +86,7 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
 
 
 def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest:
-    """Back to the last publication of the run, or of the commit where no run is known, that made the publication named."""
+    """The request with `to` moved to the last publication of the same run, or of the same commit where no run is known."""
     if not isinstance(request.to, int) or request.only is not None:
         return request
     publications = runtime.ledger.publications()
@@ -103,9 +103,9 @@ def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest
 
 
 def tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
-    """The tables that go back, in topological order; raises UsageError for one that cannot.
+    """The tables to roll back, in topological order; raises UsageError for one that cannot be.
 
-    Dimensions belong to all projects, so they go back only where they are named.
+    Dimensions belong to all projects, so they are included only where the request names them.
     """
     is_there = {table.key for table in OPTIONAL_TABLES if runtime.ledger.head(table.key) is not None}
     known = {table.key: table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in is_there}
@@ -122,7 +122,7 @@ def tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
 
 
 def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) -> list[SliceRestore]:
-    """What becomes of the chosen slices of a table, after settling it; raises LakehouseError where that is not known."""
+    """The restores of the chosen slices of a table, after a ledger sync; raises LakehouseError where a state is unknown."""
     sync_ledger(runtime, table, request.run_id)
     chosen = [
         key
@@ -136,7 +136,7 @@ def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) 
 def require_whole_exchanges(
     runtime: Runtime, table: Table, request: RollbackRequest, restores: Sequence[SliceRestore]
 ) -> None:
-    """Events that moved between a chosen day and another one since then would be lost or be there twice."""
+    """Raise LakehouseError if events moved between a chosen and another day since: they would be lost or doubled."""
     window = table.kind.exchange_days(runtime.settings)
     if not window:
         return
@@ -144,11 +144,11 @@ def require_whole_exchanges(
     known = runtime.ledger.slices(table.key, request.projects)
     near = {key for key in neighbourhood(chosen, window) if key in known} - chosen
     own = (request.only or {}).get(table.key)
-    # Days beside are compared with what they were right before the first of the changes that are taken back.
+    # Neighbouring days are compared with their state right before the first change that is taken back.
     then = min(own.values()) if own else request.to
     beside = [restore for restore in restores_of(runtime, table, near, then) if not restore.is_there]
     changing = [restore for restore in restores if not restore.is_there]
-    # A day beside that did not change since then gave and took nothing.
+    # A neighbouring day that has not changed since exchanged no events.
     if not beside or not changing:
         return
     head = runtime.lakehouse.head(table)
@@ -170,7 +170,7 @@ def require_whole_exchanges(
 
 
 def _keys(runtime: Runtime, table: Table, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
-    """`key_days` of slices of a table that stores its keys, each as of a snapshot (None: empty)."""
+    """`key_days` of slices of a table that stores its keys, each at its snapshot (None: empty)."""
     by_snapshot: dict[int, list[Slice]] = {}
     for key, snapshot_id in slices:
         if snapshot_id is not None:

@@ -1,8 +1,8 @@
-"""The state that a slice goes back to: on record, and in a snapshot that is kept.
+"""The earlier state that a slice is restored to: on record, and in a kept snapshot.
 
-Contains: one slice's way back, and where its files of then are.
-Add here: another place where a state of then may be found.
-Does not contain: which slices are chosen, and the conditions of a rollback (rollback_plan.py).
+Contains: the restore of one slice, and where its earlier files are.
+Add here: another place to find an earlier state.
+Does not contain: the choice of slices and the conditions of a rollback (rollback_plan.py).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pipeline_assets.tables.table import Table
 
 @dataclass(frozen=True)
 class SliceRestore:
-    """One slice, what it is and what it is to be."""
+    """One slice with its present and its target state."""
 
     table: str
     key: Slice
     present: SliceRecord
     target: PublicationRecord | None
-    """The change that made it what it is to be; None where nothing was published by then."""
+    """The publication that made the target state; None where nothing was published by then."""
     snapshot_id: int | None = None
-    """A kept snapshot in which it is that; None where it was empty, or is that now."""
+    """A kept snapshot that holds the target state; None where that state is empty, or is the present one."""
 
     @property
     def digest(self) -> Digest:
-        """Of what it is to be."""
+        """The digest of the target state."""
         return self.target.digest_after if self.target is not None else EMPTY
 
     @property
     def is_there(self) -> bool:
-        """Whether it is that already, and is only held."""
+        """Whether the slice already has the target state, so that it is only held."""
         return self.digest == self.present.digest
 
 
@@ -48,9 +48,9 @@ def restores_of(
     to: datetime | int,
     own: Mapping[Slice, int] | None = None,
 ) -> list[SliceRestore]:
-    """What becomes of these slices of a table; `to` and `own`, of single ones, as in RollbackRequest.
+    """The restores of these slices of a table; `to` and `own` (for single slices) as in RollbackRequest.
 
-    Raises LakehouseError where that is not known.
+    Raises LakehouseError where a target state is unknown.
     """
     wanted = set(slices)
     published: dict[Slice, list[PublicationRecord]] = {key: [] for key in wanted}
@@ -78,9 +78,9 @@ def restores_of(
 
 
 def published_by(records: Sequence[PublicationRecord], to: datetime | int, now: datetime) -> int:
-    """How many of a slice's publications, oldest first, were made by then.
+    """How many of a slice's publications (oldest first) existed at that time.
 
-    None was made later than one that followed it, and none later than now, whatever a clock that was ahead wrote.
+    No publication counts as later than one that followed it, or as later than now, even if its clock was ahead.
     """
     if isinstance(to, int):
         return max((place for place, record in enumerate(records, 1) if record.number <= to), default=0)
@@ -100,10 +100,10 @@ def _require_empty_then(
     to: datetime | int,
     ancestry: Mapping[int, datetime],
 ) -> None:
-    """Nothing was published before its first change on record: that has to be known, and not only not be on record."""
+    """Raise LakehouseError unless the slice is known to have been empty; a missing record alone does not prove that."""
     if first is not None and first.digest_before == EMPTY and not first.cause.is_found:
         return
-    # What was found afterwards tells nothing of what stood before it; a kept snapshot of then does.
+    # A change found afterwards does not show the state before it; a kept snapshot from that time does.
     if isinstance(to, datetime):
         then = next((snapshot_id for snapshot_id, at in ancestry.items() if at <= to), None)
     else:
@@ -124,9 +124,9 @@ def _kept_snapshot(
     ancestry: Collection[int],
     kept: Collection[int],
 ) -> int:
-    """A kept snapshot of main in which the slice was as `target` left it: its own, or the one before the next change."""
+    """A kept snapshot with the slice as `target` left it: its own, or the one before the next change."""
     candidates = [target.snapshot_id, later.parent_id if later is not None else None]
-    # In main's history first: what is kept may be another rollback's, and go with it.
+    # Main's history first: other kept snapshots may belong to another rollback and vanish with it.
     for there in (ancestry, kept):
         for snapshot_id in candidates:
             if snapshot_id is not None and snapshot_id in there:
@@ -139,12 +139,12 @@ def _kept_snapshot(
 
 
 def snapshots_of(restores: Iterable[SliceRestore]) -> dict[Slice, int | None]:
-    """Slice to change -> the snapshot whose files it gets, None for none."""
+    """Slice to change -> the snapshot whose files it gets; None for no files."""
     return {restore.key: restore.snapshot_id for restore in restores if not restore.is_there}
 
 
 def _require_rows(runtime: Runtime, table: Table, restores: Sequence[SliceRestore]) -> None:
-    """The files of then hold as many rows as are on record; by metadata."""
+    """Raise LakehouseError unless the earlier files hold the recorded number of rows, by metadata."""
     by_snapshot: dict[int, list[SliceRestore]] = {}
     for restore in restores:
         if restore.snapshot_id is not None:

@@ -1,1 +1,1 @@
-"""What a slice would become, beside what is published."""
+"""What a slice would become, compared with what is published."""

@@ -1,9 +1,9 @@
-"""Build a slice from its present inputs without publishing it, and compare it with what is published.
+"""Build a slice from its current inputs without publishing it, and compare it with the published one.
 
-Contains: how the slice stands, and the comparison.
-Add here: another figure to look at before a change is accepted.
-Does not contain: building what is proposed (load/build/), single keys (samples.py), wording
-(difference.py) and the page (page.py).
+Contains: the state of the slice, and the comparison.
+Add here: another figure to examine before a change is accepted.
+Does not contain: building the proposal (load/build/), single keys (samples.py), wording
+(difference.py), the page (page.py).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def compare(
     samples: int = 20,
     on_published: bool = False,
 ) -> Difference:
-    """The slice as published and as its inputs say now; publishes nothing.
+    """Compare the published slice with a build from its current inputs; publishes nothing.
 
-    An aggregate is proposed from refined.events as raw says now, or `on_published` from it as it is published, as a load does
-    that leaves refined.events alone. Raises UsageError for a table that is not derived, or a slice that is empty on both sides
-    and of which nothing is on record.
+    By default an aggregate is built from refined.events as the current raw rows would make it. With `on_published` it is
+    built from the published refined.events, like a load that leaves refined.events alone. Raises UsageError for a table
+    that is not derived, or a slice that is empty on both sides and not on record.
     """
     known = (*DERIVED, *(table for table in AS_OF_TABLES if runtime.ledger.head(table.key) is not None))
     table = next((table for table in known if table.key == name), None)
@@ -82,13 +82,13 @@ def compare(
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What is on record of the slice."""
+    """The ledger's view of the slice."""
 
     plan: SlicePlan
     verdict: str
-    """In words."""
+    """The verdict with its reason, in words."""
     is_settled: bool
-    """Whether the ledger knows the tables as they are; else a load looks first at what changed behind its back."""
+    """Whether the ledger agrees with the current tables; if not, a load first examines what else changed them."""
 
 
 def _recorded(runtime: Runtime, table: Table, key: Slice, now: datetime, heads: Mapping[str, int]) -> _Recorded:
@@ -156,7 +156,7 @@ def _difference(
 
 
 def measures_of(table: Table) -> Mapping[str, Measure]:
-    """The figures that two states of a slice are compared by: its rows, and the table's measures."""
+    """The measures by which two states of a slice are compared: its rows, and the table's measures."""
     return {"rows": Measure(lambda: F.count(F.lit(1))), **table.measures}
 
 

@@ -1,8 +1,8 @@
-"""A published slice beside the one that its inputs say now: figures, keys by cause, and samples; as text.
+"""The difference between a published slice and a build from its current inputs: figures, keys by cause, samples.
 
 Contains: the values and their wording.
-Add here: another thing told of a difference.
-Does not contain: finding it (compare.py) and the page (page.py).
+Add here: another part of a difference.
+Does not contain: computing it (compare.py), the page (page.py).
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from pipeline_assets.domain.slices import Digest, Slice
 
 @dataclass(frozen=True)
 class Sample:
-    """One key that would come, go or change."""
+    """One key that would be added, removed or changed."""
 
     change: str
     """`added`, `removed` or `changed`."""
     cause: str
     name: str
-    """What names the row, for people."""
+    """The row's identifying columns, for display."""
     values: Mapping[str, tuple[str | None, str | None]]
-    """Column -> published and proposed value, of the columns that differ."""
+    """Column -> (published, proposed) value, for columns that differ."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One slice as it is published and as a load of it would build it now."""
+    """One slice as published, and as a load would build it now."""
 
     table: str
     key: Slice
     standing: str
-    """The verdict on record, with its reason."""
+    """The recorded verdict with its reason."""
     todo: str
-    """What a load would do about it."""
+    """What a load would do with the slice."""
     published: Digest
     proposed: Digest
     measures: Mapping[str, tuple[float, float]]
-    """Measure -> published and proposed."""
+    """Measure -> (published, proposed)."""
     keys: KeyChange
     evaluation: Evaluation
-    """`change_is_explained` of the proposed slice."""
+    """`change_is_explained`, evaluated for the proposed slice."""
     is_bounded: bool
-    """Whether bounds apply at all: not to provisional days and small slices."""
+    """Whether change bounds apply; they do not for provisional days and small slices."""
     samples: tuple[Sample, ...]
 
     @property
@@ -56,14 +56,14 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """What the check on changes says of it."""
+        """The result of `change_is_explained`, in words."""
         if not self.is_bounded:
             return "not bounded: the day was provisional, or the slice is small"
         return "keeps within bounds" if self.evaluation.is_passed else f"refused: {self.evaluation.reason}"
 
 
 def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[str]:
-    """The difference as text, a line each; without values, samples tell only the columns that differ, of no named row."""
+    """The difference as lines of text; without values, a sample lists only its differing columns and does not name its row."""
     found = difference
     yield f"{found.table} {found.key}"
     yield f"  on record: {found.standing}"
@@ -83,7 +83,7 @@ def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[st
     for sample in found.samples:
         yield ""
         if not with_values:
-            # What names the row was delivered as well: its ids, its time, a currency.
+            # The name of a row is delivered data as well: its ids, its time, a currency.
             yield f"  {sample.change} ({sample.cause}): {', '.join(sample.values)}"
             continue
         yield f"  {sample.change} ({sample.cause}): {sample.name}"

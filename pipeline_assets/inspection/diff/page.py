@@ -1,8 +1,8 @@
-"""A difference as a small page that needs nothing but a browser.
+"""A difference as a small self-contained HTML page.
 
 Contains: its HTML.
-Add here: how something of it is drawn.
-Does not contain: what is told (difference.py).
+Add here: the drawing of another part.
+Does not contain: the content (difference.py).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
 code { background: #f3f5f8; padding: 0 .25rem; border-radius: 3px; overflow-wrap: anywhere }
 """
 _POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
-"""Even what is escaped wrongly one day loads and runs nothing."""
+"""A second defence: even wrongly escaped text cannot load or run anything."""
 
 
 def page_of(difference: Difference) -> str:
-    """The whole page, as HTML with its style inside."""
+    """The whole page as HTML, including its style."""
     found = difference
     kind = ("good" if found.evaluation.is_passed else "bad") if found.is_bounded else "quiet"
     verdict = f'<p class="{kind}">{as_html(found.verdict)}</p><p>{as_html(found.evaluation.hint or "")}</p>'
@@ -45,7 +45,7 @@ def page_of(difference: Difference) -> str:
 
 
 def write_page(difference: Difference, folder: Path) -> Path:
-    """The page as a file of its own in the folder, which is made if it is missing: where it is."""
+    """Write the page to a file in the folder, which is created if missing; returns the file's path."""
     folder.mkdir(parents=True, exist_ok=True)
     key = difference.key
     path = folder / f"{difference.table.replace('/', '.')}_{key.event_date}_{key.project_id}.html"

@@ -1,8 +1,8 @@
-"""The differences that a load refused, so that a person sees them where the load is told of.
+"""The differences behind a load's refusals, to show them with the load's report.
 
-Contains: which of a report's slices are shown.
-Add here: another reason to show one.
-Does not contain: comparing (compare.py) and wording (difference.py).
+Contains: the choice of slices from a report.
+Add here: another reason to show a slice.
+Does not contain: comparing (compare.py), wording (difference.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SAMPLES = 9
 
 
 def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: int) -> Iterator[Difference]:
-    """The first `most` slices of a report whose change was refused by this load and not by an earlier one.
+    """The differences of the first `most` slices whose change this load refused, if no earlier load had refused it.
 
-    Each is built once more for it: a refusal is rare, and what was staged is gone by then. One that cannot be compared is said
-    and left out, so that the load goes on to tell of the refusal.
+    Each slice is built again for this: refusals are rare, and the staged data is gone by then. A slice that cannot be
+    compared is logged and skipped, so that the load can still report the refusal.
     """
     refused = [outcome for outcome in report.outcomes if _is_refused_change(outcome)]
     for outcome in refused[:most]:

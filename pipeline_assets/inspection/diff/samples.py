@@ -1,8 +1,8 @@
 """Some of the keys that differ between two states of a slice, with the columns that differ.
 
-Contains: choosing and reading them.
-Add here: what else a person is shown of a single key.
-Does not contain: counting (compare.py) and wording (difference.py).
+Contains: choosing and reading sample keys.
+Add here: another detail of a single key.
+Does not contain: counting (compare.py), wording (difference.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LONGEST_VALUE = 200
 def samples_of(
     table: Table, live: DataFrame, proposed: DataFrame, changes: DataFrame, keys: KeyChange, most: int
 ) -> Iterator[Sample]:
-    """At most a third of `most` for each kind of change, those that a run finds first by their hash.
+    """At most a third of `most` samples (at least one) for each kind of change, chosen by the smallest key hashes.
 
-    `changes` is what `key_changes` found between the two frames, which hold the table's columns.
+    `changes`: the result of `key_changes` for the two frames, which hold the table's columns.
     """
     chosen = {change: _first(changes, change, max(1, most // 3)) for change in (CHANGED, REMOVED, ADDED)}
     pairs = [(row["_key_a"], row["_key_b"]) for rows in chosen.values() for row in rows]

@@ -1,1 +1,1 @@
-"""How everything on record stands: days, figures and what waits for a person, from the ledger alone."""
+"""The health of everything on record: days, figures and open questions, from the ledger alone."""

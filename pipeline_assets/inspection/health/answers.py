@@ -1,4 +1,4 @@
-"""What waits for a person: the red days, gathered where one command answers them all, and open rebuilds.
+"""Questions for the operator: red days, grouped so that one command answers each group, and open rebuilds.
 
 Contains: what a refused, held or waiting day or a rebuild asks for, and the commands that answer it.
 Add here: another answer that the shell can give.
@@ -25,11 +25,11 @@ from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from resources.ledger.summaries import Fault
 
 REASON = "REASON"
-"""Stands in a command for what the person writes there."""
+"""Placeholder in a command for the operator's reason."""
 _ORDER = [table.key for table in ASSET_TABLES]
 _DERIVED = {table.key for table in DERIVED}
 _DIMENSIONS = "dimensions"
-"""As `load --source` names them."""
+"""Their name for `load --source`."""
 _SOURCES = frozenset(source.value for source in Source)
 
 
@@ -37,22 +37,22 @@ class AnswerKind(StrEnum):
     """What a red day asks for."""
 
     ACCEPT_CHANGE = "a closed day would change"
-    """Look at the difference, then correct the delivery or accept the change."""
+    """Look at the difference; then correct the delivery or accept the change."""
     ACCEPT_MISSING = "deliveries are missing"
-    """Have them delivered and load again, fetch them from the vendor, or let them go."""
+    """Have them delivered and load again, fetch them from the vendor, or accept the loss."""
     LOAD_AGAIN = "a delivery or a check failed"
     """Remove the cause and load again."""
     RELEASE = "held by an operator"
     """Release it when the rollback has served its purpose."""
     REBUILD = "a rebuild is open"
-    """Go on with it, look at its report and swap it in, or abandon it."""
+    """Continue it, read its report and swap it in, or abandon it."""
     FOLLOW = "follows by itself"
-    """What it waits for is another red day, or the next load."""
+    """It waits for another red day or the next load."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Red days of the same kind, or days of a rebuild, that one answer settles."""
+    """Red days of the same kind, or the days of a rebuild, that one answer settles."""
 
     kind: AnswerKind
     tables: tuple[str, ...]
@@ -60,24 +60,24 @@ class Question:
     first: date
     last: date
     reason: str
-    """Of its first day; the calendar has each."""
+    """The reason of its first day; the calendar shows all."""
     more_reasons: int
     hint: str
     commands: tuple[str, ...]
 
     @property
     def days(self) -> int:
-        """How many days it is about, without a gap."""
+        """Number of days from first to last; there is no gap between them."""
         return (self.last - self.first).days + 1
 
 
 def table_of(fault: Fault) -> str:
-    """The key of the table whose day is red; a batch stands for its raw table."""
+    """The key of the table whose day is red; the raw table for a batch."""
     return RAW_TABLES[Source(fault.place)].key if fault.place in _SOURCES else fault.place
 
 
 def kind_of(fault: Fault) -> AnswerKind:
-    """What a day that is not good asks for."""
+    """The kind of answer that a red or waiting day needs."""
     if fault.verdict == Verdict.HELD.value:
         return AnswerKind.RELEASE
     if fault.verdict != Verdict.REFUSED.value:
@@ -91,12 +91,12 @@ def kind_of(fault: Fault) -> AnswerKind:
 
 
 def is_early(fault: Fault, early: frozenset[tuple[date, str]]) -> bool:
-    """Whether it only waits for deliveries whose deadline lies ahead."""
+    """Whether the day only waits for deliveries whose deadline is still ahead."""
     return fault.verdict == Verdict.WAITING.value and (fault.day, fault.project_id) in early
 
 
 def early_days(batches: Iterable[Fault]) -> frozenset[tuple[date, str]]:
-    """Day and project of which neither source delivered anything yet, with a deadline ahead, and no recovery is at work."""
+    """(day, project) pairs that wait for their first delivery before the deadline, without a refusal or a running recovery."""
     listed = list(batches)
     refused = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.REFUSED.value}
     waiting = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.WAITING.value}
@@ -111,14 +111,14 @@ def early_days(batches: Iterable[Fault]) -> frozenset[tuple[date, str]]:
 def commands(
     kind: AnswerKind, source: Source, tables: Sequence[str], projects: Sequence[str], first: date, last: date
 ) -> tuple[str, ...]:
-    """The commands that answer such days, in the order in which a person types them."""
+    """The commands that answer such days, in the order in which the operator types them."""
     # A dimension belongs to no project.
     named = [word for project in projects if project != ALL_PROJECTS for word in ("--project", project)]
     span = ["--from", str(first), "--to", str(last), *named]
     is_of_dimensions = all(map(is_dimension, tables))
     load = ["tidemark", "load", "--source", _DIMENSIONS if is_of_dimensions else source.value, *span]
     if kind is AnswerKind.ACCEPT_CHANGE and is_of_dimensions:
-        # It is built from no table that could be compared with.
+        # `diff` cannot compare a dimension, which is built from no other table.
         return (_with_reason([*load, "--accept-changes"]),)
     if kind is AnswerKind.ACCEPT_CHANGE:
         look = ["tidemark", "diff", tables[0], str(first), *named]
@@ -126,7 +126,7 @@ def commands(
     if kind is AnswerKind.ACCEPT_MISSING:
         return shlex.join(load), recover_refused(first, last, projects), _with_reason([*load, "--accept-missing"])
     if kind is AnswerKind.RELEASE:
-        # Without the option it is about all of them.
+        # Without --table, the command releases all derived tables.
         chosen = [word for table in tables for word in ("--table", table)] if set(tables) != _DERIVED else []
         return (_with_reason(["tidemark", "release", *span, *chosen, "--reason"]),)
     return (shlex.join(load),)
@@ -137,14 +137,14 @@ def _with_reason(words: Sequence[str]) -> str:
 
 
 def source_of(fault: Fault) -> Source:
-    """Which exports a load of the day reads; a derived day is loaded with the regular ones."""
+    """The source to load for this day; a derived day is loaded with the regular exports."""
     return Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
 
 
 def questions(faults: Iterable[Fault]) -> list[Question]:
-    """Each fault in exactly one question, those for a person first, the newest days before older ones.
+    """Group faults into questions, each fault in exactly one: questions for the operator first, newest days first.
 
-    One question is about days without a gap, of all projects that ask the same of the same days.
+    One question covers days without a gap, of all projects with the same need on the same days.
     """
     days: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
     for fault in faults:
@@ -164,7 +164,7 @@ def questions(faults: Iterable[Fault]) -> list[Question]:
 
 
 def rebuild_questions(rebuilds: Iterable[RebuildRecord]) -> list[Question]:
-    """One for each rebuild that nobody has answered."""
+    """One question per open rebuild."""
     return [
         Question(
             AnswerKind.REBUILD,
@@ -201,7 +201,7 @@ def _rebuild_commands(one: RebuildRecord) -> tuple[str, ...]:
 
 
 def _of_same_tables(by_day: dict[date, list[Fault]]) -> dict[tuple[str, ...], list[date]]:
-    """Tables -> the days of which exactly these are red."""
+    """Tables -> the days on which exactly these tables are red."""
     found: dict[tuple[str, ...], list[date]] = {}
     for day, listed in by_day.items():
         found.setdefault(tuple(sorted({table_of(fault) for fault in listed}, key=_place)), []).append(day)

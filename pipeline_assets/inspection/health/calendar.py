@@ -1,8 +1,8 @@
-"""Days x tables: how each day of each table stands, all projects together.
+"""The calendar: the state of each day of each table, all projects together.
 
 Contains: the state of a day, and of a week of days.
-Add here: another thing that a day shows.
-Does not contain: what answers a red day (answers.py), drawing (orchestration/health_page/).
+Add here: another property of a day.
+Does not contain: answers to red days (answers.py), drawing (orchestration/health_page/).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from resources.ledger.summaries import Fault, VerdictCount
 
 TABLES: tuple[str, ...] = tuple(table.key for table in ASSET_TABLES)
 OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
-"""Shown where a lake has them; a month of intervals stands on its first day."""
+"""Shown only if the lake has them; a month of intervals is shown on its first day."""
 WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
 _OF_BATCH = {
     BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED,
@@ -28,31 +28,31 @@ _OF_BATCH = {
     BatchVerdict.MOVED.value: Verdict.WAITING,
 }
 _NOT_AWAITED = {RAW_TABLES[Source.BACKFILL].key, *OF_DIMENSIONS}
-"""No project is awaited here: a day without a recovery is no gap, a dimension has no projects, and what is joined with one
-begins with it."""
+"""Tables in which no project is expected: a day may have no recovery, a dimension has no projects, and joined tables begin only
+with their dimension."""
 
 
 @dataclass(frozen=True)
 class DayState:
-    """How one day of one table stands."""
+    """The state of one day of one table."""
 
     table: str
     day: date
     verdict: Verdict
     """The worst among its projects."""
     projects: int
-    """How many are on record."""
+    """Number of projects on record."""
     absent: int
-    """How many more should be, since their first deliveries came before that day."""
+    """Number of further projects expected, because their first deliveries came before that day."""
     faults: tuple[Fault, ...]
     is_early: bool
-    """Whether it waits only for deliveries whose deadline lies ahead."""
+    """Whether it waits only for deliveries whose deadline is still ahead."""
     is_missing: bool = False
-    """Of a dimension: whether nothing was delivered of the day, and the settings let another day stand for it."""
+    """For a dimension: whether the day has no snapshot, and the settings let another day's stand in."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is to be told of it."""
+        """Whether there is nothing to report about the day."""
         return self.verdict.is_good and not self.absent and not self.is_missing
 
 
@@ -65,23 +65,23 @@ class Calendar:
     states: Mapping[tuple[str, date], DayState]
 
     def state(self, table: str, day: date) -> DayState | None:
-        """None where nothing is on record."""
+        """The state of a day; None where nothing is on record."""
         return self.states.get((table, day))
 
     def week(self, table: str, monday: date) -> list[DayState]:
-        """What is on record of the seven days."""
+        """The recorded states of the seven days from `monday`."""
         days = (monday + timedelta(days=shift) for shift in range(7))
         return [state for day in days if (state := self.state(table, day)) is not None]
 
     @property
     def red(self) -> list[DayState]:
-        """Days that are refused or held, by day and in the order of the graph."""
+        """Refused or held days, by day and then in the order of the graph."""
         red = [one for one in self.states.values() if one.verdict in (Verdict.REFUSED, Verdict.HELD)]
         return sorted(red, key=lambda one: (one.day, TABLES.index(one.table) if one.table in TABLES else len(TABLES)))
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The one that a person has to know of first."""
+    """The most urgent of the verdicts; None for none."""
     present = set(verdicts)
     return next((verdict for verdict in WORST_FIRST if verdict in present), None)
 
@@ -94,9 +94,9 @@ def calendar(
     early: frozenset[tuple[date, str]],
     missing: frozenset[tuple[str, date]] = frozenset(),
 ) -> Calendar | None:
-    """The calendar from the first delivery to the last day on record; None where there is none. Red days before it stay in it.
+    """The calendar from the first delivery to the last day on record; None where there is none. Earlier red days stay in it.
 
-    `missing`: tables of dimensions and days of which nothing was delivered, and another day may stand for it.
+    `missing`: (dimension table, day) pairs without a snapshot, where another day's may stand in.
     """
     raw = {table.key for table in RAW_TABLES.values()}
     counts: dict[tuple[str, date], dict[Verdict, int]] = {}
@@ -112,7 +112,7 @@ def calendar(
     states = {}
     for (table, day), verdicts in counts.items():
         place = (table, day)
-        # Late facts reach far back: of days before the first delivery only red ones matter.
+        # Late events reach far back: of the days before the first delivery, only red ones matter.
         if begun is None or day >= begun or place in told:
             state = _state(table, day, verdicts, told.get(place, []), first_days, early)
             states[place] = replace(state, is_missing=place in missing)

@@ -1,8 +1,8 @@
 """Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day or by week.
 
-Contains: sums and percentiles of what the ledger gives.
-Add here: another figure that is drawn over time.
-Does not contain: queries (resources/ledger/summaries.py), lateness (lateness.py), drawing
+Contains: sums and percentiles of the ledger's numbers.
+Add here: another figure to draw over time.
+Does not contain: queries (resources/ledger/summaries.py), lateness (domain/lateness.py), drawing
 (orchestration/health_page/).
 """
 
@@ -27,7 +27,7 @@ MOST_DAYS_OF_RUNS = 62
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of them does not exceed (nearest rank); nan of none."""
+    """The nearest-rank percentile: the smallest value that at least this share of the values does not exceed; nan of none."""
     if not values:
         return math.nan
     ordered = sorted(values)
@@ -36,80 +36,80 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Span:
-    """The days of the charts, and how many of them one point stands for."""
+    """The range of days in the charts, and how many days one point covers."""
 
     first: date
     last: date
 
     @property
     def step(self) -> int:
-        """Days of a point: 1 or 7."""
+        """Days per point: 1 or 7."""
         return 1 if (self.last - self.first).days < MOST_DAYS else 7
 
     @property
     def is_by_month(self) -> bool:
-        """Whether percentiles of runs are told by month: a week has too few of them."""
+        """Whether percentiles of runs are shown by month: a week has too few runs."""
         return (self.last - self.first).days > MOST_DAYS_OF_RUNS
 
     def point(self, day: date) -> date:
-        """The first day of the point that a day belongs to; weeks begin on Monday."""
+        """The first day of the point that contains a day; weeks begin on Monday."""
         return day if self.step == 1 else day - timedelta(days=day.weekday())
 
     @property
     def points(self) -> list[date]:
-        """Every point, also those without anything on record."""
+        """Every point, including those without records."""
         start = self.point(self.first)
         return [start + timedelta(days=shift) for shift in range(0, (self.last - start).days + 1, self.step)]
 
 
 @dataclass(frozen=True)
 class Volume:
-    """What refined.events took and gave on the days of one point, all projects together."""
+    """Rows into and out of refined.events on the days of one point, all projects together."""
 
     days: int
-    """Days of the point that have rows."""
+    """Number of days with rows."""
     rows: int
     raw_rows: int
     removed: int
     late_rows: int
     lags: Sequence[float]
-    """Seconds, one for each slice with rows, ascending; numbers without objects, since years of slices have as many."""
+    """Seconds per slice with rows, ascending; in a compact array, because a long history has very many slices."""
 
     @property
     def rows_a_day(self) -> float:
-        """Mean over the days that have rows."""
+        """Mean rows per day with rows; nan where there is none."""
         return self.rows / self.days if self.days else math.nan
 
     @property
     def removed_per_1000(self) -> float:
-        """Duplicates among a thousand raw rows."""
+        """Duplicates per thousand raw rows."""
         return 1000 * self.removed / self.raw_rows if self.raw_rows else math.nan
 
     @property
     def late_per_1000(self) -> float:
-        """Rows that were uploaded on a later day than their own, among a thousand."""
+        """Rows per thousand that were uploaded on a later day than their event day."""
         return 1000 * self.late_rows / self.rows if self.rows else math.nan
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """What all slices of refined.events took and gave, seen from several sides."""
+    """Rows into and out of all slices of refined.events, grouped in several ways."""
 
     by_point: Mapping[date, Volume]
-    """Of the days of a span."""
+    """First day of a point -> the volume of its days."""
     recent: Volume
     of_project: Mapping[str, Volume]
-    """Of all days."""
+    """Project -> the volume of all its days."""
     newest_day: Mapping[str, date]
     """Project -> its newest event day with rows, up to today."""
     newest_lag: Mapping[str, float]
-    """Project -> seconds, of that day."""
+    """Project -> lag of that day in seconds."""
 
 
 def volumes(
     slices: Iterable[SliceFigures], span: Span, recent_from: date, projects: Iterable[str], today: date
 ) -> Volumes:
-    """The sums of slices, each of which is looked at once and not kept."""
+    """The sums over slices; consumes the slices one by one without keeping them."""
     by_point: dict[date, _Sum] = {}
     recent, of_project = _Sum(), {name: _Sum() for name in projects}
     newest_day: dict[str, date] = {}
@@ -132,7 +132,7 @@ def volumes(
 
 
 class _Sum:
-    """Slices as they are added up."""
+    """A running sum of slices."""
 
     def __init__(self) -> None:
         self._days: set[date] = set()
@@ -155,20 +155,20 @@ class _Sum:
 
 @dataclass(frozen=True)
 class RefusedByReason:
-    """What was refused for one reason."""
+    """The refused objects and lines for one reason."""
 
     reason: str | None
-    """None: of single lines that an older version recorded; raw.quarantine holds theirs."""
+    """None for single lines that an older version recorded without a reason; raw.quarantine holds it."""
     objects: int
-    """Refused whole, or with such lines."""
+    """Number of objects refused whole, or containing such lines."""
     lines: int
     last: date
     is_whole: bool
-    """Whether whole objects are refused, and not single lines."""
+    """Whether whole objects are refused, instead of single lines."""
 
 
 def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:
-    """Whole objects by reason, then single lines by theirs; the most frequent first."""
+    """Whole objects by reason, then single lines by reason; most frequent first."""
     by_reason: dict[tuple[bool, str | None], list[RefusedLines]] = {}
     for one in found:
         is_whole = one.error is not None
@@ -187,7 +187,7 @@ def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:
 
 
 def summed(values: Iterable[tuple[date, float]], span: Span) -> dict[date, float]:
-    """Point -> the sum of what lies in it."""
+    """First day of a point -> the sum of the values on its days."""
     total: Counter[date] = Counter()
     for day, value in values:
         if span.first <= day <= span.last:
@@ -196,28 +196,28 @@ def summed(values: Iterable[tuple[date, float]], span: Span) -> dict[date, float
 
 
 LOAD_KINDS = {Source.REGULAR.value: "regular", Source.BACKFILL.value: "backfill", "": "derived tables only"}
-"""Source that a load reads -> what such a load is called."""
+"""Source that a load reads -> display name of such a load."""
 _GOOD = frozenset(verdict.value for verdict in Verdict if verdict.is_good)
 
 
 @dataclass(frozen=True)
 class RunTime:
-    """How long one load took, and whether it left anything open."""
+    """The duration of one load, and whether it left anything open."""
 
     kind: str
     ended_at: datetime
     seconds: float
     is_good: bool
-    """Whether no slice of it was refused, waits or is held."""
+    """Whether none of its slices is refused, waiting or held."""
 
     @property
     def day(self) -> date:
-        """On which it ended."""
+        """The day on which it ended."""
         return self.ended_at.date()
 
 
 def run_times(runs: Iterable[FinishedRun]) -> list[RunTime]:
-    """One for each load that went through all its tables, by its end."""
+    """One entry per load that finished all its tables, in the order of the runs."""
     sources = {table.key: source.value for source, table in RAW_TABLES.items()}
     found = []
     for run in runs:
@@ -230,7 +230,7 @@ def run_times(runs: Iterable[FinishedRun]) -> list[RunTime]:
 
 
 def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[date, tuple[float, float]]:
-    """Point -> p50 and p95 in seconds of the loads of that kind that ended in it: a day, or the first day of a month."""
+    """First day of a point -> (p50, p95) in seconds of the loads of a kind that ended in it; a point is a day or a month."""
     by_point: dict[date, list[float]] = {}
     for one in times:
         if one.kind == kind:
@@ -240,5 +240,5 @@ def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[d
 
 
 def days_of_revisions(revisions: Iterable[Revision]) -> list[tuple[date, float]]:
-    """On which days published numbers changed, once for each change."""
+    """(day, 1.0) per change of published numbers."""
     return [(date.fromisoformat(one.published_at[:10]), 1.0) for one in revisions if one.published_at]

@@ -1,8 +1,8 @@
-"""Everything that the page of health shows, read from the ledger at once.
+"""The content of the health page, read from the ledger at once.
 
 Contains: the report, and reading it.
 Add here: another part of the page.
-Does not contain: how parts are computed (calendar.py, answers.py, figures.py, lateness.py), drawing
+Does not contain: computing the parts (calendar.py, answers.py, figures.py, domain/lateness.py), drawing
 (orchestration/health_page/).
 """
 
@@ -49,85 +49,85 @@ from resources.ledger.summaries import CheckFigure, Fault
 from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60
-"""Shown one by one; all are counted."""
+"""The most revisions shown individually; all are counted."""
 RECENT_DAYS = 28
-"""What the page calls recent."""
+"""Number of days that the page calls recent."""
 MISMATCH, DUPLICATES = "mismatch_count", "duplicate_keys_per_1000"
 
 
 @dataclass(frozen=True)
 class HealthReport:
-    """How everything stands at one moment."""
+    """The health of the pipeline at one moment."""
 
     made_at: datetime
     projects: tuple[str, ...]
     calendar: Calendar | None
     """None where nothing is on record."""
     span: Span
-    """Days of the charts."""
+    """Range of days in the charts."""
     questions: tuple[Question, ...]
     early: frozenset[tuple[date, str]]
-    """Days and projects that wait for deliveries whose deadline lies ahead."""
+    """(day, project) pairs that wait for deliveries whose deadline is still ahead."""
     strays: tuple[str, ...]
-    """Objects in landing that no load will ask for."""
+    """Objects in landing that no load will read."""
     troubles: tuple[ReceiverTrouble, ...]
-    """Receivers that are not told of notices, and notices that go unsigned."""
+    """Receivers that miss notices, and unsigned notices."""
     golden_faults: tuple[GoldenFault, ...]
-    """What was no golden total when it was read last."""
+    """Faulty golden totals from the latest reading."""
     volumes: Mapping[date, Volume]
     recent: Volume
-    """Of the newest 28 days."""
+    """The volume of the latest 28 days."""
     of_project: Mapping[str, Volume]
-    """Project -> all of its days."""
+    """Project -> the volume of all its days."""
     newest_day: Mapping[str, date]
     """Project -> its newest event day with published rows."""
     newest_lag: Mapping[str, float]
     """Project -> seconds from the newest event of that day to its newest upload."""
     mismatches: Sequence[CheckFigure]
-    """How many rows, measures or golden totals do not agree, where any do not."""
+    """Number of rows, measures or golden totals that do not agree; only days that have some."""
     duplicate_keys: Sequence[CheckFigure]
-    """The same of keys per thousand that occur twice in what is published or refused."""
+    """Keys per thousand that occur twice in published or refused content."""
     lateness: Mapping[str, Lateness]
-    """Project -> lateness of its regular deliveries; under `""` all together."""
+    """Project -> lateness of its regular deliveries in days; `""` -> all projects together."""
     late_times: Mapping[str, LatenessSketch]
-    """Project -> the same in seconds, of what was measured; under `""` all together."""
+    """Project -> the same in seconds, as far as measured; `""` -> all projects together."""
     too_narrow: tuple[str, ...]
-    """Of which projects the window that is set misses more than is tolerated, and how much."""
+    """A text per project whose configured window misses more than is tolerated."""
     arrivals_since: date
     window_days: int
-    """The reprocessing window as it is set."""
+    """The configured reprocessing window."""
     run_times: Sequence[RunTime]
     refused_lines: Sequence[RefusedLines]
     refused_by_reason: Sequence[RefusedByReason]
     revisions: Sequence[Revision]
     """Changes of final days, newest first; only the first 60 have measures."""
     promise: Promise
-    """What a reader may rely on while a load publishes."""
+    """The guarantee to readers while a load publishes."""
 
     @property
     def for_a_person(self) -> list[Question]:
-        """What nothing but a decision or a delivery settles."""
+        """The questions that only a decision or a delivery settles."""
         return [one for one in self.questions if one.kind is not AnswerKind.FOLLOW]
 
     @property
     def waiting(self) -> int:
-        """How many things wait for a person."""
+        """Number of things that wait for the operator."""
         return len(self.for_a_person) + len(self.troubles) + len(self.golden_faults)
 
     @property
     def following(self) -> list[Question]:
-        """What settles itself as soon as something else does."""
+        """The questions that settle themselves once another one is settled."""
         return [one for one in self.questions if one.kind is AnswerKind.FOLLOW]
 
     @property
     def recent_revisions(self) -> int:
-        """How many final numbers changed within 28 days of this report."""
+        """Number of changes to final days within 28 days before this report."""
         since = (self.made_at - timedelta(days=RECENT_DAYS)).isoformat()
         return sum(one.published_at >= since for one in self.revisions)
 
 
 def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthReport:
-    """The report of the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
+    """The report on the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
     projects, summaries, arrivals = settings.require_projects(), ledger.summaries, ledger.arrival_summaries
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
@@ -185,7 +185,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
 
 
 def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
-    """Table and days of which no snapshot was delivered, since the first one, and the settings let another one stand."""
+    """(table, day) pairs after the first snapshot without one of their own, where the settings let another stand in."""
     found = set()
     for table in (one.snapshot for one in DIMENSIONS):
         records = ledger.slices(table.key, [ALL_PROJECTS])
@@ -215,7 +215,7 @@ def _mismatches(batches: Sequence[Fault]) -> list[CheckFigure]:
 
 
 def _golden(ledger: Ledger, settings: Settings, projects: Sequence[str]) -> list[CheckFigure]:
-    """How many golden totals of a table's day do not agree; more of them may arrive at any time, and be read by no load."""
+    """Number of golden totals per table and day that do not agree, compared now: new totals may arrive without a load."""
     found: Counter[tuple[str, date, str]] = Counter()
     for one in compare_recorded(ledger, settings, projects):
         if not one.is_good:

@@ -1,1 +1,1 @@
-"""Published keys beside another table's, or those of a list."""
+"""Comparison of published keys with another table's, or with a list."""

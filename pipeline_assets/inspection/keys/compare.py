@@ -1,9 +1,9 @@
-"""Published events beside a list of keys, or beside another table of events, key by key.
+"""Compare published events with a list of keys or with another table of events, key by key.
 
 Contains: reading both sides, counts by day, samples.
-Add here: another side that keys may come from.
-Does not contain: the comparison of frames (transforms/key_presence.py), reading a list
-(formats/key_list.py), how it looks (cli/render_keys.py).
+Add here: another source of keys.
+Does not contain: comparing data frames (transforms/key_presence.py), reading a list
+(formats/key_list.py), drawing (cli/render_keys.py).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pipeline_assets.transforms.key_presence import (
 
 EVENT_TABLES: dict[str, Table] = {table.key: table for table in (REFINED_EVENTS, *RAW_TABLES.values())}
 ALIASES = {source.value: RAW_TABLES[source].key for source in Source}
-"""`--against backfill` is against its raw table."""
+"""Source -> its raw table, so that `--against backfill` works."""
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Which keys are compared."""
+    """The projects and event days to compare."""
 
     projects: tuple[str, ...]
     first: date
@@ -50,35 +50,35 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class KeyComparison:
-    """What became of the keys of two sides."""
+    """The result of comparing the keys of two sides."""
 
     here: str
     there: str
     range: KeyRange
     counts: dict[tuple[str, date | None, str], int] = field(default_factory=dict)
-    """Project, day (None where a list tells none) and state -> keys."""
+    """(project, day, state) -> number of keys; the day is None for a list without days."""
     samples: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """State -> some of its keys, each with its day."""
+    """State -> some keys in it, each with its day."""
     nameless: int = 0
-    """Rows here that no id of the list could name; they were not compared."""
+    """Rows of the table without the ids that the list uses; they were not compared."""
     outside: int = 0
-    """Lines of the list that are of other days or projects."""
+    """Lines of the list for other days or projects."""
     faults: tuple[str, ...] = ()
     faulty_lines: int = 0
 
     def total(self, state: str) -> int:
-        """Keys in a state."""
+        """Number of keys in a state."""
         return sum(count for (_, _, of), count in self.counts.items() if of == state)
 
     @property
     def is_equal(self) -> bool:
-        """Whether both sides hold the same keys, every line of a list could be read, and there was anything to compare."""
+        """Whether both sides hold the same keys, at least one, and every line of a list was readable."""
         differing = sum(self.total(state) for state in STATES if state != SAME)
         return bool(self.total(SAME)) and not differing and not self.faulty_lines
 
     @property
     def lacking(self) -> dict[Slice, bool]:
-        """Slice of which keys differ -> whether any of them lacks here; a key without a day may lack on any of the range."""
+        """Slice with differing keys -> whether the table lacks any; a key without a day counts for every day of the range."""
         found: dict[Slice, bool] = {}
         span = (self.range.last - self.range.first).days
         for project, day, state in self.counts:
@@ -92,7 +92,7 @@ class KeyComparison:
 
 
 def event_table(name: str) -> Table:
-    """A table of events by its key, or a source's raw table by the source; raises UsageError."""
+    """The event table with this key, or the raw table of this source; raises UsageError for any other name."""
     table = EVENT_TABLES.get(ALIASES.get(name, name))
     if table is None:
         known = ", ".join((*EVENT_TABLES, *ALIASES))
@@ -103,7 +103,7 @@ def event_table(name: str) -> Table:
 def compare_with_list(
     runtime: Runtime, table: Table, asked: KeyRange, name: str, listed: KeyList, samples: int
 ) -> KeyComparison:
-    """The table's events beside a list's keys; raises UsageError for a list that does not say whose its keys are."""
+    """Compare the table's events with a list of keys; raises UsageError if the list does not tell the project of its keys."""
     if not listed.has_projects and len(asked.projects) > 1:
         hint = f"Name one project (--project {asked.projects[0]}), or add the column project"
         raise UsageError(name, "does not say of which project its keys are", hint)
@@ -126,15 +126,16 @@ def compare_with_list(
 
 
 def are_rows_counted(table: Table, listed: KeyList) -> bool:
-    """Whether a key has to have as many rows as lines: without senders one id may name several events, a row each.
+    """Whether a key needs as many rows in the table as lines in the list.
 
-    Raw holds an event as often as it was sent, so that its rows are not events.
+    Without senders one id may name several events, with one row each. Raw tables hold an event as often as it was sent,
+    so their rows are not counted.
     """
     return table.kind.has_row_per_event and not listed.has_senders
 
 
 def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange, samples: int) -> KeyComparison:
-    """The events of two tables, by what makes rows one event; different are those of which no row there says the same."""
+    """Compare the events of two tables by event key; keys differ where no row on the other side has the same content."""
     if table.key == other.key:
         raise UsageError(other.key, "would be compared with itself", f"There are {', '.join(EVENT_TABLES)}")
     sides = [by_event_key(_events(runtime, one, asked)) for one in (table, other)]
@@ -143,7 +144,7 @@ def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange
 
 
 def _events(runtime: Runtime, table: Table, asked: KeyRange) -> DataFrame:
-    """Of the range and of the days around it, to which the winner of an event may have moved."""
+    """Events of the range and of the days around it, as the winner of an event may lie on a neighbouring day."""
     window = timedelta(days=runtime.settings.dedupe_window_days)
     return runtime.lakehouse.read(table, runtime.lakehouse.head(table)).where(
         F.col("project_id").isin(*asked.projects)
@@ -152,7 +153,7 @@ def _events(runtime: Runtime, table: Table, asked: KeyRange) -> DataFrame:
 
 
 def _list_frame(runtime: Runtime, listed: KeyList, asked: KeyRange) -> DataFrame:
-    """project_id, event_date (null where the list tells none), and the ids that it has."""
+    """The list as project_id, event_date (null for a list without days) and its id columns."""
     columns = {
         name: pa.array([row[number] for row in listed.rows], pa.string()) for number, name in enumerate(listed.columns)
     }

@@ -1,9 +1,9 @@
-"""The values of the figures for Prometheus, from the report that the page of health shows.
+"""The metric values for Prometheus, computed from the report of the health page.
 
 Contains: the samples of every family.
 Add here: the value of another family (families.py).
 Does not contain: reading the ledger (inspection/health/report.py, resources/ledger/activity.py),
-writing (textfile.py), looking at Dagster (orchestration/run_queue.py).
+writing (textfile.py), asking Dagster (orchestration/run_queue.py).
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from resources.ledger.store import Ledger
 _PACKAGE = "tidemark-pipeline"
 _OTHER = "other"
 _REASONS = (*(reason.value for reason in QuarantineReason), _OTHER)
-"""What stands on record beside these counts as other, so that no text of others becomes a label."""
+"""Any other recorded reason counts as `other`, so that no outside text becomes a label."""
 
 
 @dataclass(frozen=True)
 class RunQueue:
-    """What Dagster holds of runs."""
+    """Dagster's numbers of runs."""
 
     queued: int
-    """Asked for, and not begun."""
+    """Requested but not begun."""
     working: int
-    """Begun, and not ended."""
+    """Begun but not ended."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One value."""
+    """One value of a family."""
 
     family: Family
     labels: tuple[str, ...]
-    """In the order of the family's."""
+    """Label values, in the order of the family's labels."""
     value: float
 
 
 @dataclass(frozen=True)
 class Activities:
-    """What loads did of late, beside the report."""
+    """The recent work of loads that the report does not cover."""
 
     reported: Mapping[tuple[str, str], int]
-    """Table and verdict -> slices."""
+    """(table, verdict) -> number of slices."""
     seconds: Mapping[str, float]
-    """Table -> of the run that published it last."""
+    """Table -> seconds that the run which published it last spent on it."""
     processes: Processes
 
 
 def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQueue | None) -> list[Sample]:
-    """Every sample; `queue` is None where Dagster could not be asked. Raises LedgerError, SettingsError."""
+    """All samples; `queue` is None where Dagster could not be reached. Raises LedgerError, SettingsError."""
     report = read_health(ledger, settings, now)
     activity = ledger.activity
     did = Activities(activity.reported(), activity.seconds(), activity.processes())
@@ -72,12 +72,12 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQu
 
 
 def samples_of_nothing(now: datetime) -> list[Sample]:
-    """Where the ledger could not be read: that, and nothing that might be taken for today's."""
+    """The samples for an unreadable ledger: only that fact, and no outdated values."""
     return _of_the_look(0, now)
 
 
 def samples_of(report: HealthReport, did: Activities, queue: RunQueue | None) -> list[Sample]:
-    """The samples of one report. A count that may be zero is there with zero, so that a rule sees it end."""
+    """The samples of one report. Zero counts are included, so that an alert rule sees a problem end."""
     made = [*_of_days(report.calendar, report.projects), *_of_questions(report), *_of_projects(report)]
     made += [*_of_lines(report), *_of_runs(report), *_of_activity(did)]
     doubled = Counter(one.table for one in report.duplicate_keys if one.value)

@@ -1,8 +1,8 @@
-"""Which figures Prometheus is told, by name: what each means and which labels it has.
+"""The metric families for Prometheus: names, meanings and labels.
 
 Contains: the families.
-Add here: another figure, with its value in compute.py; dashboards and rules may use it then.
-Does not contain: values (compute.py), how they are written (textfile.py).
+Add here: another metric, with its value in compute.py; dashboards and rules may then use it.
+Does not contain: values (compute.py), writing them (textfile.py).
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """How Prometheus takes a figure."""
+    """How Prometheus interprets a metric."""
 
     GAUGE = "gauge"
     """It goes up and down."""
     COUNTER = "counter"
-    """It goes up, and begins anew only with the ledger."""
+    """It only goes up, and restarts only with a new ledger."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One figure, for each combination of its labels. No label names a day: the number of series stays what it is."""
+    """One metric, with a series per combination of labels. No label names a day, so the number of series does not grow."""
 
     name: str
-    """As dashboards and rules write it; of a counter with `_total`."""
+    """The name in dashboards and rules; a counter's includes `_total`."""
     help: str
     labels: tuple[str, ...] = ()
     kind: Kind = Kind.GAUGE
@@ -84,4 +84,4 @@ FAMILIES: tuple[Family, ...] = (
     LATE_ROWS, REFUSED_OBJECTS, REFUSED_LINES, MISMATCHES, DUPLICATES, REVISIONS, NARROW, UNTOLD, RUNS, VERDICTS,
     LAST_RUN, LAST_RUN_SECONDS, TABLE_SECONDS, OPEN_RUNS, DIED_RUNS, DAGSTER_UP, QUEUE,
 )  # fmt: skip
-"""In the order of the file."""
+"""The families in the order of the file."""

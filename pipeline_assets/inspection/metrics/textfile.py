@@ -1,7 +1,7 @@
-"""Figures as the text that Prometheus reads, and the file of it for node_exporter's textfile collector.
+"""Metrics in the Prometheus text format, and as a file for node_exporter's textfile collector.
 
-Contains: the text, and a file that is whole or not there.
-Add here: another form in which a collector takes figures.
+Contains: the text, and an atomic write of the file.
+Add here: another form that a collector reads.
 Does not contain: values (compute.py), names (families.py).
 """
 
@@ -21,7 +21,7 @@ from pipeline_assets.inspection.metrics.compute import Sample
 from pipeline_assets.inspection.metrics.families import FAMILIES, UP, Family, Kind
 
 _BEGINNING = f"# HELP {UP.name} ".encode()
-"""What every file of ours begins with: anything else at its place is not overwritten."""
+"""Every metrics file of Tidemark begins with this; any other file at the path is not overwritten."""
 
 
 class _Collector(Collector):
@@ -31,7 +31,7 @@ class _Collector(Collector):
             self._of_family.setdefault(sample.family, []).append(sample)
 
     def collect(self) -> Iterator[Metric]:
-        """Every family that has samples, in the order of all."""
+        """Yield every family that has samples, in the order of FAMILIES."""
         for family in FAMILIES:
             samples = self._of_family.get(family)
             if samples is None:
@@ -44,14 +44,14 @@ class _Collector(Collector):
 
 
 def text_of(samples: Iterable[Sample]) -> str:
-    """The exposition format of Prometheus."""
+    """The samples in the exposition format of Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(samples))
     return generate_latest(registry).decode("utf-8")
 
 
 def write_textfile(text: str, path: Path) -> Path:
-    """The text as a file, whole or not at all. Returns the absolute path; raises UsageError."""
+    """Write the text to a file, atomically. Returns the absolute path; raises UsageError where it cannot be written."""
     target = path.expanduser().absolute()
     try:
         if target.exists() and not _is_ours(target):
@@ -64,7 +64,7 @@ def write_textfile(text: str, path: Path) -> Path:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
-            # The collector reads it as another user.
+            # The collector runs as another user.
             Path(draft).chmod(0o644)
             Path(draft).replace(target)
         except BaseException:

@@ -1,8 +1,8 @@
-"""Why a replay is not equal: the causes, the first one first.
+"""Why a replay is not equal: the causes, the most important first.
 
-Contains: the rule over what was found.
+Contains: the rule that derives causes from the findings.
 Add here: another cause.
-Does not contain: finding it (inputs.py, recompute.py).
+Does not contain: the findings (inputs.py, recompute.py).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _DEFECT = "Report it with this output, and raise the table's version where its b
 
 @dataclass(frozen=True)
 class PublishedToday:
-    """What the table holds of a slice whose last publication is replayed."""
+    """The table's current content of a slice whose last publication is replayed."""
 
     rows: Digest | str
-    """Or why they cannot be read."""
+    """The digest of its rows, or why they cannot be read."""
     is_settled: bool
-    """Whether the ledger knows the table's files as they are."""
+    """Whether the ledger agrees with the table's current snapshot."""
 
 
 def gone(inputs: Sequence[InputSlice]) -> list[Obstacle]:
-    """Inputs that nothing can be computed from."""
+    """The inputs that can no longer be read, as obstacles."""
     return [
         Obstacle(f"{one.day.table} {one.day.day}: {one.reason}", _FILES if one.is_lost else _GONE)
         for one in inputs
@@ -45,9 +45,9 @@ def gone(inputs: Sequence[InputSlice]) -> list[Obstacle]:
 def as_published_causes(
     origin: Origin, inputs: Sequence[InputSlice], recorded: Digest, replayed: Digest, published: PublishedToday | None
 ) -> list[Obstacle]:
-    """Why a publication that was computed from its own inputs is not what is on record; none where it is.
+    """Why a publication recomputed from its own inputs differs from the record; empty where it does not.
 
-    `published`: None where the publication is not the last one of its slice.
+    `published`: None where the publication is not the slice's last one.
     """
     return [*_of_inputs(inputs), *_of_build(origin, inputs, recorded, replayed), *of_published(recorded, published)]
 
@@ -73,7 +73,7 @@ def _of_build(origin: Origin, inputs: Sequence[InputSlice], recorded: Digest, re
 
 
 def of_published(recorded: Digest, published: PublishedToday | None) -> Iterator[Obstacle]:
-    """What is wrong with the published rows themselves."""
+    """The problem of the published rows themselves, if there is one."""
     if published is None or published.rows == recorded:
         return
     if isinstance(published.rows, str):

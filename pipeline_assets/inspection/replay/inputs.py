@@ -1,8 +1,8 @@
-"""The inputs of a publication as they can be read today: found, measured, and read.
+"""The inputs of a publication as they can be read now: found, measured and read.
 
-Contains: looking for each input in the kept snapshots, and the rows of those that were found.
-Add here: another way to read an input of then.
-Does not contain: which snapshots are worth a look (places.py), computing from inputs (recompute.py).
+Contains: searching the kept snapshots for each input, and reading the inputs found.
+Add here: another way to read an earlier input.
+Does not contain: the candidate snapshots (places.py), computing from inputs (recompute.py).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition
 
 Inputs = Callable[[str], DataFrame]
-"""Key of an upstream table -> its rows of the days that a slice is built from."""
+"""Upstream table -> its rows for the days that a slice is built from."""
 Placed = Mapping[InputDay, int | None]
-"""Day of an upstream table -> the snapshot that its rows are read from; None for a day that held none."""
+"""Upstream day -> the snapshot to read its rows from; None for an empty day."""
 _OUT_OF_MEMORY = "OutOfMemoryError"
 
 
 def input_days(table: Table, key: Slice, settings: Settings) -> list[InputDay]:
-    """The days of upstream tables that a slice is built from, wherever that is certain without looking at records."""
+    """The upstream days that a slice is built from, as far as the kind of table decides them without records."""
     return [
         InputDay(name, one.event_date)
         for name in table.upstream
@@ -52,7 +52,7 @@ def input_days(table: Table, key: Slice, settings: Settings) -> list[InputDay]:
 
 
 def items_of_today(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> Items:
-    """The snapshot that a load with these settings would join with the day's events now."""
+    """The items that a load with these settings would join with the day's events now."""
     if table.dimension is None:
         return Items()
     now = datetime.now(UTC)
@@ -61,12 +61,12 @@ def items_of_today(runtime: Runtime, table: Table, key: Slice, settings: Setting
 
 
 def slice_of(day: InputDay, key: Slice) -> Slice:
-    """The slice that a day of an upstream table is, of one that is built from it."""
+    """The slice of an upstream day, for a slice built from it."""
     return Slice(day.day, ALL_PROJECTS if is_dimension(day.table) else key.project_id)
 
 
 def kept_of(runtime: Runtime, table: Table, slices: Collection[Slice]) -> Kept:
-    """What is kept of these slices of a table."""
+    """The remaining snapshots and records of these slices of a table."""
     days, projects = {key.event_date for key in slices}, sorted({key.project_id for key in slices})
     published: dict[Slice, list[PublicationRecord]] = {}
     for record in runtime.ledger.publications_of(table.key, projects, days):
@@ -81,7 +81,7 @@ def kept_of(runtime: Runtime, table: Table, slices: Collection[Slice]) -> Kept:
 
 
 def find_inputs(runtime: Runtime, table: Table, key: Slice, origin: Origin) -> list[InputSlice]:
-    """Each input of a publication, where its rows of then are today, proven by their digest."""
+    """Each input of a publication, with the snapshot that still holds its rows, verified by digest."""
     days = {*input_days(table, key, origin.settings), *origin.state.upstream}
     found = []
     for name in table.upstream:
@@ -98,9 +98,9 @@ def find_inputs(runtime: Runtime, table: Table, key: Slice, origin: Origin) -> l
 def find_slice(
     runtime: Runtime, table: Table, key: Slice, kept: Kept, digest: Digest, pin: int | None, day: InputDay
 ) -> InputSlice:
-    """A slice with these rows in a kept snapshot; where none has them, what the first one that can be read holds instead."""
+    """The slice with this digest in a kept snapshot; where none has it, the content of the first readable candidate."""
     if digest == EMPTY:
-        # Nothing is read of it, so nothing can have changed.
+        # An empty day is not read, so no file of it can have changed.
         return InputSlice(day, digest, pin, None, EMPTY)
     others: list[InputSlice] = []
     reasons: list[str] = []
@@ -129,7 +129,7 @@ def _gone(pin: int | None) -> str:
 
 
 def measured_slice(runtime: Runtime, table: Table, key: Slice, snapshot_id: int) -> Digest | str:
-    """The digest of a slice by its columns, not by the hashes that are stored; or why its files cannot be read."""
+    """The digest of a slice, computed from its columns instead of stored hashes; or why its files cannot be read."""
     try:
         with lakehouse_failures(table.key):
             rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, [key]))
@@ -143,12 +143,12 @@ def measured_slice(runtime: Runtime, table: Table, key: Slice, snapshot_id: int)
 
 
 def placed(found: Iterable[InputSlice]) -> Placed:
-    """Where inputs are read from."""
+    """Input day -> the snapshot to read it from."""
     return {one.day: one.read_from for one in found}
 
 
 def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs:
-    """What `Builder.rows_from` is given: an upstream table's rows of these days, each day from its snapshot."""
+    """The input function for `Builder.rows_from`: the rows of an upstream table, each day from its snapshot."""
 
     def inputs(name: str) -> DataFrame:
         upstream = table_by_key(name)
@@ -170,7 +170,7 @@ def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs
 
 
 def _declared(rows: DataFrame, table: Table) -> DataFrame:
-    """The declared columns; one that the table came to have after the snapshot is null."""
+    """The declared columns; a column added after the snapshot is null."""
     there = set(rows.columns)
     return rows.select(
         *[
@@ -182,7 +182,7 @@ def _declared(rows: DataFrame, table: Table) -> DataFrame:
 
 @dataclass(frozen=True)
 class Present:
-    """The inputs of today."""
+    """The current inputs."""
 
     where: Placed
     digests: Mapping[InputDay, Digest]
@@ -190,7 +190,7 @@ class Present:
 
 
 def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> Present:
-    """What the slice would be built from now: the upstream tables as they are published.
+    """The inputs that the slice would be built from now: the upstream tables as published.
 
     Raises LakehouseError where a file cannot be read.
     """

@@ -1,8 +1,8 @@
-"""Whose items stand for a day of events today, and why a day cannot be computed with the settings of today.
+"""Which dimension snapshot a day of events is joined with today, and why there may be none.
 
-Contains: the choice as a load makes it, and what is told where it chooses none.
-Add here: another reason that no items stand for a day.
-Does not contain: the choice itself (load/staleness/as_of.py, as_of_history.py), reading items (inputs.py).
+Contains: the choice as a load makes it, and the explanation where it chooses none.
+Add here: another reason for no snapshot.
+Does not contain: the choice itself (load/staleness/as_of.py, load/staleness/as_of_history.py), reading items (inputs.py).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _SET_BACK = "Replay it with the settings of then in the environment; or from its
 
 @dataclass(frozen=True)
 class Items:
-    """What a load would join with the events of a day."""
+    """The items that a load would join with a day's events."""
 
     days: tuple[InputDay, ...] = ()
-    """The snapshot; none where no snapshot stands for the day, or the table is joined with none."""
+    """The snapshot's day; empty where no snapshot applies, or the table joins none."""
     reason: str = ""
-    """Why a load would not build the day now."""
+    """Why a load would not build the day now; empty where it would."""
 
     @property
     def are_missing(self) -> bool:
-        """Whether there are events and nothing to join them with."""
+        """Whether there are events but no items to join."""
         return bool(self.reason) and not self.days
 
 
 def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
-    """The choice for a slice of a table that is joined with a dimension, by what is on record."""
+    """The choice for a slice of a table joined with a dimension, from the ledger."""
     assert table.dimension is not None
     items = items_of_days(facts, table.dimension, now)
     days = tuple(items.inputs(key.event_date))
@@ -61,9 +61,9 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
 def without_items(
     table: Table, origin: Origin | Obstacle, today: Settings, reason: str, choose: Callable[[Settings], Items]
 ) -> list[Obstacle]:
-    """Why a day cannot be computed of today's inputs, the setting first where it is the setting that leaves it without items.
+    """Why a day cannot be built from current inputs; settings first, if changed settings are the reason.
 
-    `reason`: why today's settings choose none; `choose`: the choice that other settings would make today.
+    `reason`: why the current settings choose no items; `choose`: the choice that other settings would make now.
     """
     told = Obstacle(reason, _DELIVER)
     if isinstance(origin, Obstacle) or not choose(origin.settings).days:

@@ -1,8 +1,8 @@
-"""What a publication was built from, as far as it is on record.
+"""What a publication was built from, according to the ledger.
 
-Contains: reading it from the record, and why it cannot be read.
-Add here: another thing that a publication was built from.
-Does not contain: where the inputs are today (places.py, inputs.py).
+Contains: reading it from the record, and why it may be unknown.
+Add here: another part of what a publication was built from.
+Does not contain: where the inputs are now (places.py, inputs.py).
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _OTHER_CODE = "it was published by other code: it is computed with the code of t
 
 @dataclass(frozen=True)
 class Origin:
-    """What a publication was built from."""
+    """The recorded inputs, settings and code of a publication."""
 
     state: InputState
     pins: Mapping[str, int]
-    """Key of an upstream table -> the snapshot that it was read from; only those that are on record."""
+    """Upstream table -> the snapshot that the build read; only where recorded."""
     settings: Settings
-    """Of then, as far as they are on record."""
+    """The settings of that time, as far as they are recorded."""
     are_settings_known: bool
     is_same_code: bool
-    """Whether the code of today has the recorded version."""
+    """Whether the current code has the recorded version."""
     notes: tuple[str, ...] = ()
 
     def digest(self, day: InputDay) -> Digest:
-        """What a day of an upstream table held."""
+        """The digest of an upstream day at the time."""
         return self.state.upstream.get(day, EMPTY)
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a publication cannot be computed again."""
+    """Why a publication cannot be recomputed."""
 
     reason: str
     hint: str
@@ -62,10 +62,10 @@ class Obstacle:
 def origin_of(
     table: Table, publication: PublicationRecord, confirmed: SliceRecord | None, settings: Settings
 ) -> Origin | Obstacle:
-    """What a publication was built from, or why that is not known.
+    """What a publication was built from, or why that is unknown.
 
-    `confirmed`: what is on record of the slice, where the publication is its last one; None for others. `settings`: today's.
-    Raises SettingsError for a recorded setting that cannot be read.
+    `confirmed`: the slice's record if the publication is its last one, else None. `settings`: the current ones. Raises
+    SettingsError for a recorded setting that cannot be read.
     """
     state, code, notes = publication.input_state, publication.code_version, []
     if state is None and confirmed is not None and confirmed.digest == publication.digest_after:

@@ -1,7 +1,7 @@
-"""Where the rows of a slice of then may be read today: its pinned snapshot, a later one that left it alone, or the head.
+"""Where the earlier rows of a slice can still be read: its pinned snapshot, a later one with the same content, or the head.
 
-Contains: the places worth reading, best first.
-Add here: another place where a state of then may be kept.
+Contains: the candidate snapshots, best first.
+Add here: another place where an earlier state may be kept.
 Does not contain: reading them (inputs.py).
 """
 
@@ -16,28 +16,28 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a table."""
+    """The remaining snapshots and records of a table."""
 
     snapshot_ids: Collection[int]
     head: int
     today: Mapping[Slice, Digest]
-    """What is on record of its slices now."""
+    """Slice -> its recorded digest now."""
     publications: Mapping[Slice, Sequence[PublicationRecord]]
-    """Oldest first."""
+    """Slice -> its publications, oldest first."""
 
 
 def places(kept: Kept, key: Slice, digest: Digest, pin: int | None) -> tuple[int, ...]:
-    """Kept snapshots in which a slice holds rows of this digest, by what is on record, the pinned one first.
+    """Existing snapshots in which the slice has this digest according to the ledger; the pinned one first.
 
-    A pinned snapshot that is kept is among them whatever is on record. The others are the head, and those that a publication of
-    this content made or that the next one followed.
+    The pinned snapshot is included whatever the ledger says. The others are the head, snapshots that published this content,
+    and the parents of the publications that replaced it.
     """
     found = [pin, *_recorded(kept, key, digest)]
     return tuple(dict.fromkeys(place for place in found if place is not None and place in kept.snapshot_ids))
 
 
 def _recorded(kept: Kept, key: Slice, digest: Digest) -> Iterator[int]:
-    # First what stays: the head is not expired while it is one.
+    # The head comes first because maintenance never expires it.
     if kept.today.get(key, EMPTY) == digest:
         yield kept.head
     records = kept.publications.get(key, ())

@@ -1,8 +1,8 @@
-"""Compute a publication again, from its own inputs or from today's, and compare it with what is on record.
+"""Recompute a publication from its original or the current inputs, and compare it with the record.
 
 Contains: choosing the publications of a day, and both kinds of replay; writes nothing.
-Add here: another thing to compute a publication from.
-Does not contain: what each input makes of a difference (shares.py), causes in words (causes.py).
+Add here: another set of inputs to recompute from.
+Does not contain: each input's share of a difference (shares.py), causes in words (causes.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.metadata import slices_condition
 
 SNAPSHOTS = frozenset(dimension.snapshot.key for dimension in DIMENSIONS)
-"""Tables of which each slice is one object in landing."""
+"""Tables whose slices are each one object in landing."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Chosen:
 
     publication: PublicationRecord
     is_standing: bool
-    """Whether it is the slice's last one."""
+    """Whether it is the slice's last publication."""
 
 
 def derived_table(name: str) -> Table:
-    """The table of this key; raises UsageError for one that is built from no other."""
+    """The derived table with this key; raises UsageError for any other table."""
     if name in SOURCE_OF_TABLE or name in SNAPSHOTS:
         reason = "holds what was delivered, so there is nothing to compute again"
         hint = "Compare it with landing" + (": tidemark verify --from DAY --to DAY" if name in SOURCE_OF_TABLE else "")
@@ -81,9 +81,9 @@ def choose(
     number: int | None = None,
     run: str | None = None,
 ) -> list[Chosen]:
-    """Of each project's publications of a day the last one, or the one of this number or by this run; sorted by project.
+    """The last publication of a day for each project, or the one with this number or by this run; sorted by project.
 
-    `records`: of the table, oldest first. Raises UsageError where there is none.
+    `records`: the table's publications, oldest first. Raises UsageError where none matches.
     """
     by_project: dict[str, list[PublicationRecord]] = {}
     for record in records:
@@ -108,9 +108,9 @@ def choose(
 
 
 def replay(runtime: Runtime, table: Table, chosen: Chosen, basis: ReplayBasis, samples: int = 0) -> Replay:
-    """One publication computed again; reads tables and ledger, and writes nothing.
+    """Recompute one publication; reads tables and ledger, and writes nothing.
 
-    What cannot be computed is a result with its reason. Raises what ends every look: a catalog, ledger or engine out of reach.
+    If it cannot be computed, the result says why. Raises only where catalog, ledger or engine cannot be reached.
     """
     publication, settings = chosen.publication, runtime.settings
     code = publication.code_version, table.code_version(settings)
@@ -140,7 +140,7 @@ class _Replay:
     table: Table
     chosen: Chosen
     none: Replay
-    """What is known before anything is computed."""
+    """The result before anything is computed."""
     samples: int
 
     @property
@@ -152,7 +152,7 @@ class _Replay:
         return self.chosen.publication.digest_after
 
     def as_published(self, origin: Origin | Obstacle) -> Replay:
-        """From the inputs and settings on record."""
+        """Replay with the inputs and settings on record."""
         if isinstance(origin, Obstacle):
             return _because(self.none, [origin])
         inputs = find_inputs(self.runtime, self.table, self.key, origin)
@@ -176,7 +176,7 @@ class _Replay:
             return self._compared(_because(done, causes), state, self._published(stack, today))
 
     def current(self, origin: Origin | Obstacle) -> Replay:
-        """From the inputs and settings of today; and what each that differs makes of the difference."""
+        """Replay with the current inputs and settings, and the share of each differing one in the difference."""
         if isinstance(origin, Obstacle) and self.recorded.version != ROW_HASH_VERSION:
             return _because(self.none, [origin])
         present = present_inputs(self.runtime, self.table, self.key, self.runtime.settings)
@@ -204,7 +204,7 @@ class _Replay:
             return self._with_shares(done, origin, present, state, published)
 
     def _without_items(self, origin: Origin | Obstacle, present: Present) -> Replay:
-        """What today's settings leave without items."""
+        """The result where the current settings choose no items."""
         causes = without_items(
             self.table,
             origin,
@@ -240,7 +240,7 @@ class _Replay:
         return state_of(self.table, self.key, rows)
 
     def _published_today(self) -> PublishedToday | None:
-        """What the table holds of the slice, where the publication is its last one, also when that was measured."""
+        """The table's current content of the slice; None if the publication is not the slice's last, also after measuring it."""
         if not self.chosen.is_standing:
             return None
         head = self.runtime.lakehouse.head(self.table)
@@ -250,7 +250,7 @@ class _Replay:
         return PublishedToday(rows, is_settled) if last.number == self.chosen.publication.number else None
 
     def _published(self, stack: ExitStack, today: PublishedToday | None) -> State | None:
-        """The rows that were published, of the last publication as the table holds them today; None where none are kept."""
+        """The published rows, for a last publication as the table holds them now; None where they are no longer kept."""
         head = self.runtime.lakehouse.head(self.table)
         if today is not None and not isinstance(today.rows, str):
             place: int | None = head
@@ -268,7 +268,7 @@ class _Replay:
         return state
 
     def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
-        """With measures, keys and samples."""
+        """The result with measures, keys and samples added."""
         if published is None:
             recorded = self.chosen.publication.figures or {}
             figures = {name: (recorded[name], now) for name, now in state.figures.items() if name in recorded}
@@ -280,7 +280,7 @@ class _Replay:
             return replace(done, figures=figures, keys=count_keys(changes), samples=samples)
 
     def _settings(self, origin: Origin) -> dict[str, tuple[object, object]]:
-        """Those that differ between then and today."""
+        """Settings that differ: name -> (then, now)."""
         sides = (self.table.recorded_settings(settings) for settings in (origin.settings, self.runtime.settings))
         return differing(*sides)
 
@@ -299,7 +299,7 @@ class _Replay:
                 yield f"{day.table} {day.day}{near}: {rows}{self._since(day, then)}"
 
     def _since(self, day: InputDay, then: Digest) -> str:
-        """The publications that made it what it is."""
+        """The publications since the original state, in words."""
         records = self.runtime.ledger.publications_of(day.table, [slice_of(day, self.key).project_id], [day.day])
         known = max((place for place, record in enumerate(records, 1) if record.digest_after == then), default=0)
         since = [f"publication {record.number} ({record.cause.text})" for record in records[known:]]

@@ -1,8 +1,8 @@
-"""What a replay of a publication showed: the values and their wording.
+"""The result of replaying a publication: values and wording.
 
 Contains: the result with its causes, as text lines and as JSON.
-Add here: another thing told of a replay.
-Does not contain: finding it (recompute.py, shares.py), options and exit codes (cli/replay.py).
+Add here: another result of a replay.
+Does not contain: computing it (recompute.py, shares.py), options and exit codes (cli/replay.py).
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from pipeline_assets.transforms.key_changes import CHANGED
 
 
 class ReplayBasis(StrEnum):
-    """What a publication is computed again from."""
+    """The inputs and settings that a publication is recomputed from."""
 
     AS_PUBLISHED = "as published"
-    """The inputs and settings on record."""
+    """Those on record."""
     CURRENT = "current"
-    """The inputs and settings of today."""
+    """The current ones."""
 
 
 class ReplayResult(StrEnum):
-    """What came of it."""
+    """The result of a replay."""
 
     EQUAL = "equal"
-    """The inputs are those on record, and so is the digest; or today's inputs give the digest on record."""
+    """Inputs and digest match the record; or current inputs give the recorded digest."""
     DIFFERS = "differs"
     IMPOSSIBLE = "cannot be replayed"
-    """Something that it was built from is not on record, or no longer kept; or today no load would build it."""
+    """An input is not on record or no longer kept; or no load would build the slice now."""
 
 
 @dataclass(frozen=True)
 class InputSlice:
-    """A day of an upstream table that the publication was built from."""
+    """An upstream day that the publication was built from."""
 
     day: InputDay
     recorded: Digest
-    """What it held then, by the publication's record."""
+    """Its digest at the time, from the publication's record."""
     pin: int | None = None
-    """The snapshot that it was read from then."""
+    """The snapshot that it was read from at the time."""
     read_from: int | None = None
-    """The snapshot that holds its rows of then today; None where it was empty, or where none is kept that does."""
+    """A snapshot that still holds those rows; None where the day was empty, or no kept snapshot has them."""
     measured: Digest | None = None
-    """What its files hold, by its columns; None where no file of then is kept or can be read."""
+    """The digest of its files, computed from the columns; None where the files are gone or unreadable."""
     reason: str = ""
-    """Why it could not be read."""
+    """Why the rows could not be read."""
     is_lost: bool = False
-    """Whether a kept snapshot names its files, and they cannot be read."""
+    """Whether a kept snapshot names its files but they cannot be read."""
 
     @property
     def is_as_recorded(self) -> bool:
-        """Whether its rows of then are there."""
+        """Whether its original rows are still there."""
         return self.measured == self.recorded
 
     @property
     def is_gone(self) -> bool:
-        """Whether nothing is there to compute from."""
+        """Whether there are no rows to compute from."""
         return self.measured is None
 
     def __str__(self) -> str:
-        """Where it is, and whether it is what it was."""
+        """Where the rows are, and whether they are the original ones."""
         name = f"{self.day.table} {self.day.day}"
         rows = f"{self.recorded.rows:,} rows"
         if self.is_gone:
@@ -84,13 +84,13 @@ class InputSlice:
 
     @property
     def change(self) -> str:
-        """What is wrong with its files."""
+        """How its files differ from the record."""
         assert self.measured is not None
         return f"the files of snapshot {self.read_from} {other_rows(self.recorded, self.measured)}"
 
 
 def other_rows(recorded: Digest, measured: Digest) -> str:
-    """How content differs from what is on record."""
+    """How content differs from the record, in words."""
     if measured.rows < recorded.rows:
         return f"lost rows: {measured.rows:,} of {recorded.rows:,} are left"
     if measured.rows > recorded.rows:
@@ -100,7 +100,7 @@ def other_rows(recorded: Digest, measured: Digest) -> str:
 
 @dataclass(frozen=True)
 class Keys:
-    """How many keys of a slice are in one state, the other, or both."""
+    """Numbers of keys of a slice in one state, the other, or both."""
 
     kept: int = 0
     added: int = 0
@@ -109,7 +109,7 @@ class Keys:
 
     @property
     def differing(self) -> int:
-        """Those that are not the same in both."""
+        """Number of keys that differ."""
         return self.added + self.removed + self.changed
 
     def __str__(self) -> str:
@@ -120,12 +120,12 @@ class Keys:
 
 @dataclass(frozen=True)
 class Share:
-    """What one input makes of the difference."""
+    """The share of one input in the difference."""
 
     cause: str
     keys: Keys
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Measure -> by how much it changes; measures that stay are left out."""
+    """Measure -> difference; unchanged measures are left out."""
 
     def __str__(self) -> str:
         """The cause with its keys and measures."""
@@ -135,7 +135,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Replay:
-    """One publication of one slice, computed again."""
+    """One publication of one slice, recomputed."""
 
     publication: PublicationRecord
     basis: ReplayBasis
@@ -143,33 +143,33 @@ class Replay:
     is_standing: bool
     """Whether it is the slice's last publication."""
     code: tuple[str | None, str]
-    """Code version on record, and of this Tidemark."""
+    """Code version on record, and the current one."""
     replayed: Digest | None = None
-    """What was computed; None where nothing could be."""
+    """The recomputed digest; None where nothing could be computed."""
     inputs: tuple[InputSlice, ...] = ()
     differing: tuple[str, ...] = ()
-    """Of today's inputs: each that differs from the one of then."""
+    """Current inputs that differ from the original ones, in words."""
     settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Name -> value of then and of today, where they differ."""
+    """Name -> (value then, value now), where they differ."""
     causes: tuple[str, ...] = ()
-    """Why it is not equal or cannot be replayed, the first one first."""
+    """Why the replay is not equal or impossible, the most important first."""
     hint: str = ""
     notes: tuple[str, ...] = ()
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Measure -> as published and as computed."""
+    """Measure -> (published, computed)."""
     keys: Keys | None = None
-    """Between the rows as published and as computed; None where one of them is not there."""
+    """Comparison of published and computed rows; None where one side is missing."""
     shares: tuple[Share, ...] = ()
     samples: tuple[Sample, ...] = ()
 
     @property
     def is_equal(self) -> bool:
-        """Whether it gave what is on record."""
+        """Whether the replay gave the recorded content."""
         return self.result is ReplayResult.EQUAL
 
 
 def lines_of(replay: Replay) -> Iterator[str]:
-    """The replay as text, a line each."""
+    """The replay as lines of text."""
     record = replay.publication
     by = f" by run {record.run_id[:8]}" if record.run_id else ""
     standing = "" if replay.is_standing else ", not the last one of the day"
@@ -209,7 +209,7 @@ def _comparison(replay: Replay) -> Iterator[str]:
     for sample in replay.samples:
         yield ""
         yield f"  {sample.change}: {sample.name}"
-        # A key that is on one side alone has all its columns there, which say no more than its name.
+        # A key on only one side would list all columns, which add nothing to its name.
         for column, (then, now) in sample.values.items() if sample.change == CHANGED else ():
             yield f"    {column}: {then} -> {now}"
 
@@ -219,7 +219,7 @@ def _shown(value: Any) -> str:
 
 
 def replay_json(replay: Replay) -> dict[str, Any]:
-    """For `--json`; snapshot ids are text, because they exceed what JSON readers hold exactly."""
+    """The JSON form for `--json`; snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
     record = replay.publication
     return {
         "table": record.table,

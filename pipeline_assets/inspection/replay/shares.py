@@ -1,8 +1,8 @@
-"""What each input makes of the difference between a publication and what today's inputs say, by key and by measure.
+"""The share of each input in the difference between a publication and a build from current inputs, by key and measure.
 
-Contains: exchanging code, settings and inputs one after the other, and finding the deliveries that decide about a key.
+Contains: switching code, settings and inputs one by one, and finding the deliveries that decide about a key.
 Add here: another kind of input that may differ.
-Does not contain: computing from given inputs (load/build/), words about what cannot be told (recompute.py).
+Does not contain: computing from given inputs (load/build/), wording for unknown shares (recompute.py).
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _BATCH = ("_source", "event_date", "_arrival_date")
 
 @dataclass(frozen=True)
 class Then:
-    """A publication, as far as it can be computed again."""
+    """A publication with the inputs from which it can be recomputed."""
 
     origin: Origin
     where: Placed
     published: State
     untold: str
-    """What it is called where the publication's own inputs give other rows than were published."""
+    """The cause to name where the publication's own inputs give other rows than were published."""
 
 
 def shares_of(
     runtime: Runtime, table: Table, key: Slice, then: Then, present: Present, today: State
 ) -> Iterator[Share]:
-    """What makes the difference between the publication and `today`, in the order in which it was exchanged.
+    """The shares of the difference between the publication and `today`, in the order in which causes are switched.
 
-    First the code, then each setting, then the inputs: each step computes the slice with one thing more as it is today, and
-    what changes in that step is its share. So the shares add up to the whole difference.
+    Code first, then each setting, then the inputs: each step builds the slice with one more part as of today, and the change
+    in that step is the part's share. So the shares add up to the whole difference.
     """
     settings, builder = then.origin.settings, builder_of(table)
     with ExitStack() as stack:
@@ -96,8 +96,8 @@ def shares_of(
 
 
 def _widened(runtime: Runtime, table: Table, key: Slice, settings: Settings, then: Then) -> dict[InputDay, int | None]:
-    """The inputs of then on the days that these settings read; days that nobody read then are read from the pinned snapshot."""
-    # Which snapshot of a dimension stands for a day, no setting of the table decides.
+    """The original inputs for the days that these settings read; days not read originally come from the pinned snapshot."""
+    # No setting of the table decides which dimension snapshot stands for a day.
     where: dict[InputDay, int | None] = {day: place for day, place in then.where.items() if is_dimension(day.table)}
     for day in input_days(table, key, settings):
         if day in then.where:
@@ -117,7 +117,7 @@ def _share(table: Table, cause: str, before: State, after: State) -> Share:
 
 
 def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[Share]:
-    """By the batch whose rows decide about a key: one that came and wins, else one that left and had won."""
+    """Shares by the batch that decides about a key: one that was added and wins, else one that was removed and had won."""
     raw = [_narrow(inputs) for inputs in (then, now)]
     place = [*_AT, HASH_A, HASH_B]
     left, came = raw[0].join(raw[1], place, "left_anti"), raw[1].join(raw[0], place, "left_anti")
@@ -172,7 +172,7 @@ def _narrow(inputs: Inputs) -> DataFrame:
 
 
 def _decided(moved: DataFrame, raw: DataFrame, settings: Settings, *, is_came: bool) -> DataFrame:
-    """Rows that came or left, named as refined.events names its rows, and whether each wins or won: 3, 2; else 1, 0."""
+    """Added or removed rows, with the keys of refined.events and `_decides`: 3 or 2 for a winner, 1 or 0 for a loser."""
     named = with_event_keys(moved).select(
         *_AT, "_arrival_date", *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)]
     )

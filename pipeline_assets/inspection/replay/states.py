@@ -1,8 +1,8 @@
-"""A slice as some inputs make it, or as it is published: its digest, its measures, its keys.
+"""A slice as built from some inputs, or as published: its digest, measures and keys.
 
-Contains: measuring a state, and comparing two of them.
+Contains: measuring a state, and comparing two states.
 Add here: another figure of a state.
-Does not contain: what is computed from what (recompute.py, shares.py).
+Does not contain: the choice of inputs (recompute.py, shares.py).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from resources.iceberg.metadata import slices_condition
 
 @dataclass(frozen=True)
 class State:
-    """A slice as one set of inputs and settings makes it, or as it is published."""
+    """A slice as built from one set of inputs and settings, or as published."""
 
     rows: DataFrame
     digest: Digest
     figures: Mapping[str, float]
-    """Rows, and the table's measures."""
+    """`rows` and the table's measures."""
 
 
 def state_of(table: Table, key: Slice, rows: DataFrame) -> State:
-    """The slice among these rows, measured in one pass; who compares it with another state keeps its rows meanwhile."""
+    """Measure the slice among these rows in one pass; a caller that compares it with another state persists the rows."""
     own = rows.where(slices_condition(table, [key]))
     hashed, also = checked_hashes(own, table.content_columns)
     figures = [measure.total().alias(name) for name, measure in measures_of(table).items() if name != "rows"]
@@ -53,10 +53,10 @@ def state_of(table: Table, key: Slice, rows: DataFrame) -> State:
 
 
 def changes_between(table: Table, before: State, after: State) -> DataFrame:
-    """What becomes of each key, as `key_changes` tells it; of keys that move to another day only that they come and go.
+    """The change of each key, as `key_changes` gives it; a key that moves to another day shows only as removed or added.
 
-    Content is hashed anew, and all of it: also how an event travelled is part of a digest, and stored hashes stay behind where a
-    file was changed in its place.
+    All content columns are hashed again: the digest also covers how an event travelled, and stored hashes are wrong where
+    somebody changed a file in place.
     """
     contents = [_contents(table, state.rows) for state in (before, after)]
     nowhere = contents[0].limit(0)
@@ -69,13 +69,13 @@ def _contents(table: Table, rows: DataFrame) -> DataFrame:
 
 
 def count_keys(changes: DataFrame) -> Keys:
-    """How many keys became what."""
+    """The number of keys per kind of change."""
     counts = {row["change"]: row["count"] for row in changes.groupBy("change").count().collect()}
     return Keys(*(counts.get(change, 0) for change in (KEPT, ADDED, REMOVED, CHANGED)))
 
 
 def moved_figures(before: State, after: State) -> dict[str, float]:
-    """Measure -> by how much it changes, of those that do."""
+    """Measure -> difference, for measures that differ."""
     return {
         name: after.figures[name] - before.figures[name]
         for name in before.figures

@@ -1,1 +1,1 @@
-"""Where a row came from, and why another one lost."""
+"""Where a row came from, and why competing rows lost."""

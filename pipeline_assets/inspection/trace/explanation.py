@@ -1,8 +1,8 @@
-"""What `explain` answers: an event, its deliveries, publications and standing, each able to say itself in words.
+"""The answer of `explain`: an event, its deliveries, publications and state, each with its wording.
 
 Contains: the values and their wording.
 Add here: a fact about an event.
-Does not contain: finding it out (trace.py, rows.py) and drawing it (cli/render_trace.py).
+Does not contain: finding the facts (trace.py, rows.py), drawing (cli/render_trace.py).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _IDENTITY = EXPORT_FORMAT.identity
 
 
 def place(row: RawRow) -> str:
-    """Where a row was delivered."""
+    """The object key and line of a row."""
     return f"{row.object_key} line {row.line_number}"
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """One raw row of the event and what became of it."""
+    """One raw row of the event and its fate."""
 
     found: FoundRow
     outcome: RowFate
@@ -36,12 +36,12 @@ class Delivered:
 
     @property
     def row(self) -> RawRow:
-        """Identity, rank and place."""
+        """The row's identity, rank and place."""
         return self.found.row
 
     @property
     def reason(self) -> str:
-        """Why it won or lost, in words; names the row that beats it and the part of the rank that decides."""
+        """Why the row won or lost: for a loser, the row that beat it and the part of the rank that decided."""
         if self.defeat is None:
             return "winner"
         better = self.defeat.by
@@ -55,17 +55,17 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Published:
-    """One publication on record of a slice of refined.events that the event belongs to."""
+    """One recorded publication of a refined.events slice that the event belongs to."""
 
     record: PublicationRecord
     rows: tuple[RawRow, ...] | None
-    """The event's rows in all its days as of that snapshot; None where that is no longer known."""
+    """The event's rows on all of its days as of that snapshot; None where that is no longer known."""
     obstacle: str | None = None
-    """Why it is not known."""
+    """Why the rows are not known."""
 
     @property
     def visible(self) -> str:
-        """Whether the event was visible in the published slice, and as which row."""
+        """Whether the published slice showed the event, and as which row."""
         if self.rows is None:
             return f"unknown: {self.obstacle}"
         day = self.record.key.event_date
@@ -78,18 +78,18 @@ class Published:
 
 @dataclass(frozen=True)
 class Standing:
-    """Whether one day of refined.events shows of the event what the present rule says, and if not, why."""
+    """Whether one day of refined.events shows the event as the current rule says, and if not, why."""
 
     key: Slice
     expected: tuple[RawRow, ...]
     live: tuple[RawRow, ...]
     record: SliceRecord | None
     decision: SlicePlan | None
-    """What a load of the day would do about it now."""
+    """What a load of the day would do now."""
 
     @property
     def agrees(self) -> bool:
-        """Compared by content: of identical rows any may have named the lineage when the day was published."""
+        """Whether expected and live rows match by content: any of several identical rows may have been published."""
         return sorted(row.content for row in self.expected) == sorted(row.content for row in self.live)
 
     @property
@@ -99,7 +99,7 @@ class Standing:
 
     @property
     def reason(self) -> str | None:
-        """Why the day is not as it should be, None where it is."""
+        """Why the day is not as it should be; None where it is."""
         bad = self.decision.reason if self.decision is not None else None
         if self.record is not None and not self.record.verdict.is_good:
             verdict = f"{self.record.verdict.value}: "
@@ -113,7 +113,7 @@ class Standing:
 
     @property
     def hint(self) -> str | None:
-        """What the operator can do, None where nothing is wrong."""
+        """What the operator can do; None where nothing is wrong."""
         if self.reason is None:
             return None
         if self.record is not None and not self.record.verdict.is_good and self.record.hint:
@@ -124,12 +124,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class Event:
-    """One event: rows of one key whose days are near enough to be compared."""
+    """One event: the rows of one key whose days are close enough to be compared."""
 
     project_id: str
     key: tuple[object, ...]
     deliveries: tuple[Delivered, ...]
-    """Winners first, then by rank. Empty where the event is in refined.events but no more in raw."""
+    """Winners first, then by rank. Empty where refined.events holds the event but raw no longer does."""
     publications: tuple[Published, ...]
     """Oldest first."""
     standings: tuple[Standing, ...]
@@ -137,12 +137,12 @@ class Event:
 
     @property
     def winners(self) -> tuple[RawRow, ...]:
-        """The rows to keep by the present rule; more than one where a row on a day between them beats none."""
+        """The rows that the current rule keeps; more than one where they lie further apart than the dedupe window."""
         return tuple(delivered.row for delivered in self.deliveries if delivered.outcome is RowFate.WINNER)
 
     @property
     def agrees(self) -> bool:
-        """Whether refined.events shows the event as the present rule says."""
+        """Whether refined.events shows the event as the current rule says."""
         return all(standing.agrees for standing in self.standings)
 
     @property
@@ -156,7 +156,7 @@ class Event:
 
     @property
     def verdict(self) -> str:
-        """What became of the event, in a sentence."""
+        """The fate of the event in a sentence."""
         if not self.deliveries:
             return "no longer in raw (its delivery was replaced or withdrawn), still in refined/events"
         kept = " and ".join(f"{place(row)} on {row.event_date}" for row in self.winners)
@@ -168,7 +168,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that is known of an identifier."""
+    """All results for an identifier."""
 
     identifier: str
     projects: tuple[str, ...]
@@ -176,13 +176,13 @@ class Explanation:
     last: date | None
     events: tuple[Event, ...] = ()
     is_cut: bool = False
-    """Whether there are more raw rows than were collected; those of lowest rank are left out."""
+    """Whether raw has more rows than were collected; those of lowest rank are left out."""
     quarantined: tuple[QuarantinedLine, ...] = ()
-    """Looked for only where raw and refined hold nothing."""
+    """Searched only where raw and refined hold no matching row."""
     not_in_raw: tuple[BatchRecord, ...] = ()
-    """Batches whose latest deliveries are not in raw; named where nothing was found."""
+    """Batches whose latest deliveries are not in raw; filled only where no event was found."""
     excluded: tuple[Exclusion, ...] = ()
-    """Deliveries that an operator excluded, so that raw does not hold them; named where nothing was found."""
+    """Deliveries that an operator excluded and raw does not hold; filled only where no event was found."""
 
     @property
     def is_found(self) -> bool:

@@ -1,8 +1,8 @@
-"""Find the rows of one event in raw, refined and quarantine, by the narrowest reads that do.
+"""Find the rows of one event in raw, refined and quarantine, with the narrowest reads possible.
 
 Contains: the Spark reads behind `explain`.
-Add here: another table in which an event is looked for.
-Does not contain: judging what was found (trace.py).
+Add here: another table to search.
+Does not contain: judging the rows (trace.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pipeline_assets.transforms.named import named, named_sender
 from resources.iceberg.metadata import slices_condition
 
 MAX_ROWS = 2_000
-"""Most raw rows that are collected and judged; judging compares them pairwise."""
+"""The most raw rows to collect and judge; judging compares them pairwise."""
 MAX_QUARANTINED = 100
 _MAX_OTHER_KEYS = 100
 _READS_PER_JOB = 10
@@ -54,7 +54,7 @@ _IDENTITY = (
 
 @dataclass(frozen=True)
 class FoundRow:
-    """A raw row of the event, with what is shown of it beyond identity and rank."""
+    """A raw row of the event, with the columns that are only shown."""
 
     row: RawRow
     etag: str
@@ -64,7 +64,7 @@ class FoundRow:
 
 @dataclass(frozen=True)
 class QuarantinedLine:
-    """A refused line whose kept bytes hold the identifier."""
+    """A quarantined line whose kept bytes contain the identifier."""
 
     source: Source
     project_id: str
@@ -79,17 +79,17 @@ class QuarantinedLine:
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for, and where."""
+    """What to search for, and where."""
 
     runtime: Runtime
     pins: Mapping[str, int]
-    """Table key -> snapshot id; one set for all reads, so that they agree with each other."""
+    """Table key -> snapshot id; the same for all reads, so that they are consistent."""
     identifier: str
     projects: tuple[str, ...]
     first: date | None = None
     last: date | None = None
     other_keys: tuple[tuple[tuple[int | str | None, ...], str], ...] = ()
-    """(sender, send id) of rows that have the identifier as row id: their other rows belong to the event."""
+    """(sender, send id) of rows whose row id is the identifier: other rows with these keys belong to the event too."""
 
     def raw(self) -> DataFrame:
         """Both raw tables, with `_source`."""
@@ -100,17 +100,17 @@ class Search:
         return reduce(DataFrame.unionByName, frames)
 
     def refined(self, snapshot_id: int | None = None) -> DataFrame:
-        """refined.events as of a snapshot, by default the pinned one."""
+        """refined.events as of a snapshot; the pinned one by default."""
         pin = self.pins[REFINED_EVENTS.key] if snapshot_id is None else snapshot_id
         return self.runtime.lakehouse.read(REFINED_EVENTS, pin)
 
     def matches(self) -> Column:
-        """Rows that carry the identifier, and the other rows of their keys."""
+        """The condition for rows with the identifier, and for the other rows of their keys."""
         is_named = (F.col(_SEND_ID) == self.identifier) | (F.col(_ROW_ID) == self.identifier)
         return reduce(Column.__or__, [_has_key(*key) for key in self.other_keys], is_named)
 
     def in_reach(self) -> Column:
-        """The projects, and the asked event days with those that decide about them or about their rivals."""
+        """The condition for the projects and days: the requested event days and all days whose rows decide about theirs."""
         reach = timedelta(days=2 * self.runtime.settings.dedupe_window_days)
         inside = F.col("project_id").isin(*self.projects)
         if self.first is not None:
@@ -121,20 +121,21 @@ class Search:
 
 
 def pin(runtime: Runtime) -> dict[str, int]:
-    """The present snapshots of all tables that are searched; raises LakehouseError where no load ever ran."""
+    """The current snapshots of all searched tables; raises LakehouseError before the first load."""
     tables: tuple[Table, ...] = (*RAW_TABLES.values(), REFINED_EVENTS, QUARANTINE)
     for table in tables:
         name = runtime.lakehouse.identifier(table)
-        # Asked first, because asking for the head of a table that is not there would create it.
+        # Checked first, because asking for the head of a missing table would create it.
         if not runtime.spark.catalog.tableExists(name):
             raise LakehouseError(name, "is not there: nothing is loaded yet", "Load days first: tidemark load --help")
     return {table.key: runtime.lakehouse.head(table) for table in tables}
 
 
 def find_slices(search: Search) -> tuple[Search, set[Slice]]:
-    """The slices of raw and refined that hold rows of the event, and the search extended by the keys it found.
+    """The slices of raw and refined with rows of the event, and the search extended by the keys found.
 
-    Reads a handful of columns; all others are read of these slices only. The newest slices, where there are very many.
+    Reads a handful of columns; the later reads of more columns touch only these slices. If there are very many slices, only
+    the newest are returned.
     """
     is_other = named(_SEND_ID).isNotNull() & (F.col(_SEND_ID) != search.identifier)
     columns = ("event_date", "project_id", *EXPORT_FORMAT.identity.names)
@@ -159,9 +160,9 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
 
 
 def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow], bool]:
-    """The raw rows of the event, and whether there are more than were collected.
+    """The raw rows of the event, and whether raw has more than were collected.
 
-    The greatest by rank are kept, so every row that beats a kept one is kept as well.
+    The rows of highest rank are collected, so every row that beats a collected one is collected as well.
     """
     extra = ("_object_etag", "_arrival_date", F.unix_micros(EVENT_TIME).alias("_event_time"))
     rows = (
@@ -179,13 +180,13 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
 
 
 def live_rows(search: Search, slices: Collection[Slice]) -> list[RawRow]:
-    """The event's rows in refined.events now."""
+    """The event's rows in refined.events at the pinned snapshot."""
     rows = _hashed(search.refined(), search, slices).select(*_identified(), HASH_A, HASH_B).limit(MAX_ROWS)
     return [_raw_row(row) for row in rows.collect()]
 
 
 def published_rows(search: Search, slices: Collection[Slice], snapshots: Sequence[int]) -> dict[int, list[RawRow]]:
-    """Snapshot of refined.events -> the event's rows in these slices of it; their `content` is not read."""
+    """Snapshot of refined.events -> the event's rows in these slices; their `content` is not read."""
     rows: dict[int, list[RawRow]] = {snapshot: [] for snapshot in snapshots}
     for start in range(0, len(snapshots), _READS_PER_JOB):
         frames = [
@@ -206,7 +207,7 @@ def kept_snapshots(runtime: Runtime) -> set[int]:
 
 
 def quarantined_lines(search: Search) -> list[QuarantinedLine]:
-    """Refused lines whose kept bytes hold the identifier, as it is or as JSON writes it; the newest first."""
+    """Quarantined lines whose kept bytes contain the identifier, verbatim or JSON-escaped; newest first."""
     as_json = (json.dumps(search.identifier, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
     spellings = {search.identifier, *as_json}
     holds = [F.contains(F.col("sample"), F.lit(spelling.encode())) for spelling in sorted(spellings)]
@@ -240,7 +241,7 @@ def _hashed(frame: DataFrame, search: Search, slices: Collection[Slice]) -> Data
 
 
 def _identified() -> list[Any]:
-    # As microseconds: a collected timestamp comes in the local time of the machine.
+    # As microseconds, because Spark collects timestamps in the machine's local time.
     return [*_IDENTITY, *[F.unix_micros(name).alias(name) for name in EXPORT_FORMAT.rank_columns]]
 
 
@@ -275,7 +276,7 @@ def _instant(micros: int | None) -> datetime | None:
 
 
 def _shifted(day: date, by: timedelta) -> date:
-    """The day moved, or the end of the calendar that Python knows."""
+    """The shifted day, or the nearest day that Python can represent."""
     try:
         return day + by
     except OverflowError:

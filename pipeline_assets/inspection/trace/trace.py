@@ -1,8 +1,8 @@
-"""Explain one event: every delivery of it, which row won, why each other one lost, and where it was published.
+"""Explain one event: all of its deliveries, which row won, why the others lost, and where it was published.
 
-Contains: judging the rows of an identifier by the present rule and putting them beside the ledger.
+Contains: judging the rows of an identifier by the current rule, and comparing them with the ledger.
 Add here: another question about one event.
-Does not contain: finding rows (rows.py), words (explanation.py) and the rule (domain/identity.py).
+Does not contain: finding rows (rows.py), wording (explanation.py), the rule (domain/identity.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 MAX_SNAPSHOTS = 50
-"""How many publications are looked into, the newest first; each is a read of the table."""
+"""How many publications are examined, newest first; each is a read of the table."""
 
 
 def explain(
@@ -47,7 +47,7 @@ def explain(
     last: date | None = None,
     now: datetime | None = None,
 ) -> Explanation:
-    """Everything about the events whose send id or row id is `identifier`, from the present snapshots.
+    """Everything about the events whose send id or row id is `identifier`, at the current snapshots.
 
     Writes nothing. `first` and `last` bound the event days. Raises UsageError, SettingsError, and LakehouseError
     before the first load.
@@ -90,7 +90,7 @@ def _not_in_raw(search: Search) -> tuple[BatchRecord, ...]:
 
 @dataclass(frozen=True)
 class _Sketch:
-    """An event before publications and standings are looked up."""
+    """An event before its publications and states are looked up."""
 
     key: tuple[object, ...]
     deliveries: tuple[Delivered, ...]
@@ -107,12 +107,12 @@ class _Sketch:
         )
 
     def near(self, window: int) -> set[Slice]:
-        """Slices that hold the event or may have held it: a row that moved further is another event."""
+        """Slices that hold the event or may have held it: a row further away is another event."""
         return neighbourhood((Slice(day, self.project_id) for day in self.days), window)
 
 
 def _sketch(search: Search, found_rows: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:
-    """Rows to events: same key, no gap between days wider than the dedupe window."""
+    """Group rows into events: same key, and no gap between days wider than the dedupe window."""
     settings = search.runtime.settings
     window = settings.dedupe_window_days
     by_key: dict[tuple[object, ...], tuple[list[FoundRow], list[RawRow]]] = {}
@@ -129,7 +129,7 @@ def _sketch(search: Search, found_rows: Sequence[FoundRow], live: Sequence[RawRo
             of_event = tuple(row for row in refined if row.event_date in group)
             rows = [*(d.row for d in deliveries), *of_event]
             is_asked = any(search.identifier in (row.send_id, row.row_id) for row in rows)
-            # The raw rows of an event without any may be among those that were cut.
+            # An event without raw rows is skipped if rows were cut: its own may be among those.
             if is_asked and _inside(group, search, 0) and (deliveries or not is_cut):
                 sketches.append(_Sketch(key, deliveries, of_event))
     return sorted(sketches, key=_order)
@@ -140,7 +140,7 @@ def _order(sketch: _Sketch) -> tuple[str, date, int, str]:
 
 
 def _judge(found_rows: Sequence[FoundRow], search: Search) -> list[Delivered]:
-    """What became of each row of one key, winners first, then by rank."""
+    """The fate of each row of one key; winners first, then by rank."""
     settings = search.runtime.settings
     precedence, window = settings.source_precedence, settings.dedupe_window_days
     rows = [delivered.row for delivered in found_rows]
@@ -153,7 +153,7 @@ def _judge(found_rows: Sequence[FoundRow], search: Search) -> list[Delivered]:
 
 
 def _inside(days: Iterable[date], search: Search, margin: int) -> list[date]:
-    """The days that lie in the asked range, or at most `margin` days outside."""
+    """The days within the requested range, or at most `margin` days outside."""
     return [
         day
         for day in days
@@ -173,7 +173,7 @@ def _groups(days: Iterable[date], window: int) -> list[list[date]]:
 
 
 def _published(search: Search, sketches: Sequence[_Sketch]) -> list[Published]:
-    """Every publication on record of the slices near the events, with the rows that were visible in it."""
+    """All recorded publications of the slices near the events, with the rows that each one showed."""
     window = search.runtime.settings.dedupe_window_days
     near = {key for sketch in sketches for key in sketch.near(window)}
     records = [record for record in search.runtime.ledger.publications(REFINED_EVENTS.key) if record.key in near]
@@ -199,7 +199,7 @@ def _event(search: Search, sketch: _Sketch, published: Sequence[Published], now:
         rows = publication.rows
         if rows is not None:
             rows = tuple(row for row in rows if row.key == sketch.key and Slice(row.event_date, row.project_id) in near)
-        # A day next to the event's own is named only where the event was seen on it.
+        # A neighbouring day is listed only where that publication showed the event on it.
         was_here = any(row.event_date == key.event_date for row in rows or ())
         if key in near and (key.event_date in days or was_here):
             publications.append(Published(publication.record, rows, publication.obstacle))
@@ -210,7 +210,7 @@ def _event(search: Search, sketch: _Sketch, published: Sequence[Published], now:
 def _standings(runtime: Runtime, sketch: _Sketch, now: datetime) -> tuple[Standing, ...]:
     days = sketch.days
     whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
-    # Asks what a load of these days would do, without doing it.
+    # Decides what a load of these days would do, without loading.
     ledger, settings = runtime.ledger, runtime.settings
     slices = slices_to_look_at(ledger, settings, [sketch.project_id], whole)
     facts = Facts.read(ledger, settings, slices, [REFINED_EVENTS], now)

@@ -1,1 +1,1 @@
-"""Recovered objects that lie among regular ones: found by evidence, moved under the backfill grammar."""
+"""Recovered objects among regular ones: found by evidence, and moved under the backfill grammar."""

@@ -1,8 +1,8 @@
-"""Which objects of a prefix hold what an earlier one holds: the same bytes, or half of its events.
+"""Find objects of a prefix that repeat an earlier one: with the same bytes, or with half of its events.
 
 Contains: the comparison, one arrival day at a time, in bounded memory and without Spark.
 Add here: another way for contents to be the same.
-Does not contain: other signs of a recovery (evidence.py), which event a line is (amplitude/event_ids.py).
+Does not contain: other signs of a recovery (evidence.py), identifying a line's event (formats/amplitude/event_ids.py).
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from pipeline_assets.operations.split.prefix import Placed
 from resources.landing.move_places import Upload
 
 MOST_EVENTS_A_DAY = 500_000
-"""Of a day with more events only those are compared whose hashes are the lowest: of every object the same share."""
+"""On days with more events, only those with the lowest hashes are compared: the same share of every object."""
 _SHARE = 0.5
-"""Of the events of the smaller of two objects: the vendor itself repeats a few, a recovery repeats an hour."""
+"""Shared events that make a double, as a share of the smaller object: the vendor repeats a few events, a recovery an hour."""
 _LEAST_EVENTS = 3
-"""Of a silent hour one event that the vendor repeats may be half of an object, which says nothing of a recovery."""
+"""The fewest shared events that count: in a quiet hour, one event repeated by the vendor may be half of an object."""
 _HASHES = 1 << 64
 _BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
 
 
 class ObjectReader(Protocol):
-    """Reads the version of an object that was listed."""
+    """Reads the listed version of an object."""
 
     def open(self, key: str, etag: str) -> IO[bytes]:
-        """Its bytes, to be closed."""
+        """A stream of its bytes, which the caller closes."""
 
     def sha256(self, upload: Upload) -> str:
-        """Of its bytes."""
+        """The hash of its bytes."""
 
 
 @dataclass
 class Doubles:
-    """What a comparison found."""
+    """The result of a comparison."""
 
     reasons: dict[Placed, str] = field(default_factory=dict)
-    """Object -> which earlier one it doubles."""
+    """Object -> which earlier object it repeats, in words."""
     unread: list[str] = field(default_factory=list)
     """Objects whose content could not be compared."""
 
@@ -58,12 +58,12 @@ def find_doubles(
     settings: Settings,
     say: Callable[[str], None],
 ) -> Doubles:
-    """Compare each object with those of the project that were uploaded before it; `known` are recovered for other reasons.
+    """Compare each object with earlier uploads of the project; `known`: objects already identified as recovered.
 
-    Bytes are compared in all of the prefix, events within an arrival day: a file's hour is that of the upload of its events,
-    which an export made again does not change. What is found, or known, is compared, and nobody is compared with it: whatever
-    is moved first, the rest is found again. Every object that is not alone on its day is read once, those of a shared size
-    twice; memory holds `MOST_EVENTS_A_DAY` numbers.
+    Bytes are compared within the whole prefix, events within an arrival day: an event's file hour is the hour of its upload,
+    which a repeated export keeps. Doubles and known objects are compared with others, but never serve as originals, so the
+    result does not depend on which doubles were moved already. Each object that shares its day is read once, and those that
+    share their size twice; memory holds `MOST_EVENTS_A_DAY` numbers.
     """
     found = Doubles()
     sizes = Counter(placed.upload.size_bytes for placed in objects)
@@ -90,9 +90,9 @@ def _compare_day(
     objects: Sequence[Placed], known: Collection[Placed], reader: ObjectReader, settings: Settings, found: Doubles
 ) -> None:
     owners: dict[int, int] = {}
-    """Event -> the kept object that holds it."""
+    """Event -> the original object that holds it."""
     counts: Counter[int] = Counter()
-    """Kept object -> its events that are compared."""
+    """Original object -> number of its compared events."""
     limit = _HASHES
     for place, placed in enumerate(objects):
         events: set[int] = set()
@@ -131,7 +131,7 @@ def _events(reader: ObjectReader, placed: Placed, settings: Settings) -> Iterato
 
 
 def _holds_events(reader: ObjectReader, placed: Placed, settings: Settings) -> bool:
-    """Exports of silent hours are all the same bytes."""
+    """Whether the object holds any event: exports of silent hours all have the same bytes."""
     return next(_events(reader, placed, settings), None) is not None
 
 
@@ -141,7 +141,7 @@ def _by_upload(placed: Placed) -> tuple[object, ...]:
 
 @contextmanager
 def _naming_unread(found: Doubles, placed: Placed) -> Iterator[None]:
-    """What cannot be read is compared with nothing, and named; a landing that is out of reach ends the comparison."""
+    """Record an unreadable object instead of comparing it; an unreachable landing still ends the comparison."""
     try:
         yield
     except (BadObjectError, UnreadableObjectError, ObjectMovedError):

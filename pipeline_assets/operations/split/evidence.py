@@ -1,8 +1,8 @@
-"""Which objects of a regular prefix were recovered, and what says so: rules over a listing, nothing is read.
+"""Which objects of a regular prefix were recovered, and the evidence: rules over a listing, without reading contents.
 
 Contains: selection by list, by time of upload, and by evidence.
-Add here: another sign of a recovery that a listing shows.
-Does not contain: comparing contents (doubles.py), moving (move.py).
+Add here: another sign of a recovery in a listing.
+Does not contain: comparing contents (doubles.py), moving (relocate.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.operations.split.prefix import Placed, PrefixListing
 
 AFTER_MARKER = timedelta(hours=1)
-"""So much later than its hour's marker an object of a regular export is not: an exporter writes both within minutes."""
+"""A regular object is never this much later than its hour's marker: an exporter writes both within minutes."""
 ORDINARY_DELAY = timedelta(hours=3)
-"""So soon after the end of its hour an object comes by the regular export; the vendor's is ready within two hours."""
+"""A regular object comes within this time after the end of its hour; the vendor's exports are ready within two hours."""
 _FEW = 50
-"""Objects that a person can look through; of more than these, times that speak against most of them are not believed."""
+"""A person can check this many objects; with more, upload times that speak against most of them are not believed."""
 
 
 @dataclass(frozen=True, order=True)
@@ -34,16 +34,16 @@ class Recovered:
 
 @dataclass(frozen=True)
 class Selection:
-    """What was found, and what a person must hear beside it."""
+    """The selected objects, and messages for the operator."""
 
     recovered: tuple[Recovered, ...]
     refusals: tuple[UsageError, ...] = ()
-    """Objects that were named and cannot be moved."""
+    """Objects that the operator named but that cannot be moved."""
     notes: tuple[str, ...] = ()
 
 
 def by_list(listing: PrefixListing, keys: Sequence[str], moved: Iterable[str]) -> Selection:
-    """The objects that a person names; `moved`: those named that are gone, and lie under the backfill grammar already."""
+    """The objects that the operator names; `moved`: named objects that already lie under the backfill grammar."""
     known, done = listing.by_key, set(moved)
     recovered: list[Recovered] = []
     refusals: list[UsageError] = []
@@ -62,7 +62,7 @@ def by_list(listing: PrefixListing, keys: Sequence[str], moved: Iterable[str]) -
 
 
 def by_upload(listing: PrefixListing, after: datetime | None, before: datetime | None) -> Selection:
-    """The objects that were uploaded in a range of time, but for those that came as regular ones come."""
+    """The objects uploaded in a time range, except those that came as promptly as regular ones."""
     recovered: list[Recovered] = []
     ordinary = 0
     for placed in (*listing.deliveries, *listing.misnamed):
@@ -82,7 +82,7 @@ def by_upload(listing: PrefixListing, after: datetime | None, before: datetime |
 
 
 def by_evidence(listing: PrefixListing, doubles: Mapping[Placed, str], settings: Settings) -> Selection:
-    """The objects whose name, time of upload or content says that they were recovered."""
+    """The objects whose name, upload time or content shows that they were recovered."""
     late = late_uploads(listing, settings)
     notes: tuple[str, ...] = ()
     if len(listing.deliveries) > _FEW and len(late) * 2 > len(listing.deliveries):
@@ -99,7 +99,7 @@ def by_evidence(listing: PrefixListing, doubles: Mapping[Placed, str], settings:
 
 
 def late_uploads(listing: PrefixListing, settings: Settings) -> dict[Placed, str]:
-    """Object -> how it came later than its own hour's marker, or where there is none, than the deadline of its day."""
+    """Object -> how much later it came than its hour's marker or, without one, than its day's deadline, in words."""
     late: dict[Placed, str] = {}
     for placed in listing.deliveries:
         uploaded_at = placed.upload.uploaded_at

@@ -1,6 +1,6 @@
 """Find recovered objects of a project: by list, by time of upload, or by evidence.
 
-Contains: what is read for each way.
+Contains: the reads for each way.
 Add here: another way to find them.
 Does not contain: the rules (evidence.py, doubles.py), moving (relocate.py).
 """
@@ -29,11 +29,11 @@ _NOWHEN = datetime(1, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Search:
-    """What a person asks for."""
+    """The operator's request."""
 
     project_id: str
     keys: tuple[str, ...] | None = None
-    """Exactly these."""
+    """Exactly these objects; None for all."""
     uploaded_after: datetime | None = None
     uploaded_before: datetime | None = None
     """Aware; both inclusive."""
@@ -43,7 +43,7 @@ class Search:
 
 
 def find(search: Search, mover: Mover, settings: Settings, say: Callable[[str], None]) -> Selection:
-    """The objects that were recovered; reads their contents only where neither a list nor a time is given.
+    """The recovered objects; reads contents only where neither a list nor a time is given.
 
     Raises LandingAccessError and LandingUnavailableError where landing cannot be listed or read.
     """
@@ -74,13 +74,13 @@ def _was_moved(key: str, project_id: str, mover: Mover, grammar: ObjectKeys) -> 
 
 
 def excluded_keys(ledger: Ledger, project_id: str) -> frozenset[str]:
-    """Keys of either prefix of which a person ruled out a version."""
+    """Keys of either prefix of which an operator excluded a version."""
     standing = ledger.interventions.all_exclusions([project_id])
     return frozenset(one.object_key for one in standing if one.lifted_at is None)
 
 
 def parse_time(option: str, text: str) -> datetime:
-    """A day or a time as ISO 8601, UTC unless it says otherwise; raises UsageError."""
+    """An aware time from an ISO 8601 day or time, UTC by default; raises UsageError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -89,7 +89,7 @@ def parse_time(option: str, text: str) -> datetime:
 
 
 def parse_keys(text: str) -> tuple[str, ...]:
-    """Keys of a list: one a line, blank lines and lines that begin with `#` passed over; raises UsageError where none is left."""
+    """The keys of a list, one per line, without blank lines and lines that begin with `#`; raises UsageError if none is left."""
     lines = (line.strip() for line in text.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:

@@ -1,8 +1,8 @@
-"""What lies below a project's regular prefix, told apart by name, and where each object would lie as a recovery.
+"""The objects below a project's regular prefix, sorted by name, and the key of each as a recovery.
 
-Contains: the reading of a listing with upload times.
+Contains: reading a listing with upload times.
 Add here: another kind of object.
-Does not contain: which of them were recovered (evidence.py), the grammar of names (amplitude/keys.py).
+Does not contain: which objects were recovered (evidence.py), the grammar of names (formats/amplitude/keys.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from resources.landing.move_places import Upload
 
 @dataclass(frozen=True, order=True)
 class Placed:
-    """One object with a name that says its hour."""
+    """One object whose name tells its hour."""
 
     arrival_date: date
     hour: int
@@ -29,7 +29,7 @@ class Placed:
     target_key: str
     """Its key under the backfill grammar."""
     is_named_backfill: bool = False
-    """It lies among regular objects under a recovery's name; no load reads it there."""
+    """Whether it has a recovery's name among regular objects; no load reads it there."""
 
     @property
     def hour_ended_at(self) -> datetime:
@@ -39,19 +39,19 @@ class Placed:
 
 @dataclass(frozen=True)
 class PrefixListing:
-    """All of a project's regular prefix, or of some arrival days of it."""
+    """A project's regular prefix, or some arrival days of it."""
 
     deliveries: tuple[Placed, ...]
-    """Under regular names, by day and hour."""
+    """Deliveries with regular names, by day and hour."""
     misnamed: tuple[Placed, ...]
-    """Deliveries and markers under a recovery's name."""
+    """Deliveries and markers with a recovery's name."""
     markers: Mapping[tuple[date, int], Placed]
     unrecognized: Mapping[str, UnrecognizedObject]
-    """Key -> why it is nothing that could be moved."""
+    """Key -> why it cannot be moved."""
 
     @property
     def by_key(self) -> dict[str, Placed]:
-        """All objects that could be moved."""
+        """Key -> object, for all objects that can be moved."""
         return {placed.upload.key: placed for placed in (*self.deliveries, *self.misnamed, *self.markers.values())}
 
 
@@ -62,7 +62,7 @@ def read_prefix(
     first: date | None = None,
     last: date | None = None,
 ) -> PrefixListing:
-    """Sort a listing by what its keys say; `first` and `last` bound the arrival days, both inclusive."""
+    """Sort a listing by the meaning of its keys; `first` and `last` bound the arrival days, both inclusive."""
     deliveries: list[Placed] = []
     misnamed: list[Placed] = []
     markers: dict[tuple[date, int], Placed] = {}
@@ -82,13 +82,13 @@ def read_prefix(
 
 
 def place(upload: Upload, project_id: str, grammar: ObjectKeys) -> Placed | UnrecognizedObject:
-    """What one object of the regular prefix is, from its key alone."""
+    """Classify one object of the regular prefix by its key alone."""
     parsed = grammar.parse(Source.REGULAR, project_id, upload.key, upload.etag, upload.size_bytes)
     is_named_backfill = False
     if isinstance(parsed, UnrecognizedObject) and parsed.oddity is Oddity.WRONG_PREFIX:
         folder = Source.BACKFILL.prefix(project_id)
         name = upload.key.rpartition("/")[2]
-        # Of another project's name nothing is known here: only this project's recoveries are.
+        # Only this project's recoveries are recognized; names of other projects are not.
         if name.startswith(folder):
             there = grammar.parse(Source.BACKFILL, project_id, f"{folder}/{name}", upload.etag, upload.size_bytes)
             parsed, is_named_backfill = (there, True) if not isinstance(there, UnrecognizedObject) else (parsed, False)

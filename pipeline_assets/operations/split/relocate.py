@@ -1,9 +1,9 @@
-"""Move recovered objects under the backfill grammar, hour by hour; told from landing alone where it stopped.
+"""Move recovered objects under the backfill grammar, hour by hour; landing alone shows where an interrupted move stopped.
 
 Contains: the order of a move.
 Add here: another reason to leave an object where it is.
-Does not contain: the single steps and their proofs (resources/landing/move.py), which objects move
-(evidence.py, doubles.py), what loads make of it (load/deliveries/relocated.py).
+Does not contain: the single steps and their proofs (resources/landing/move.py), the choice of objects
+(evidence.py, doubles.py), how loads treat moved objects (load/deliveries/relocated.py).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from resources.landing.move_places import Upload
 
 @dataclass(frozen=True)
 class Relocation:
-    """What became of one object."""
+    """The result for one object."""
 
     recovered: Recovered
     refusal: TidemarkError | None = None
-    """Why it lies where it lay; None where it was moved."""
+    """Why it was not moved; None where it was."""
 
 
 def relocate(
@@ -45,16 +45,17 @@ def relocate(
     excluded: Collection[str],
     is_claimed: Callable[[Hour], bool],
 ) -> Iterator[Relocation]:
-    """Move objects of a project, hour by hour; yields what became of each.
+    """Move objects of a project, hour by hour; yields the result for each.
 
-    All of an hour are copied and compared; then its marker is written, so that whoever waits for markers meets whole hours;
-    then the sources are deleted. So a source that is there is all that a repetition needs to know, and one that is gone has
-    a verified copy and a marker. Of an hour with an object that is refused no source is deleted. `excluded`: keys of which
-    a person ruled out a version. `is_claimed`: whether a recovery began an hour and has not ended; until its marker is there,
-    such an hour stays where it is, because a marker of the move would call it whole.
+    All objects of an hour are copied and compared. Then the hour's marker is written, so that a load that waits for markers
+    finds whole hours. Then the sources are deleted. So a repetition only needs the remaining sources: a deleted source has
+    a verified copy and a marker. If an object is refused, no source of its hour is deleted.
 
-    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses, and LedgerError where the ledger
-    cannot be asked for claims; what was moved stays so.
+    `excluded`: keys of which an operator excluded a version. `is_claimed`: whether a recovery of an hour began and has not
+    ended. Until its marker exists, such an hour stays, because the move's marker would call it complete.
+
+    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses, and LedgerError where claims
+    cannot be read; objects that were moved stay moved.
     """
     for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
         objects = list(of_hour)
@@ -66,12 +67,12 @@ def relocate(
         markers = [one for one in objects if one.placed.is_marker]
         results = [_copied(one, mover, excluded) for one in data]
         if any(isinstance(copy, TidemarkError) for copy in results):
-            # Their sources stay: a repetition that met none of the hour would never mark it.
+            # The sources stay, so that a repetition finds the hour and writes its marker.
             for one, copy in zip(data, results, strict=True):
                 yield Relocation(one, copy if isinstance(copy, TidemarkError) else _waiting(one))
             yield from (Relocation(one, _waiting(one)) for one in markers)
             continue
-        # Again, because a recovery may have begun while the data was copied; before a marker among the objects is.
+        # Checked again, because a recovery may have begun during the copies, and before any marker is moved.
         if _is_unfinished(of_day, marker, mover, is_claimed):
             yield from (Relocation(one, _claimed(one, project_id, of_day)) for one in objects)
             continue
@@ -82,7 +83,7 @@ def relocate(
 
 
 def _is_unfinished(hour: Hour, marker: str, mover: Mover, is_claimed: Callable[[Hour], bool]) -> bool:
-    """Whether a recovery may have written a part of an hour; one that died behind its marker wrote all."""
+    """Whether a recovery may have written only a part of the hour; with a marker, it wrote all."""
     return is_claimed(hour) and mover.find(marker) is None
 
 
