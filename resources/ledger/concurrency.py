@@ -163,9 +163,21 @@ def require_none_moved(connection: Connection, changes: Changes, unmoved: Collec
     places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
     lost = places - written
     if lost:
-        published = lost - _held(connection, lost)
-        reason = f"{_winners(connection, published)} published it since it was read" if published else _HELD
-        raise _conflict(lost, reason)
+        raise _conflict(lost, _why_moved(connection, changes, lost))
+
+
+def _why_moved(connection: Connection, changes: Changes, lost: Collection[tuple[str, Slice]]) -> str:
+    """Who was there first. Maintenance records other files of a slice in the row of the run that published it."""
+    others = set(lost) - _held(connection, lost)
+    if not others:
+        return _HELD
+    read = {(record.table, record.key): record.digest for record in changes.slices}
+    read |= {(record.table, record.key): record.digest_before for record in changes.publications}
+    present = _digests(connection, others)
+    published = {place for place in others if present.get(place) != read[place]}
+    if not published:
+        return "maintenance wrote its files anew since it was read"
+    return f"{_winners(connection, published)} published it since it was read"
 
 
 def require_rewritten(connection: Connection, changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
@@ -177,14 +189,8 @@ def require_rewritten(connection: Connection, changes: Changes, rewritten: Colle
 
 def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
     """Raise SliceConflictError where one of these (table, slice) has another digest on record."""
-    moved = set()
-    for table, keys in _by_table(rests_on).items():
-        days = [key.event_date for key in keys]
-        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
-            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
-        )
-        present = {Slice(day, project): Digest.parse(digest) for day, project, digest in connection.execute(query)}
-        moved |= {(table, key) for key in keys if present.get(key, EMPTY) != rests_on[table, key]}
+    present = _digests(connection, rests_on)
+    moved = {place for place, digest in rests_on.items() if present.get(place, EMPTY) != digest}
     if moved:
         raise _conflict(moved, f"{_winners(connection, moved)} published it while slices were built from it")
 
@@ -205,6 +211,20 @@ def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[
         )
         held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(query)}
     return held & set(slices)
+
+
+def _digests(connection: Connection, slices: Collection[tuple[str, Slice]]) -> dict[tuple[str, Slice], Digest]:
+    """The digests on record of these (table, slice)."""
+    found = {}
+    for table, keys in _by_table(slices).items():
+        days = [key.event_date for key in keys]
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
+            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+        )
+        for day, project, digest in connection.execute(query):
+            if Slice(day, project) in keys:
+                found[table, Slice(day, project)] = Digest.parse(digest)
+    return found
 
 
 def _winners(connection: Connection, slices: Collection[tuple[str, Slice]]) -> str:

@@ -456,6 +456,15 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
     ):
         LedgerWriting(connection).record(late, "late", is_strict=True)
     assert FAR not in ledger.slices(REFINED, None)
+    # Maintenance joins files: the row stays that of the run which published the slice, and that run did nothing since.
+    ledger.record(Changes(rewritten={(REFINED, KEY): ("next", "joined")}), "maintenance")
+    for stale in (replace(read, read_hash="next"), replace(read, read_hash="next", verdict=Verdict.REFUSED)):
+        with (
+            pytest.raises(SliceConflictError, match="maintenance wrote its files anew since it was read"),
+            ledger.transaction() as connection,
+        ):
+            LedgerWriting(connection).record(Changes(slices=[stale]), "late", is_strict=True)
+    ledger.record(Changes(rewritten={(REFINED, KEY): ("joined", "next")}), "maintenance")
     ledger.record(Changes(slices=[replace(MINE, table=RAW, file_hash="theirs")]), "other")
     assert lost(Changes(slices=[replace(MINE, table=RAW)])) == frozenset()
     assert ledger.slices(RAW, None)[KEY].file_hash == "theirs"
