@@ -63,7 +63,7 @@ class PendingLedger(Ledger):
     def deliveries(
         self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
     ) -> dict[str, DeliveryRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.deliveries`, with the pending changes applied."""
         found = super().deliveries(source, projects, first, last, is_accepted=is_accepted)
         for (of, object_key, accepted), record in self._deliveries.items():
             if (of, accepted) != (source, is_accepted):
@@ -75,7 +75,7 @@ class PendingLedger(Ledger):
         return found
 
     def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.batches`, with the pending changes applied."""
         own = {
             key: record
             for key, record in self._batches.items()
@@ -86,7 +86,7 @@ class PendingLedger(Ledger):
     def _nearest_arrivals(
         self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool
     ) -> dict[str, date]:
-        """As the Ledger has it."""
+        """As `Ledger._nearest_arrivals`, with the pending changes applied."""
         under = super()._nearest_arrivals
         found = under(bounds, source, is_before=is_before)
         gone = {
@@ -136,7 +136,7 @@ class PendingLedger(Ledger):
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[BatchKey, dict[date, BatchDay]]:
-        """As the Ledger has it."""
+        """As `Ledger._is_delivered`, with the pending changes applied."""
         found = super().batch_days(source, projects, first, last)
         for key, days in self._days_of_batches.items():
             if key.source is source and key.project_id in projects and first <= key.arrival_date <= last:
@@ -148,7 +148,7 @@ class PendingLedger(Ledger):
     def batch_days_of(
         self, source: Source, project_id: str, event_days: Sequence[date]
     ) -> dict[date, dict[BatchKey, BatchDay]]:
-        """As the Ledger has it."""
+        """As `Ledger.batch_days_of`, with the pending changes applied."""
         found = super().batch_days_of(source, project_id, event_days)
         for key, days in self._days_of_batches.items():
             if (key.source, key.project_id) != (source, project_id):
@@ -162,7 +162,7 @@ class PendingLedger(Ledger):
     def slices(
         self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
     ) -> dict[Slice, SliceRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.slices`, with the pending changes applied."""
         wanted = None if days is None else set(days)
         own = {
             key: record
@@ -174,7 +174,7 @@ class PendingLedger(Ledger):
         return super().slices(table, projects, wanted) | own
 
     def first_day(self, table: str) -> date | None:
-        """As the Ledger has it."""
+        """As `Ledger.first_day`, with the pending changes applied."""
         own = {key: record for (of, key), record in self._slices.items() if of == table}
         days = [self._first_day_of_slices(table, own), self._first_day_of_publications(table)]
         days += [key.event_date for key, one in own.items() if one.digest != EMPTY or one.verdict is Verdict.HELD]
@@ -187,7 +187,7 @@ class PendingLedger(Ledger):
         return min((day for day in days if day is not None), default=None)
 
     def publications_of(self, table: str, projects: Sequence[str], days: Iterable[date]) -> list[PublicationRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.publications_of`, with the pending changes applied."""
         wanted = set(days)
         found = super().publications_of(table, projects, wanted)
         told = {(one.key, one.snapshot_id, one.parent_id) for one in found}
