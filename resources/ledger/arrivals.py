@@ -1,8 +1,8 @@
-"""What arrived, or was excluded, since a slice was published last: named beside a change, to say where it came from.
+"""Deliveries that arrived or were excluded since a slice was last published, to explain where a change came from.
 
-Contains: one question, asked within a transaction that records.
-Add here: another thing that changes what a slice holds.
-Does not contain: which changes are told of (notices.py).
+Contains: one query, run inside the transaction that records the change.
+Add here: another event that changes the content of a slice.
+Does not contain: which changes get a notice (notices.py).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pipeline_assets.domain.slices import Slice
 from resources.ledger.schema import BATCH_DAYS, DELIVERIES, EXCLUSIONS
 
 Place = tuple[str, Slice]
-"""Table and slice; of a raw table's deliveries, their arrival day."""
+"""Table and slice; for deliveries of a raw table the slice holds the arrival day."""
 
 
 def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[Place, Arrivals]:
-    """What arrived since these times, each of its own slice, in batches that hold rows of its day."""
+    """Return what arrived, was excluded or was included since each slice's time, in batches with rows of the slice's day."""
     if not since:
         return {}
     days = [key.event_date for _, key in since]
@@ -46,7 +46,7 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
 def _recorded_since(
     connection: Connection, table: sa.Table, at: sa.Column[str], since: str, of_batch: Sequence[Any]
 ) -> dict[Slice, list[tuple[str, str]]]:
-    """Event day -> object and time, of rows of this table whose batch holds, or held, rows of that day."""
+    """Slice -> (object, time) of this table's rows since `since`, of batches with rows of the slice's day."""
     names = ("source", "project_id", "arrival_date")
     same_batch = [table.c[name] == BATCH_DAYS.c[name] for name in names]
     accepted = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
