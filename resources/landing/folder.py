@@ -2,7 +2,7 @@
 
 Contains: listing, reading and writing files with system calls.
 Add here: another kind of file that a folder may hold and a bucket may not.
-Does not contain: names (amplitude/keys.py), what a failure means (errors.py).
+Does not contain: names (formats/amplitude/keys.py), what a failure means (errors.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Contains: upload times, the verified copy, and the delete of one version.
 Add here: another way in which a move may go wrong.
 Does not contain: which objects move (operations/split/), kinds of places (move_places.py), names
-(amplitude/keys.py).
+(formats/amplitude/keys.py).
 """
 
 from __future__ import annotations

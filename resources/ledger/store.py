@@ -158,7 +158,7 @@ class Ledger(Queries):
             LedgerWriting(connection).record(changes, run_id)
 
     def record_found(self, changes: Changes, run_id: str, *, known_head: Head | None) -> bool:
-        """Record changes that a load found in a table; False, with nothing written, where the recorded head is not `known_head`."""
+        """Record changes that were found in a table; False, with nothing written, where the recorded head is not `known_head`."""
         assert changes.head is not None
         with self._write() as connection:
             if self._head(connection, changes.head[0]) != known_head:

@@ -248,7 +248,7 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
 
     class Engine(LazyPySparkResource):
-        """Spark without secrets in its configuration, which Dagster shows to everyone who opens the resource's page."""
+        """Spark, without what is secret: Dagster shows a resource's configuration to everybody who opens its page."""
 
         def _init_session(self) -> None:
             if self._spark_session is None:
