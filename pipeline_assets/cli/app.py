@@ -130,8 +130,8 @@ def status(
 ) -> None:
     """Show the status of days: one row per day, one column per table.
 
-    Then golden totals that do not agree, what is no golden total, the runs at work, the runs found dead, the open rebuilds,
-    a window that is too narrow, who is not told of notices, and what a reader may rely on while a load publishes.
+    Below: mismatches of golden totals, invalid golden totals, running and dead runs, open rebuilds, a window that is too
+    narrow, receivers with unsent notices, and what readers may rely on while a load publishes.
     """
     run(lambda: _status(first, last, as_json), verbose)
 

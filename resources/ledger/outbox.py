@@ -157,7 +157,7 @@ class Outbox:
                 return 0
             return connection.execute(sa.select(RECEIVERS.c.refusals).where(is_it)).scalar() or 0
 
-    # -- what people are told ----------------------------------------------------------------------------------
+    # -- notices and publications --------------------------------------------------------------------------------
 
     def of_run(self, run_id: str, table: str) -> list[Notice]:
         """Return the notices of changed final days that a run recorded for a table, by day."""
