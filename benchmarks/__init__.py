@@ -1,1 +1,1 @@
-"""Measurements: how fast the load path is beside other ways of loading the same files, and how its cost grows."""
+"""Benchmarks: the load path compared with other ways of loading the same files, and how its cost grows."""

@@ -16,18 +16,18 @@ from benchmarks.workload import five_days_and_one
 
 
 def main() -> int:
-    """Measure and report."""
+    """Run all rounds and report them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--events-per-day", type=int, default=200_000)
-    # The former name of the option goes on working.
+    # `--arms` is an older name of the option.
     parser.add_argument("--contenders", "--arms", default="".join(CONTENDERS), help="letters, such as abc")
     chosen = parser.parse_args()
     stages = five_days_and_one(chosen.events_per_day)
     warm_up = five_days_and_one(2_000)
     measured: list[Measured] = []
     for number in range(chosen.rounds):
-        # Another order each round: no contender always follows the same one.
+        # Rotate the order each round, so that no contender always follows the same one.
         first = number % len(chosen.contenders)
         contenders = chosen.contenders[first:] + chosen.contenders[:first]
         measured.extend(measure(contender, stages, warm_up) for contender in contenders)

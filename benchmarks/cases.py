@@ -25,11 +25,11 @@ PROJECTS = tuple(str(number) for number in range(10001, 10021))
 
 @dataclass(frozen=True)
 class Case:
-    """A shape of deliveries; its last stage is the one that is measured."""
+    """A shape of deliveries; its last stage is measured."""
 
     title: str
     stages: Callable[[int], tuple[Stage, ...]]
-    """Events -> what is delivered."""
+    """Number of events -> stages of deliveries."""
     events: int
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ CASES = {
 
 
 def main() -> int:
-    """Measure the chosen cases and print them."""
+    """Measure the chosen cases and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cases", description=__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of events, for a quick look")

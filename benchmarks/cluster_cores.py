@@ -46,7 +46,7 @@ _WARM_EVENTS = 500
 
 @dataclass(frozen=True)
 class Measured:
-    """One load by a worker of so many cores."""
+    """One load on a worker with this number of cores."""
 
     cores: int
     seconds: float
@@ -56,12 +56,12 @@ class Measured:
 
     @property
     def rows_a_second(self) -> float:
-        """Of refined events, from the first look at landing until all tables are visible."""
+        """Rows of refined.events per second, from listing landing until all tables are visible."""
         return self.rows / self.seconds
 
 
 def measure(cores: int, stage: Stage, warm_up: Stage) -> Measured:
-    """Start a cluster, load once to warm up and once to measure, in a driver of its own."""
+    """Start a cluster and a driver, load once to warm up and once to measure; returns the figures."""
     work = Path(tempfile.mkdtemp(prefix=f"cores-{cores}-", dir=KEPT))
     try:
         with a_cluster(work / "cluster", cores, memory=_WORKER_MEMORY) as cluster:
@@ -74,7 +74,7 @@ def measure(cores: int, stage: Stage, warm_up: Stage) -> Measured:
 
 
 def drive(work: Path) -> None:
-    """The driver: load what the order names, and print what it took."""
+    """Run the driver: load the stages of the order file and print the figures."""
     order = json.loads((work / "order.json").read_text("utf-8"))
     _load(work / "warm", stage_of(order["warm_up"]), order["master"])
     found = _load(work / "measured", stage_of(order["stage"]), order["master"])
@@ -107,7 +107,7 @@ def _load(folder: Path, stage: Stage, master: str) -> dict[str, Any]:
 
 
 def page_of(measured: Sequence[Measured]) -> Table:
-    """Medians of the rounds, and their ratio to the smallest number of cores."""
+    """Return the medians of the rounds, and their ratio to the smallest number of cores."""
     page = Table(title=f"one load of all tables, medians; {cores_here()} cores here, which the driver uses as well")
     for name in ("worker cores", "seconds", "rows a second", "ratio", "JVM of the driver MB"):
         page.add_column(name, justify="right")
@@ -124,7 +124,7 @@ def page_of(measured: Sequence[Measured]) -> Table:
 
 
 def main() -> int:
-    """Measure and report; 1 where two loads made different tables."""
+    """Measure and report; returns 1 where two loads produced different tables."""
     parser = argparse.ArgumentParser(prog=f"python -m {_ME}", description=__doc__)
     parser.add_argument("--cores", nargs="*", type=int, default=[1, 2, 4])
     parser.add_argument("--events", type=int, default=200_000)

@@ -1,8 +1,8 @@
-"""The ways of loading that are compared: each loads the same files into a table of the same columns.
+"""The compared ways of loading: each loads the same files into a table with the same columns.
 
 Contains: one class per contender.
 Add here: another way of loading.
-Does not contain: timing (measure.py) and files (workload.py).
+Does not contain: timing (measure.py), files (workload.py).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CORES = 2
 DRIVER_MEMORY = "2g"
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 _DELIVERED_SCHEMA = ", ".join(
-    # Times as text, as every reader of them must: a timestamp format of Spark's makes its reader twice as slow.
+    # Read times as text, because a timestamp format makes Spark's reader twice as slow.
     f"`{key}` {'string' if VENDOR_COLUMNS[name] is ColumnType.TIMESTAMP else VENDOR_COLUMNS[name].spark_type}"
     for key, name in DELIVERED_KEYS.items()
 )
 
 
 def settings_in(folder: Path, landing: Path, catalog: str, **changes: Any) -> Settings:
-    """Settings of a deployment of its own."""
+    """Return the settings of a separate deployment below `folder`."""
     known: dict[str, Any] = {
         "landing_url": str(landing),
         "warehouse_url": f"file://{folder}/warehouse",
@@ -56,7 +56,7 @@ def settings_in(folder: Path, landing: Path, catalog: str, **changes: Any) -> Se
 
 
 def a_session(settings: Settings, **changes: str) -> SparkSession:
-    """The product's session; every contender runs on the same one."""
+    """Return the product's session; every Spark contender uses the same configuration."""
     builder = SparkSession.builder
     for key, value in (engine_config(settings) | changes).items():
         builder = builder.config(key, value)
@@ -70,7 +70,7 @@ class Contender(ABC):
     """One way of loading."""
 
     def __init__(self, folder: Path, landing: Path, catalog: str = "lake") -> None:
-        """Everything it writes lies below `folder`; a session keeps the place of a catalog it has used by its name."""
+        """Write only below `folder`. A session remembers a catalog's location by name, so use a new name per location."""
         self.folder = folder
         self.landing = landing
         self.catalog = catalog
@@ -78,15 +78,15 @@ class Contender(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start its engine and create its tables."""
+        """Start the engine and create the tables."""
 
     @abstractmethod
     def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
-        """Load what was delivered; returns named parts of the seconds, where it knows some."""
+        """Load the delivered objects; returns the seconds of named parts, where known."""
 
     @abstractmethod
     def rows(self) -> int:
-        """Rows of the table that a user would read."""
+        """Return the row count of the table that a user would read."""
 
 
 class _SparkContender(Contender):
@@ -103,7 +103,7 @@ class _SparkContender(Contender):
         return self.spark.table(self.table).count()
 
     def delivered(self, objects: Sequence[Path]) -> DataFrame:
-        """The 55 columns with their types, and the two partition columns."""
+        """Return the 55 typed columns and the two partition columns."""
         if not objects:
             frame = self.spark.createDataFrame([], _DELIVERED_SCHEMA)
         else:
@@ -117,7 +117,7 @@ class _SparkContender(Contender):
 
 
 class NaiveAppend(_SparkContender):
-    """a: read JSON, append. Nothing is checked, and the same bytes again are there twice."""
+    """a: read JSON and append, without checks; loading the same bytes again duplicates them."""
 
     def start(self) -> None:
         super().start()
@@ -129,7 +129,7 @@ class NaiveAppend(_SparkContender):
 
 
 class IcebergMerge(_SparkContender):
-    """e: read JSON, keep the latest of each key, MERGE into one table. No checks."""
+    """e: read JSON, keep the latest row of each key, MERGE into one table, without checks."""
 
     using = "iceberg"
 
@@ -141,7 +141,7 @@ class IcebergMerge(_SparkContender):
         latest = Window.partitionBy("_key").orderBy(F.col("server_upload_time").desc(), F.col("processed_time").desc())
         ranked = _with_key(self.delivered(objects)).withColumn("_place", F.row_number().over(latest))
         ranked.where("_place = 1").drop("_place").createOrReplaceTempView("delivered")
-        # A user who knows the product's window prunes by it, or MERGE would read the whole table.
+        # Prune by days as an informed user would; otherwise MERGE reads the whole table.
         bounds = self.spark.table("delivered").agg(F.min("event_date"), F.max("event_date")).first()
         assert bounds is not None
         self.spark.sql(
@@ -154,7 +154,7 @@ class IcebergMerge(_SparkContender):
 
 
 class DeltaMerge(IcebergMerge):
-    """d: the same on Delta Lake."""
+    """d: as e, on Delta Lake."""
 
     using = "delta"
 
@@ -180,7 +180,7 @@ class DeltaMerge(IcebergMerge):
 
 
 class OurLoad(Contender):
-    """b and c: the product's own job, raw alone or every table; figures of the load path and of Dagster's events apart."""
+    """b and c: the product's own job, for raw only or every table; times the load path and Dagster's events separately."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class OurLoad(Contender):
         tables: frozenset[str] | None = None,
         **changes: Any,
     ) -> None:
-        """`tables`: keys of the tables to load, None for all; `changes`: of settings."""
+        """Take `tables`, the keys of the tables to load (None for all), and `changes` of settings."""
         super().__init__(folder, landing, catalog)
         self.tables = tables
         self.changes = changes
@@ -239,7 +239,7 @@ class OurLoad(Contender):
 
 
 class DuckCopy(Contender):
-    """f: DuckDB reads the files and writes Parquet: no tables, no transactions, no checks, one machine."""
+    """f: DuckDB reads the files and writes Parquet on one machine, without tables, transactions or checks."""
 
     def start(self) -> None:
         self.connection = duckdb.connect()
@@ -273,11 +273,11 @@ CONTENDERS: dict[str, tuple[str, Callable[..., Contender]]] = {
     "e": ("Iceberg MERGE, one table, no checks", IcebergMerge),
     "f": ("DuckDB: JSON to Parquet", DuckCopy),
 }
-"""Letter -> what it is, and the class."""
+"""Letter -> description and class."""
 
 
 def _timed(reports: Iterator[Any], parts: dict[str, float]) -> Iterator[Any]:
-    """The same reports; sums the seconds spent inside of the load path, and those of each table."""
+    """Yield the reports unchanged; adds up the seconds spent in the load path, in total and per table."""
     parts["load"] = 0.0
     while True:
         started = time.perf_counter()

@@ -42,7 +42,7 @@ assert contender.rows() == int(sys.argv[3])
 
 
 def main() -> int:
-    """Run the rounds and print them."""
+    """Run the rounds and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fixed_costs", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()

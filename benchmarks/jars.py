@@ -1,8 +1,8 @@
-"""The jars of other table formats, pinned: only benchmarks need them.
+"""Pinned jars of other table formats, which only benchmarks need.
 
-Contains: their coordinates and sums.
+Contains: their coordinates and checksums.
 Add here: another format to compare with.
-Does not contain: the product's own (resources/spark/jars.py).
+Does not contain: the product's own jars (resources/spark/jars.py).
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ DELTA_JARS = (
 
 
 def fetched(jars: Sequence[Jar]) -> list[Path]:
-    """Paths of the jars, after fetching what is missing."""
+    """Download missing jars; returns the paths of all."""
     fetch(_FOLDER, jars)
     return [_FOLDER / jar.file_name for jar in jars]

@@ -1,8 +1,8 @@
-"""Run one contender in a process of its own and watch it: seconds as it tells them, peak memory as the system does.
+"""Run one contender in a separate process: it reports its seconds, and the operating system its peak memory.
 
-Contains: starting, sampling, collecting.
-Add here: another figure seen from outside.
-Does not contain: what is loaded (workload.py).
+Contains: starting the process, sampling memory, collecting figures.
+Add here: another figure measured from outside.
+Does not contain: the files to load (workload.py).
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _KINDS = {"java": "jvm", "python": "workers"}
 
 @dataclass
 class Measured:
-    """What one process of one contender took."""
+    """The figures of one process of one contender."""
 
     contender: str
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Stage -> `seconds`, `rows`, `parts`."""
     peak_mb: dict[str, float] = field(default_factory=dict)
-    """`jvm`, `driver` (its Python), `workers` (all of Spark's Python workers): highest resident memory at once."""
+    """`jvm`, `driver` (its Python), `workers` (all of Spark's Python workers) -> peak resident memory in MB."""
 
 
 def measure(
     contender: str, stages: Sequence[Stage], warm_up: Sequence[Stage], settings: Mapping[str, Any] | None = None
 ) -> Measured:
-    """Run a contender through its stages in a fresh process and an empty folder."""
+    """Run a contender through its stages in a new process and an empty folder; returns its figures."""
     KEPT.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f"{contender}-", dir=KEPT))
     order = {
@@ -51,7 +51,7 @@ def measure(
         "warm_up": [record_of(stage) for stage in warm_up],
         "settings": dict(settings or {}),
     }
-    # As a file: the names of ten thousand objects are too long for an argument.
+    # Pass the order as a file, because ten thousand object names exceed the length of an argument.
     (work / "order.json").write_text(json.dumps(order), "utf-8")
     found = Measured(contender)
     said, found.peak_mb = run_and_watch(["benchmarks.one", str(work / "order.json")], work)
@@ -61,9 +61,9 @@ def measure(
 
 
 def run_and_watch(words: Sequence[str], work: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Run a module (and its arguments) in a process of its own: the lines of JSON that it prints, and peak MB by kind.
+    """Run a module in a separate process; returns the JSON lines that it prints, and peak MB by kind of process.
 
-    Raises RuntimeError with the end of what it wrote to standard error, which goes to a file in `work`.
+    Raises RuntimeError with the end of its standard error, which goes to a file in `work`.
     """
     said: list[dict[str, Any]] = []
     peak_mb: dict[str, float] = {}
@@ -99,14 +99,14 @@ def _watch(root: int, peak_mb: dict[str, float], is_done: threading.Event) -> No
         now: dict[str, float] = {}
         for pid, kind in _family(root).items():
             size = _resident_mb(pid)
-            # A JVM about to start another program is there twice for a moment, with the same memory.
+            # Count a JVM once: while it forks, it appears twice with the same memory.
             now[kind] = max(size, now.get(kind, 0.0)) if kind == "jvm" else size + now.get(kind, 0.0)
         for kind, size in now.items():
             peak_mb[kind] = max(size, peak_mb.get(kind, 0.0))
 
 
 def _family(root: int) -> dict[int, str]:
-    """Process -> `driver`, `jvm`, `workers` or `other`, of the root and all below it."""
+    """Pid -> `driver`, `jvm`, `workers` or `other`, for the root process and all its descendants."""
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
@@ -128,7 +128,7 @@ def _family(root: int) -> dict[int, str]:
 
 
 def _program(folder: Path) -> str:
-    """The file a process runs: a JVM about to start another program bears the name of a thread, but runs java still."""
+    """The executable of a process; unlike its name, this is still `java` while a JVM forks."""
     try:
         return (folder / "exe").readlink().name
     except OSError:

@@ -1,8 +1,8 @@
-"""One contender in a process of its own: start, warm up, load stage after stage, print what it took as JSON.
+"""One contender in a separate process: start, warm up, load each stage, print the figures as JSON.
 
-Contains: what is timed.
-Add here: another figure that only the process itself knows.
-Does not contain: memory, which is seen from outside (measure.py).
+Contains: timing the stages.
+Add here: another figure that only the process itself can measure.
+Does not contain: memory, which is measured from outside (measure.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.workload import Stage, deliver, stage_of
 
 
 def main(letter: str, work: Path, stages: list[Stage], warm_up: list[Stage], settings: dict[str, Any]) -> None:
-    """Run one contender; a line of JSON per stage. `settings`: of the product, where they are not the usual ones."""
+    """Run one contender and print a JSON line per stage; `settings` override the product's usual ones."""
     _, make = CONTENDERS[letter]
     started = time.perf_counter()
     warm = make(work / "warm", work / "warm_landing", "warm")

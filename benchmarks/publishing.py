@@ -42,7 +42,7 @@ _FIRST_DAY = date(2023, 1, 1)
 
 @dataclass(frozen=True)
 class Range:
-    """Days that one load is asked for."""
+    """The days of one load."""
 
     name: str
     days: int
@@ -50,7 +50,7 @@ class Range:
 
     @property
     def export(self) -> ExportSpec:
-        """One object a day."""
+        """An export with one object per day."""
         return ExportSpec(
             seed=23,
             projects=(PROJECT,),
@@ -77,38 +77,38 @@ class Measured:
     promise: Promise
     load: float
     publish: float
-    """From the last table that was staged until all are visible and on record."""
+    """From the end of staging until all tables are visible and recorded."""
     apart: float
-    """From the first table that readers see anew until the last one."""
+    """From the first table that readers see change until the last."""
     locked: float
-    """For how long no other writer may publish; table by table, Iceberg and the ledger lock for single statements."""
+    """How long other writers are blocked; table by table, Iceberg and the ledger lock only for single statements."""
     steps: dict[str, float]
-    """Point of the publish -> seconds since the one before it."""
+    """Failpoint of the publish -> seconds since the one before it."""
     slices: int
     digests: str
 
     @property
     def told(self) -> str:
-        """One line, for people."""
+        """The figures on one line, for people."""
         steps = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.steps.items())
         return f"{self.range}, {self.promise}: load {self.load:.1f} s, publish {self.publish:.2f} s: {steps}"
 
     def as_json(self) -> dict[str, object]:
-        """For the file of figures."""
+        """Return the figures for the JSON file."""
         return {name: value for name, value in vars(self).items() if name != "digests"}
 
 
 class Moments:
-    """When a load passed its failpoints, which are there for kills: the product itself measures nothing."""
+    """Records when a load passes its failpoints, so that the product needs no timers of its own."""
 
     def __init__(self) -> None:
-        """Of one load."""
+        """Record the moments of one load."""
         self.passed: list[tuple[Failpoint, float]] = []
         self.steps: dict[str, float] = {}
-        """Point and table -> seconds since the point before it, of the publish alone."""
+        """Failpoint and table -> seconds since the one before it, for the publish only."""
 
     def __call__(self, point: Failpoint, table: str) -> None:
-        """Remember a moment."""
+        """Record the moment of a failpoint."""
         now = time.perf_counter()
         if point is Failpoint.BETWEEN_TABLES:
             self.steps.clear()
@@ -117,20 +117,20 @@ class Moments:
         self.passed.append((point, now))
 
     def last(self, point: Failpoint) -> float:
-        """Of the point's last passage; raises ValueError where there was none."""
+        """Return the time of the failpoint's last passage; raises ValueError where there was none."""
         return max(at for passed, at in self.passed if passed is point)
 
     def between(self, first: Failpoint, last: Failpoint) -> float:
-        """From the last passage of one point to that of another."""
+        """Return the seconds from the last passage of one failpoint to that of another."""
         return self.last(last) - self.last(first)
 
     def spread(self, point: Failpoint) -> float:
-        """From its first passage to its last."""
+        """Return the seconds from the failpoint's first passage to its last."""
         return self.last(point) - min(at for passed, at in self.passed if passed is point)
 
 
 def load_range(work: Path, chosen: Range, promise: Promise) -> Measured:
-    """Load a range into a lake of its own."""
+    """Load a range into a separate lake; returns its figures."""
     folder = work / f"{chosen.name}-{promise.name}".replace(" ", "-")
     landing = folder / "landing"
     write_export(chosen.export, landing)
@@ -149,7 +149,7 @@ def load_range(work: Path, chosen: Range, promise: Promise) -> Measured:
         try:
             reports = run_load(runtime, request, lambda _: False)
             outcomes = list(next(reports).outcomes)
-            # The first report is handed over once all tables are published.
+            # The load yields its first report once all tables are published.
             published = time.perf_counter()
             outcomes += [outcome for report in reports for outcome in report.outcomes]
         finally:
@@ -176,7 +176,7 @@ def load_range(work: Path, chosen: Range, promise: Promise) -> Measured:
 
 
 def page_of(measured: list[Measured]) -> Table:
-    """Before and after, range by range."""
+    """Return a table that compares both promises by range."""
     page = Table(title="seconds of publishing: table by table -> one transaction")
     for name in ("range", "slices", "publish", "ratio", "the whole load", "ratio ", "tables apart", "others wait"):
         page.add_column(name, justify="left" if name == "range" else "right")
@@ -196,7 +196,7 @@ def _promise(text: str) -> Promise:
 
 
 def main() -> int:
-    """Measure and report; 1 where the two promises made different tables."""
+    """Measure and report; returns 1 where the two promises produced different tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.publishing", description=__doc__)
     parser.add_argument("--ranges", nargs="*", choices=list(RANGES), default=list(RANGES))
     orders = [Promise.TABLE_BY_TABLE, Promise.ONE_TRANSACTION]
@@ -207,7 +207,7 @@ def main() -> int:
     measured: list[Measured] = []
     console = Console(width=140)
     try:
-        # What a session does for the first time is no part of any figure.
+        # Warm up the session first, so that its one-time work is not measured.
         load_range(work / "warm", Range("warm", 1, 50), Promise.ONE_TRANSACTION)
         for name in chosen.ranges:
             for promise in chosen.promise:

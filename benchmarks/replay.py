@@ -58,7 +58,7 @@ LATER = timedelta(days=40)
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that is to be at most so much."""
+    """A figure and its allowed maximum."""
 
     title: str
     value: float
@@ -66,14 +66,14 @@ class Goal:
 
 
 def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
-    """Load, load again, correct, maintain; yields the figures of each pass."""
+    """Load, load again, correct, run maintenance; yields the figures of each pass."""
     spec = replace(_SPEC, days=days)
     landing = work / "landing"
     write_export(spec, landing)
     settings: dict[str, Any] = {
         "calendar_start": FIRST_DAY - timedelta(days=120),
         "ledger_url": f"sqlite:///{work}/ledger.db",
-        # A heap takes what it is given; whether half of the default is enough for three years is the question.
+        # Use half of the default heap, to test whether it is enough for three years.
         "spark_driver_memory": "1g",
     }
     contender = OurLoad(work / "contender", landing, "lake", **settings)
@@ -103,7 +103,7 @@ def replay(work: Path, days: int) -> Iterator[dict[str, Any]]:
 
 
 def _pass(contender: OurLoad, name: str, days: Sequence[date]) -> dict[str, Any]:
-    """All days in chunks, each a run of the job."""
+    """Load all days in chunks, one run of the job each."""
     with closing(Ledger(contender.settings.ledger_database_url)) as ledger:
         known = max((record.number for record in ledger.publications()), default=0)
         started, inside = time.perf_counter(), 0.0
@@ -151,7 +151,7 @@ def _state(contender: OurLoad) -> dict[str, Any]:
 
 
 def _deliver_corrections(landing: Path, arrival: date, days: Sequence[date]) -> None:
-    """One object: an event of each of these days, sent again with another city."""
+    """Deliver one object with an event of each of these days, sent again with another city."""
     lines = []
     for day in days:
         (path,) = landing.rglob(f"*_{day}_3#*.json.gz")
@@ -164,7 +164,7 @@ def _deliver_corrections(landing: Path, arrival: date, days: Sequence[date]) -> 
 
 
 def goals(passes: dict[str, dict[str, Any]], peak_mb: dict[str, float]) -> list[Goal]:
-    """What was to be reached."""
+    """Return the goals with the measured values."""
     first = passes["first load"]["load"]
     corrections = passes["corrections to old days"]
     unexpected = set(corrections["refined_days"]) ^ set(corrections["corrected"])
@@ -178,7 +178,7 @@ def goals(passes: dict[str, dict[str, Any]], peak_mb: dict[str, float]) -> list[
 
 
 def main() -> int:
-    """Run it in a process of its own, watched; print figures and goals."""
+    """Run the benchmark in a watched process; prints figures and goals."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay", description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS, help="fewer for a quick look; at least 200")
     parser.add_argument("--in", dest="work", help=argparse.SUPPRESS)

@@ -1,8 +1,8 @@
-"""Figures of a comparison: medians, ratios to the naive contender, memory; printed, saved, drawn.
+"""Report a comparison: medians, ratios to the naive contender and memory, as table, JSON and chart.
 
-Contains: what is made of measurements.
-Add here: another way to look at them.
-Does not contain: measuring.
+Contains: computing and printing the figures.
+Add here: another view of the figures.
+Does not contain: measuring (measure.py).
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def _medians(runs: Sequence[Measured]) -> dict[str, Any]:
 
 
 def load_seconds(stage: Mapping[str, Any]) -> float:
-    """Of a load: inside the load path, where Dagster's events are known apart."""
+    """Return the seconds of a load, without Dagster's events where they were measured separately."""
     return float(stage["parts"].get("load", stage["seconds"]))
 
 
 def seconds_of(medians: dict[str, Any], stage: str) -> float:
-    """Of a contender."""
+    """Return the median seconds of a contender's stage."""
     return load_seconds(medians["stages"][stage])
 
 

@@ -48,11 +48,11 @@ _TABLES = frozenset(table.key for table in ASSET_TABLES)
 _HOT_HOUR = 3
 _SPEC = ExportSpec(seed=31, projects=(PROJECT,), first_day=FIRST_DAY, days=1, shards=1, tail_share=0.0, late_share=0.0)
 UNDIVIDED = {"split_object_bytes": _NEVER, "hot_key_rows": _NEVER}
-"""Settings of a load that leaves large objects and hot keys as they are."""
+"""Settings of a load that splits neither large objects nor hot keys."""
 
 
 def write_skewed(landing: Path, rows: int) -> None:
-    """A day of about so many rows: 60 % in one object and with the same ids, 10 % without an id of their send."""
+    """Write a day of about this many rows: 60 % in one object with the same ids, 10 % without an insert id."""
     write_export(replace(_SPEC, events_per_day=rows), landing)
     lines: list[tuple[Path, dict[str, Any]]] = []
     for path in sorted(landing.rglob("*.json.gz")):
@@ -71,24 +71,24 @@ def write_skewed(landing: Path, rows: int) -> None:
 
 
 class TaskTimes:
-    """Seconds that Spark's tasks ran, by the step of the load that asked for them."""
+    """Seconds of Spark's tasks, by the step of the load that started them."""
 
     def __init__(self, spark: Any) -> None:
-        """Of a session; jobs of before are left out."""
+        """Measure jobs of a session from now on."""
         self._context = spark.sparkContext
         self._groups: list[str] = []
-        # Another load of the same session has steps of the same names.
+        # Unique per load, because other loads of the session have steps with the same names.
         self._own = uuid.uuid4().hex
 
     def begin(self, name: str) -> None:
-        """What is asked for from now on belongs to the step of this name."""
+        """Attribute all following jobs to the step of this name."""
         if name not in self._groups:
             self._groups.append(name)
-        # A property and not `setJobGroup`: queries that Spark plans anew run in threads of their own, and take it with them.
+        # Set the property instead of calling `setJobGroup`: adaptive queries run in other threads, which inherit it.
         self._context.setLocalProperty("spark.jobGroup.id", f"{self._own} {name}")
 
     def of_steps(self) -> dict[str, list[float]]:
-        """Step -> seconds of each task of that stage of it in which others waited longest for the slowest."""
+        """Return step -> task seconds of its most skewed stage, in which tasks waited longest for the slowest."""
         store = self._context._jsc.sc().statusStore()
         tracker = self._context.statusTracker()
         found = {}
@@ -112,7 +112,7 @@ _NEVER_TASKS = 100_000
 def load_skewed(
     work: Path, landing: Path, catalog: str, changes: Mapping[str, Any], tables: Collection[str] = _TABLES
 ) -> dict[str, Any]:
-    """Load the day into a lake of its own below `work`: seconds, seconds of tasks, what was forecast, digests."""
+    """Load the day into a separate lake below `work`; returns seconds, task seconds, forecasts and digests."""
     settings = settings_in(work, landing, catalog, **changes)
     spark = a_session(settings)
     times = TaskTimes(spark)
@@ -145,31 +145,31 @@ STEPS = {
     "after aggregates/daily_revenue": "aggregate: event_counts",
     "after aggregates/event_counts": "aggregate: active_users",
 }
-"""Step as `TaskTimes` calls it -> what happens in it."""
+"""Name of a step in `TaskTimes` -> what it does."""
 
 
 def ratio(seconds: list[float]) -> float:
-    """The slowest task to the median one."""
+    """Return the ratio of the slowest task to the median one."""
     usual = median(seconds) if seconds else 0.0
     return max(seconds) / usual if usual else 1.0
 
 
 def divided(rows: int) -> dict[str, int]:
-    """Settings that divide a day of so many rows: the usual ones, lower in proportion for a day of fewer."""
+    """Return settings that split a day of this many rows: the defaults, scaled down for a smaller day."""
     share = min(1.0, rows / ROWS)
     usual = Settings.model_fields
     return {name: int(share * usual[name].default) for name in UNDIVIDED}
 
 
 def compared(work: Path, rows: int) -> Iterator[dict[str, Any]]:
-    """The same day loaded both ways, in a session whose workers have started."""
+    """Load the same day both ways, in a warm session; yields the figures of each."""
     load_skewed(work / "warm", skewed_day(2_000), "warm", {}, ["raw/regular_events"])
     for name, settings in (("before", UNDIVIDED), ("after", divided(rows))):
         yield {"name": name, **load_skewed(work / name, skewed_day(rows), name, settings)}
 
 
 def skewed_day(rows: int) -> Path:
-    """A landing folder with the day, written once per machine."""
+    """Return a landing folder with the day, written once per machine."""
     folder = KEPT / "exports" / f"skew-{rows}"
     if not folder.is_dir():
         draft = folder.with_suffix(f".{os.getpid()}")
@@ -179,7 +179,7 @@ def skewed_day(rows: int) -> Path:
 
 
 def main() -> int:
-    """Run it in a process of its own; print each step before and after."""
+    """Run the benchmark in a separate process; prints each step before and after."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.skew", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--in", dest="work", help=argparse.SUPPRESS)

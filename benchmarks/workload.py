@@ -1,8 +1,8 @@
-"""The files that are loaded: generated once, kept, and handed to every contender alike.
+"""The files to load: generated once, kept, and given to every contender.
 
 Contains: stages of deliveries below a landing folder.
 Add here: another kind of export to measure.
-Does not contain: loading them.
+Does not contain: loading them (contenders.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 
 KEPT = PROJECT_ROOT / ".bench"
-"""Generated files and whatever contenders write."""
+"""Folder of generated files and of the contenders' output."""
 PROJECT = "10001"
 FIRST_DAY = date(2026, 1, 5)
 _EVENTS_OF_A_PART = 1_000_000
@@ -31,7 +31,7 @@ _SHARDS_OF_A_PART = 10_000
 
 @dataclass(frozen=True)
 class Stage:
-    """What is delivered at once, and the event days that a load of it is asked for."""
+    """One delivery, and the event days that its load requests."""
 
     name: str
     objects: tuple[Path, ...]
@@ -40,7 +40,7 @@ class Stage:
 
 
 def five_days_and_one(events_per_day: int) -> tuple[Stage, ...]:
-    """W1 five days, W2 the next day with 3 % late facts, W3 the same bytes as W2 once more."""
+    """Return the stages: W1 five days, W2 the next day with 3 % late events, W3 the bytes of W2 again."""
     spec = ExportSpec(
         seed=11,
         projects=(PROJECT,),
@@ -60,7 +60,7 @@ def five_days_and_one(events_per_day: int) -> tuple[Stage, ...]:
 
 
 def one_day(name: str, **changes: Any) -> Stage:
-    """One arrival day of an export with these knobs, written in parts of what fits into memory."""
+    """Return one arrival day of an export with these parameters, written in parts that fit into memory."""
     usual = ExportSpec(seed=11, projects=(PROJECT,), first_day=FIRST_DAY, days=1, tail_share=0.0)
     spec = replace(usual, **changes)
     parts = -(-spec.events_per_day // _EVENTS_OF_A_PART)
@@ -72,7 +72,7 @@ def one_day(name: str, **changes: Any) -> Stage:
 
 
 def _as_shard_of(path: Path, first: int) -> Path:
-    """The same file under the name of another shard of its hour."""
+    """The same file, renamed to another shard of its hour."""
     if not first:
         return path
     stem, _, shard = path.name.partition("#")
@@ -84,7 +84,7 @@ def _as_shard_of(path: Path, first: int) -> Path:
 
 
 def export(spec: ExportSpec) -> tuple[Path, ...]:
-    """The objects of an export, without markers; days are written side by side and only once per machine."""
+    """Return the objects of an export, without markers; days are written in parallel and only once per machine."""
     days = [replace(spec, first_day=day, days=1, has_markers=False) for day in spec.arrival_days]
     with ProcessPoolExecutor() as pool:
         return tuple(path for paths in pool.map(_one_day, days) for path in paths)
@@ -105,7 +105,7 @@ def _one_day(spec: ExportSpec) -> list[Path]:
 
 
 def deliver(objects: Sequence[Path], landing: Path) -> list[Path]:
-    """Put objects into a landing folder as a new delivery: another file each time, so another version of the object."""
+    """Copy objects into a landing folder as a new delivery: new files are new versions of the objects."""
     placed = []
     for source in objects:
         target = landing / source.parent.name / source.name
@@ -118,7 +118,7 @@ def deliver(objects: Sequence[Path], landing: Path) -> list[Path]:
 
 
 def record_of(stage: Stage) -> dict[str, Any]:
-    """A stage as JSON holds it."""
+    """Return a stage as JSON-compatible values."""
     return {
         "name": stage.name,
         "objects": [str(path) for path in stage.objects],
@@ -127,6 +127,6 @@ def record_of(stage: Stage) -> dict[str, Any]:
 
 
 def stage_of(record: dict[str, Any]) -> Stage:
-    """The stage of a record."""
+    """Parse the result of `record_of`."""
     days = tuple(date.fromisoformat(day) for day in record["days"])
     return Stage(record["name"], tuple(map(Path, record["objects"])), days)

@@ -1,1 +1,1 @@
-"""Three experiments on the real pipeline (`make labs`): each prints its story and draws its chart into one page."""
+"""Three experiments on the real pipeline (`make labs`): each prints its story and adds a chart to one page."""

@@ -36,7 +36,7 @@ LABS: Mapping[str, Callable[..., Story]] = {
 def run_labs(
     names: list[str], tell: Callable[[Story, float], None], sizes: Mapping[str, Any] | None = None
 ) -> list[Story]:
-    """Run labs one after the other in a folder that is gone afterwards; `sizes`: lab -> its arguments, for a quick look."""
+    """Run labs in a temporary folder and return their stories; `sizes` is lab -> arguments, for quick runs."""
     work = Path(tempfile.mkdtemp(prefix="tidemark-labs-"))
     stories = []
     try:
@@ -50,7 +50,7 @@ def run_labs(
 
 
 def main() -> int:
-    """Run the chosen labs; print their stories and where the page is."""
+    """Run the chosen labs and print their stories and the path of the page; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m labs", description=__doc__)
     parser.add_argument("labs", nargs="*", default=list(LABS), metavar="LAB", help=", ".join(LABS))
     parser.add_argument("--page", type=Path, default=PAGE, help="where the page is written")

@@ -1,8 +1,8 @@
-"""Append against atomic replace: three years of revenue are delivered twice.
+"""Append versus atomic replace: three years of revenue, delivered twice.
 
 Contains: the lab.
 Add here: another way to load the same files.
-Does not contain: other contenders (benchmarks/contenders.py).
+Does not contain: other ways of loading (benchmarks/contenders.py).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SPEC = ExportSpec(
     seed=41, projects=(PROJECT,), shards=1, hours=(3,), late_share=0.0, tail_share=0.0, delivery_duplicate_share=0.0,
     send_duplicate_share=0.0, correction_share=0.0, days=1, has_markers=False,
 )  # fmt: skip
-"""Nothing late and nothing twice: the first load of both ways is the same, so that what differs is the second."""
+"""No late events and no duplicates: the first load is the same both ways, so only the second differs."""
 _NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def append_or_replace(work: Path, months: int = 12 * YEARS, events: int = 150) -> Story:
-    """One day of each month, `events` a day, loaded, delivered again with other bytes, and loaded again, both ways."""
+    """Load one day of each month with `events` events, deliver it again with other bytes, and load it again, both ways."""
     days = [date(FIRST_YEAR + month // 12, month % 12 + 1, 1) for month in range(months)]
-    # Most days of these years have no delivery at all; a project that says so is not missed.
+    # Most days have no delivery; a sparse project is not reported as missing.
     ours = Deployment(
         work / "replace", "replace", sparse_projects=(PROJECT,), calendar_start=days[0], days_per_run=2000
     )
@@ -82,7 +82,7 @@ def append_or_replace(work: Path, months: int = 12 * YEARS, events: int = 150) -
 
 
 def _deliver_again(objects: Sequence[Path]) -> None:
-    """The same lines in other bytes, as other files."""
+    """Rewrite the objects with the same lines but other bytes."""
     for path in objects:
         draft = path.with_suffix(".part")
         draft.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 1))

@@ -1,8 +1,8 @@
-"""Event time against processing time: Monday's total, day after day, as late facts land.
+"""Event time versus processing time: Monday's total on each day as late events arrive.
 
 Contains: the lab.
-Add here: another way to tell to which day a fact belongs.
-Does not contain: how the load finds days that late facts change (load/staleness/).
+Add here: another way to assign events to days.
+Does not contain: how the load finds days with late events (pipeline_assets/load/staleness/).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SPEC = ExportSpec(
     seed=43, projects=(PROJECT,), first_day=MONDAY - _BEFORE, days=(_BEFORE + _AFTER).days + 1, shards=1, hours=(3, 15),
     late_share=0.25, tail_share=0.0, delivery_duplicate_share=0.0, send_duplicate_share=0.0, correction_share=0.0,
 )  # fmt: skip
-"""A quarter of the events is one to three days late; nothing is twice, so that both totals are of the same facts."""
+"""A quarter of the events is one to three days late; without duplicates both totals count the same events."""
 
 
 def event_time(work: Path, events: int = 600) -> Story:
-    """Each day is loaded on the next morning, from Monday on; each time Monday's total is asked for both ways."""
+    """Load each day on the next morning, from Monday on, and compute Monday's total both ways each time."""
     spec = replace(_SPEC, events_per_day=events)
     p = Deployment(work / "event_time", "event_time", calendar_start=spec.first_day)
     write_export(spec, p.landing)
@@ -70,7 +70,7 @@ def event_time(work: Path, events: int = 600) -> Story:
 
 
 def _arrive(held: dict[Path, bytes], day: date) -> None:
-    """Put into landing what arrived until the end of this day."""
+    """Put the objects into landing that arrived until the end of this day."""
     for path, body in held.items():
         arrived = date.fromisoformat(path.name.split("_")[1])
         if arrived <= day and not path.exists():
@@ -78,7 +78,7 @@ def _arrive(held: dict[Path, bytes], day: date) -> None:
 
 
 def narrow_events_by_arrival(p: Deployment) -> dict[date, float]:
-    """Day of arrival -> revenue of the rows that arrived on it."""
+    """Return arrival day -> revenue of the rows that arrived on it."""
     raw = p.table("raw/regular_events")
     facts = narrow_events(raw.drop("event_date").withColumnRenamed("_arrival_date", "event_date"), p.settings)
     return by_day(facts, "event_date")

@@ -1,8 +1,8 @@
-"""Skew and its cures: a day of which 60 % lies on one key and in one object, loaded with and without what divides it.
+"""Skew and its remedies: a day with 60 % of its rows on one key and in one object, loaded with and without splitting.
 
 Contains: the lab.
-Add here: another cure.
-Does not contain: the skewed day and the times of tasks at full size (benchmarks/skew.py).
+Add here: another remedy.
+Does not contain: the skewed day, and task times at full size (benchmarks/skew.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline_assets.orchestration.health_page.charts import columns
 
 
 def hot_key(work: Path, rows: int = 30_000) -> Story:
-    """The same day loaded both ways; sizes of tasks in rows, so that a busy machine changes nothing."""
+    """Load the same day both ways; measures tasks in rows, which a busy machine does not change."""
     write_skewed(work / "skew" / "landing", rows)
     loads = {
         name: load_skewed(work / "skew" / name, work / "skew" / "landing", f"skew_{name}", changes)

@@ -1,8 +1,8 @@
-"""The labs' page: one HTML file with every story and chart, in the form of the page of health.
+"""The labs' page: one HTML file with every story and chart, in the style of the health page.
 
-Contains: its HTML.
+Contains: the page's HTML.
 Add here: another part of a story's figure.
-Does not contain: the stories, how it looks (orchestration/health_page/style.py).
+Does not contain: the stories, the style sheet (pipeline_assets/orchestration/health_page/style.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def page_of(stories: Sequence[Story]) -> str:
-    """The whole page, with style and charts inside."""
+    """Return the whole page, including style sheet and charts."""
     head = f"{_HEAD}{POLICY}<title>Tidemark: labs</title><style>{STYLE}</style>"
     said = (
         "Each chart is of loads that this run made, with the real pipeline, in a scratch folder. <code>make labs</code>"

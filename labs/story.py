@@ -1,8 +1,8 @@
-"""What a lab tells, and the scratch deployment that it tells of.
+"""The result of a lab, and the scratch deployment that it uses.
 
-Contains: the story; a lake, a ledger and a landing folder of their own, loaded as any deployment is.
-Add here: what several labs ask of a deployment.
-Does not contain: any lab, the page (page.py).
+Contains: the story; a deployment with its own lake, ledger and landing folder.
+Add here: another query that several labs need.
+Does not contain: the labs, the page (page.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TABLES = frozenset(("raw/regular_events", "refined/events", "aggregates/daily_revenue"))
-"""What a lab loads unless it is about all of them."""
+"""The tables that a lab loads by default."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,20 @@ class Story:
     name: str
     title: str
     told: tuple[str, ...]
-    """Sentences, each with its numbers."""
+    """The sentences of the story, with their numbers."""
     chart: str
     """An SVG."""
     legend: tuple[str, ...]
-    """What each series of the chart is."""
+    """The name of each series of the chart."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """The numbers that the sentences claim, for a test."""
+    """The numbers in the sentences, for tests."""
 
 
 class Deployment:
-    """A pipeline of its own below a folder, in this process."""
+    """A separate pipeline below a folder, in this process."""
 
     def __init__(self, folder: Path, name: str, **changes: Any) -> None:
-        """`name`: of its catalog, one of its own within a session; `changes`: of settings."""
+        """Take `name`, the catalog's name, which must be unique within a session, and `changes` of settings."""
         self.landing = folder / "landing"
         self.landing.mkdir(parents=True)
         self.settings = settings_in(folder / "lake", self.landing, name, **changes)
@@ -62,7 +62,7 @@ class Deployment:
         self.lakehouse = Lakehouse(self.spark, name)
 
     def load(self, first: date, last: date, now: datetime) -> None:
-        """Load these days as a scheduled run would at the moment `now`; raises RuntimeError where one is not loaded."""
+        """Load these days as a scheduled run would at `now`; raises RuntimeError where a slice fails."""
         with closing(Ledger(self.settings.ledger_database_url)) as ledger:
             runtime = Runtime(self.lakehouse, ledger, LandingStore.from_settings(self.settings), self.settings)
             days = tuple(days_between(first, last))
@@ -73,20 +73,20 @@ class Deployment:
             raise RuntimeError(f"{failed[0].key.event_date} {failed[0].table}: {failed[0].reason}")
 
     def table(self, key: str) -> DataFrame:
-        """A table as it is published."""
+        """Return a table as published."""
         return self.spark.table(self.lakehouse.identifier(table_by_key(key)))
 
     def revenue(self) -> dict[date, float]:
-        """Event day -> published revenue, all currencies taken as one."""
+        """Return event day -> published revenue, ignoring currencies."""
         return by_day(self.table("aggregates/daily_revenue"), "event_date")
 
 
 def by_day(rows: DataFrame, column: str) -> dict[date, float]:
-    """Day -> sum of the column `revenue`."""
+    """Return day -> sum of the column `revenue`."""
     found = rows.groupBy(column).agg(F.sum("revenue").alias("revenue")).where("revenue IS NOT NULL").collect()
     return {row[column]: float(row["revenue"]) for row in found}
 
 
 def total(revenue: Mapping[date, float], days: Sequence[date] | None = None) -> float:
-    """The sum, of some days where any are given; rounded to cents, as it is told."""
+    """Return the sum of all days or of those given, rounded to cents."""
     return round(sum(value for day, value in revenue.items() if days is None or day in days), 2)

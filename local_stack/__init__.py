@@ -1,1 +1,1 @@
-"""A whole deployment on one machine without containers: what `make up` starts and `make down` ends."""
+"""A whole deployment on one machine without containers, which `make up` starts and `make down` stops."""

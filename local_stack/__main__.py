@@ -1,8 +1,8 @@
 """`make up`, `make down`: `python -m local_stack up | down [--wipe] | status`.
 
-Contains: the commands, what they say, their exit codes: 0 done, 1 not all of it, 2 usage.
-Add here: another thing that a person does with the set.
-Does not contain: how it is done.
+Contains: the commands, their output and exit codes: 0 done, 1 not all of it, 2 usage.
+Add here: another command for the local stack.
+Does not contain: starting and stopping servers (supervisor.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT
 
 
 def main(words: Sequence[str] | None = None, folder: StackFolder = FOLDER) -> int:
-    """Carry out a command; returns the exit code."""
+    """Run a command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m local_stack", description="A whole deployment on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("up", help="start what does not run, and wait until all of it answers")
@@ -37,7 +37,7 @@ def main(words: Sequence[str] | None = None, folder: StackFolder = FOLDER) -> in
     commands.add_parser("status", help="what runs, and whether it is well")
     asked = parser.parse_args(words)
     errors = PlainConsole(stderr=True, soft_wrap=True)
-    # Ended by `kill` or a closed terminal, `up` takes back what it started, as after Ctrl-C.
+    # After `kill` or a closed terminal, `up` stops what it started, as after Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     try:
@@ -113,7 +113,7 @@ def _status(folder: StackFolder) -> int:
 
 
 def _shown(path: Path) -> str:
-    """As a person at the root of the clone would write it."""
+    """The path relative to the root of the clone."""
     return str(path.relative_to(PROJECT_ROOT) if path.is_relative_to(PROJECT_ROOT) else path)
 
 

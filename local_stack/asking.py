@@ -1,8 +1,8 @@
-"""Ask a server of this machine over HTTP, past every proxy.
+"""Query a server on this machine over HTTP, without proxies.
 
-Contains: GET and GraphQL, with JSON as the answer.
-Add here: another way of asking.
-Does not contain: what an answer means.
+Contains: GET and GraphQL requests with JSON answers.
+Add here: another kind of request.
+Does not contain: interpreting answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_SECONDS = 5
 
 
 def ask_json(port: int, path: str, query: str | None = None) -> dict[str, Any] | None:
-    """The answer, of a GraphQL query where there is one; None where there is none that can be read."""
+    """Return the JSON answer to a GET, or to a GraphQL query if given; None where no valid answer comes."""
     body = None if query is None else json.dumps({"query": query}).encode()
     request = urllib.request.Request(f"http://{HOST}:{port}{path}", body, {"content-type": "application/json"})
     try:

@@ -1,8 +1,8 @@
-"""Dagster: the server of our code, the webserver and the daemon, with runs and events in the database.
+"""Dagster: code server, webserver and daemon, with runs and events in PostgreSQL.
 
-Contains: their commands and their health.
+Contains: the commands and health checks of these servers.
 Add here: another process of Dagster.
-Does not contain: what they load (pipeline_assets/definitions.py), settings (environment.py).
+Does not contain: the definitions (pipeline_assets/definitions.py), settings (environment.py).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pipeline_assets.domain.settings import PROJECT_ROOT
 DAEMON = "daemon"
 _CODE, _WEB = "STACK_PORT_CODE", "STACK_PORT_WEBSERVER"
 _CONTAINER = PROJECT_ROOT / "deploy" / "container"
-"""Dagster's files of a deployment in containers, which are the same here."""
+"""Dagster's configuration for containers, which the local stack uses as well."""
 _LONGEST_SECONDS = 60
 _DAEMONS = "{ instance { daemonHealth { allDaemonStatuses { daemonType required healthy lastHeartbeatTime } } } }"
 _ASSETS = "{ assetNodes { id } }"
 
 
 def dagster_servers(folder: StackFolder, options: Options, deployment: dict[str, str]) -> list[Server]:
-    """The code server, the webserver and the daemon, in the order of starting."""
+    """Return the code server, the webserver and the daemon, in starting order."""
     code, web = options.port(_CODE), options.port(_WEB)
     environment = {
         **inherited(folder),
@@ -76,7 +76,7 @@ def _python(module: str, *words: str) -> tuple[str, ...]:
 
 
 def _prepare(folder: StackFolder, environment: dict[str, str]) -> None:
-    """Dagster's configuration, its tables, and the pool, which is not enforced on its first dequeue unless it exists."""
+    """Create Dagster's configuration, tables and pool; Dagster does not enforce a pool on its first dequeue unless it exists."""
     shutil.copyfile(_CONTAINER / "dagster.yaml", folder.dagster_home / "dagster.yaml")
     words = _python("dagster", "instance", "concurrency", "set", "tidemark_load", "1")
     done = subprocess.run(words, cwd=PROJECT_ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -91,7 +91,7 @@ def _serves_code(port: int, environment: dict[str, str]) -> bool:
     try:
         socket.create_connection((HOST, port), timeout=1).close()
     except OSError:
-        # Asking in full takes seconds.
+        # Try the port first, because the health check takes seconds.
         return False
     words = _python("dagster", "api", "grpc-health-check", "-p", str(port))
     with suppress(subprocess.TimeoutExpired):
@@ -103,7 +103,7 @@ def _serves_code(port: int, environment: dict[str, str]) -> bool:
 
 
 def _beats(port: int, folder: StackFolder) -> bool:
-    """Whether every daemon that is needed gave a sign of life since its process began: an earlier one's counts for minutes."""
+    """Whether every required daemon sent a heartbeat since its process began; an old heartbeat stays healthy for minutes."""
     begun = begun_at(DAEMON, folder)
     answer = ask_json(port, "/graphql", _DAEMONS) or {}
     health = ((answer.get("data") or {}).get("instance") or {}).get("daemonHealth") or {}

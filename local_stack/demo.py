@@ -1,8 +1,8 @@
-"""`make demo PROFILE=cluster`: the demo's story on the set that is up, and its digests beside those of an embedded run.
+"""`make demo PROFILE=cluster`: run the demo on the running local stack, and compare its digests with an embedded run.
 
-Contains: the set as a place for the story, delivering to its bucket, the comparison.
-Add here: another thing in which the set and an embedded run have to agree.
-Does not contain: the story (sample_export/demo.py).
+Contains: the local stack as a deployment for the demo, delivering to its bucket, the comparison.
+Add here: another property in which the local stack and an embedded run must agree.
+Does not contain: the demo itself (sample_export/demo.py).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from sample_export.demo_place import SETTINGS, Deployment, embedded
 from sample_export.objects import write_export
 
 Digests = Mapping[tuple[str, Slice], Digest]
-"""Table and slice -> its content."""
+"""(table, slice) -> digest of its content."""
 _MOST_SHOWN = 5
 
 
 def main() -> int:
-    """Tell the story on the set, then compare; returns the exit code."""
+    """Run the demo on the local stack, then compare; returns the exit code."""
     try:
         with without_other_stores():
             return _main(page(), FOLDER)
@@ -98,7 +98,7 @@ def _deployment(folder: StackFolder, variables: Mapping[str, str], store: Any) -
 
     return Deployment(
         place,
-        # The story is of its own projects, whichever a person gave to the set.
+        # The demo uses its own projects, whatever the operator configured.
         {**variables, CONFIG_VARIABLE: str(SETTINGS)},
         catalog,
         variables["TIDEMARK_CATALOG_URL"],
@@ -107,7 +107,7 @@ def _deployment(folder: StackFolder, variables: Mapping[str, str], store: Any) -
 
 
 def _deliver(store: Any, landing: Path) -> None:
-    """Put what the bucket does not hold yet; an object that is there is not written again. Markers come last."""
+    """Upload what the bucket does not hold yet, markers last."""
     there = set(_listed(store))
     files = [path for path in landing.rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: (path.name.endswith("_complete"), path)):
@@ -117,7 +117,7 @@ def _deliver(store: Any, landing: Path) -> None:
 
 
 def _compare(console: Console, on_the_set: Deployment, twin: Deployment) -> bool:
-    """Whether both read the same bytes and hold the same content, slice by slice; says so."""
+    """Whether both deployments read the same bytes and hold the same content, slice by slice; prints the result."""
     store = _store(on_the_set.variables)
     files = {path for path in twin.landing.rglob("*") if path.is_file()}
     objects = {
@@ -171,7 +171,7 @@ def _require_empty(store: Any) -> None:
 
 
 def _listed(store: Any) -> dict[str, str]:
-    """Key -> etag of all that lies in landing; of an object put at once it is the MD5 of its bytes."""
+    """Key -> etag of all objects in landing; the etag of a single-part upload is the MD5 of its bytes."""
     pages = store.get_paginator("list_objects_v2").paginate(Bucket=LANDING)
     return {one["Key"]: one["ETag"].strip('"') for found in pages for one in found.get("Contents", ())}
 

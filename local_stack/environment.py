@@ -1,9 +1,9 @@
-"""The environment of the deployment that the set is: Tidemark's settings, Dagster's, keys of the store; as values and as a file.
+"""The environment of the local stack: settings of Tidemark and Dagster and keys of the store, as values and as a file.
 
-Contains: variables of loads and of Dagster's processes, what every process of the set inherits, the
-file that shells read, keeping other deployments out.
-Add here: a setting that the set decides.
-Does not contain: what only one server gets (postgres.py, spark.py).
+Contains: variables of loads and of Dagster's processes, what every process of the stack inherits, the
+file that shells read, shielding the stack from other deployments.
+Add here: a setting that the stack decides.
+Does not contain: variables of a single server (postgres.py, spark.py).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pipeline_assets.config import CONFIG_VARIABLE
 from sample_export.demo_place import OF_A_DEPLOYMENT, SETTINGS, of_this_machine
 
 HOST = "127.0.0.1"
-"""Everything listens to this machine alone."""
+"""All servers listen on this machine only."""
 LANDING, WAREHOUSE = "landing", "warehouse"
-"""Buckets."""
+"""Names of the buckets."""
 REGION, S3_USER = "us-east-1", "tidemark"
 _DECIDED = (*OF_A_DEPLOYMENT, "SPARK_", "PYSPARK_", "_SPARK_", "STACK_", "MAKE")
-"""Beginnings of variables that no process of the set takes from a person."""
+"""Prefixes of variables that no process of the stack inherits from the user."""
 _CLIENTS = ("AWS_", "PG")
-"""Of those that clients of stores and databases read by themselves."""
+"""Prefixes of variables that clients of stores and databases read by themselves."""
 _NO_PROFILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
-"""A person's own say where the store is, and how it is spoken to."""
+"""Hides the user's AWS files, which may set another endpoint or other options."""
 _EXPORT = "export "
 _UNSET = (
     "# The deployment that `make up` started. What names another one is unset first.\n"
@@ -41,16 +41,16 @@ _NO_PROXY = ("NO_PROXY", "no_proxy")
 
 
 def inherited(folder: StackFolder) -> dict[str, str]:
-    """What every process of the set has of this one's environment, and the set's own place for files that pass."""
+    """Return the environment that every process of the stack inherits, with the stack's own temporary folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED)}
     here = {name: ",".join(filter(None, (kept.get(name), HOST, "localhost"))) for name in _NO_PROXY}
     return {**kept, **here, "TMPDIR": str(folder.tmp)}
 
 
 def deployment(folder: StackFolder, options: Options) -> dict[str, str]:
-    """The variables by which a load, a command or a process of Dagster works on the set.
+    """Return the variables with which a load, a command or a Dagster process uses the stack.
 
-    They name every place, so that nothing leads elsewhere. Raises SettingsError where a person's own settings are wrong.
+    They set every location, so that nothing leads elsewhere. Raises SettingsError where the user's own settings are wrong.
     """
     secrets = folder.secrets()
     database = f"{HOST}:{options.port('STACK_PORT_POSTGRES')}"
@@ -89,14 +89,14 @@ def deployment(folder: StackFolder, options: Options) -> dict[str, str]:
 
 
 def keep_settings(folder: StackFolder) -> None:
-    """Begin the file of settings that no variable says; one that is there is a person's."""
+    """Create the file of the remaining settings unless it exists; the user may have changed it."""
     if not folder.settings.exists():
         write_for_owner(folder.settings, SETTINGS.read_text("utf-8"))
 
 
 @contextmanager
 def without_other_stores() -> Iterator[None]:
-    """For the time of a command: clients in this process find no store and no database but those that they are told."""
+    """Hide the user's variables during a command, so that clients in this process reach only the stores that they are given."""
     taken = {name: value for name, value in os.environ.items() if name.startswith(_CLIENTS)}
     for name in taken:
         del os.environ[name]
@@ -110,13 +110,13 @@ def without_other_stores() -> Iterator[None]:
 
 
 def write_environment(folder: StackFolder, variables: Mapping[str, str]) -> None:
-    """For shells: `. data/stack/environment`."""
+    """Write the file that shells source: `. data/stack/environment`."""
     lines = [f"{_EXPORT}{name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())]
     write_for_owner(folder.environment, "".join((_UNSET, *lines)))
 
 
 def read_environment(folder: StackFolder) -> dict[str, str]:
-    """The variables of a set that is up; raises StackError where none is."""
+    """Return the variables of a running stack; raises StackError where none is running."""
     try:
         lines = folder.environment.read_text("utf-8").splitlines()
     except FileNotFoundError:

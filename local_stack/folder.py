@@ -1,8 +1,8 @@
-"""The folder of the set: what lies where in it, whose it is, one command at a time, and emptying it.
+"""The folder of the local stack: its layout, its owner, a lock for commands, and removing it.
 
-Contains: paths, the mark, the lock, the generated secrets, removing all of it.
-Add here: another file of the set.
-Does not contain: what processes write there.
+Contains: paths, the mark, the lock, the generated secrets, wiping the folder.
+Add here: another file of the stack.
+Does not contain: the content of the files.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _OURS = frozenset(
     }
 )
 _HALF = ".new"
-"""Behind the name of what is not whole yet."""
+"""Suffix of an incomplete file or folder."""
 _OWNER_ONLY = 0o600
 _PASSABLE = 0o711
-"""The database may run as another user, who has to come by; what lies in the folder nobody can list."""
+"""The database may run as another user, who must traverse the folder but cannot list it."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,22 @@ class StackFolder:
 
     @property
     def run(self) -> Path:
-        """Which processes the set started."""
+        """Records of the processes that the stack started."""
         return self.root / "run"
 
     @property
     def environment(self) -> Path:
-        """Variables of the deployment that the set is; there while it is up."""
+        """Variables of the deployment; exists while the stack is up."""
         return self.root / "environment"
 
     @property
     def settings(self) -> Path:
-        """Settings of the deployment that no variable says; a person may change it."""
+        """Settings of the deployment that no variable sets; the user may change them."""
         return self.root / "tidemark.toml"
 
     @property
     def objects(self) -> Path:
-        """Buckets, as folders."""
+        """The buckets, as folders."""
         return self.root / "objects"
 
     @property
@@ -85,12 +85,12 @@ class StackFolder:
 
     @property
     def spark(self) -> Path:
-        """What workers keep of applications."""
+        """Working folders of Spark's workers."""
         return self.root / "spark"
 
     @property
     def tmp(self) -> Path:
-        """In place of /tmp, for all processes of the set."""
+        """Replaces /tmp for all processes of the stack."""
         return self.root / "tmp"
 
     @property
@@ -99,16 +99,16 @@ class StackFolder:
         return self.root / "demo"
 
     def log(self, name: str) -> Path:
-        """What a server writes."""
+        """Return the log file of a server."""
         return self.root / "logs" / f"{name}.log"
 
     @property
     def id(self) -> str:
-        """In the environment of every process of this set, and of no other; empty where there is no set."""
+        """The stack's id, in the environment of exactly its processes; empty where there is no stack."""
         return self._mark()["id"]
 
     def _mark(self) -> dict[str, str]:
-        """The set's id, and where it was when it came up; that is empty while it is down."""
+        """The stack's id, and its path when it came up, which is empty while it is down."""
         try:
             mark = json.loads((self.root / _MARK).read_text("utf-8"))
             return {"id": str(mark["id"]), "up_at": str(mark["up_at"])}
@@ -119,18 +119,18 @@ class StackFolder:
         write_for_owner(self.root / _MARK, json.dumps({"id": stack_id, "up_at": up_at}))
 
     def make(self) -> None:
-        """Make it, where it is not there; raises UsageError for a folder that holds what no set wrote, or another set's."""
+        """Create the folder if needed; raises UsageError for a folder with foreign files or of another stack."""
         self.require_ours()
         self.root.mkdir(parents=True, exist_ok=True)
         self.root.chmod(_PASSABLE)
         if not self._mark()["up_at"]:
-            # While it was down it may have been copied: each copy has an id of its own from here on.
+            # The folder may have been copied while the stack was down, so each start gives it a new id.
             self._write_mark(secrets.token_hex(16), str(self.root.resolve()))
         for folder in (self.run, self.root / "logs", self.objects, self.dagster_home, self.spark, self.tmp):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def require_ours(self) -> None:
-        """Raise UsageError for a folder that holds what no set wrote, or that came here while its servers may have run."""
+        """Raise UsageError for a folder with foreign files, or one that was moved or copied while its servers may have run."""
         if self.root.exists() and not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
             raise UsageError(str(self.root), "belongs to another user", "Run the command as that one")
         if self.root.is_symlink() or (self.root.exists() and not self.id and any(self.root.iterdir())):
@@ -146,7 +146,7 @@ class StackFolder:
             raise UsageError(str(self.root), reason, hint)
 
     def sweep(self) -> None:
-        """Remove what only living processes need; the data stays, and may be copied and moved."""
+        """Remove what only running processes need; the data stays and may be copied or moved."""
         self.environment.unlink(missing_ok=True)
         (self.root / "s3proxy.properties").unlink(missing_ok=True)
         for folder in (self.run, self.tmp, self.spark):
@@ -155,19 +155,19 @@ class StackFolder:
             self._write_mark(self.id, "")
 
     def wipe(self) -> None:
-        """Remove the folder with all its data; raises UsageError where it holds anything that the set did not write."""
+        """Remove the folder with all its data; raises UsageError where it holds foreign files."""
         self.require_ours()
         strange = sorted(path.name for path in self.root.iterdir() if path.name.removesuffix(_HALF) not in _OURS)
         if strange:
             raise UsageError(str(self.root / strange[0]), "was not written by the set", "Move it away, then try again")
-        # The mark goes last: what a kill leaves is still known for the set's.
+        # Remove the mark last, so that after a kill the rest is still recognised as the stack's.
         for path in sorted(self.root.iterdir(), key=lambda path: path.name == _MARK):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def secrets(self) -> Mapping[str, str]:
-        """Passwords and keys by name, made at the first call.
+        """Return passwords and keys by name, generated at the first call.
 
-        Raises StackError where they are gone and a database is there that knows them.
+        Raises StackError where the file is gone while a database that uses the passwords exists.
         """
         path = self.root / "secrets.json"
         if path.exists():
@@ -181,7 +181,7 @@ class StackFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One command at a time; raises UsageError where another one works on the set. Leaves no file behind."""
+        """Lock the stack for one command; raises UsageError where another command is running. Leaves no file behind."""
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -194,12 +194,12 @@ class StackFolder:
         finally:
             os.close(descriptor)
             with suppress(OSError):
-                # Emptied, or made for the lock alone, it goes: with anything in it, it stays.
+                # Remove the folder if it is empty, because the stack was wiped or the lock created it.
                 self.root.rmdir()
 
 
 def write_for_owner(path: Path, text: str) -> None:
-    """Write a file that nobody else can read, whole or not at all."""
+    """Write a file atomically that only its owner can read."""
     beside = path.with_name(f"{path.name}{_HALF}")
     beside.unlink(missing_ok=True)
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)

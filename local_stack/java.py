@@ -1,8 +1,8 @@
-"""The Java that servers of the set run on, and what all of its JVMs are told.
+"""The Java of the stack's servers, and the options of all JVMs.
 
-Contains: finding it, its options.
+Contains: finding Java, its options.
 Add here: an option for every JVM.
-Does not contain: which Java is good enough (resources/spark/java.py).
+Does not contain: which versions are supported (resources/spark/java.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from resources.spark.java import require_java
 
 @cache
 def java() -> str:
-    """The program that Spark would start; raises EngineError where there is none that it runs on."""
+    """Return the path of the Java that Spark would start; raises EngineError where it is missing or unsupported."""
     require_java()
     home = os.environ.get("JAVA_HOME")
     return str(shutil.which(str(Path(home) / "bin" / "java") if home else "java"))
 
 
 def jvm_words(folder: StackFolder) -> tuple[str, ...]:
-    """Little memory, and nothing left in /tmp."""
+    """Return JVM options that save memory and keep files out of /tmp."""
     return ("-XX:+UseSerialGC", "-XX:-UsePerfData", f"-Djava.io.tmpdir={folder.tmp}")

@@ -1,8 +1,8 @@
-"""The S3-compatible server: s3proxy over a folder, one jar that refuses wrong keys and keeps conditional writes.
+"""The S3-compatible server: s3proxy over a folder, which checks credentials and supports conditional writes.
 
 Contains: its jar, its configuration, its buckets, the server.
-Add here: another bucket of the set.
-Does not contain: how jars are fetched (resources/spark/jar_download.py).
+Add here: another bucket of the stack.
+Does not contain: downloading jars (resources/spark/jar_download.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PORT = "STACK_PORT_S3"
 
 
 def objects(folder: StackFolder, options: Options) -> Server:
-    """The server; raises EngineError where there is no Java for it."""
+    """Return the server; raises EngineError where there is no Java for it."""
     port = options.port(_PORT)
     jar = jars_folder(load_settings()) / S3PROXY.file_name
     properties = folder.root / "s3proxy.properties"
@@ -49,7 +49,7 @@ def objects(folder: StackFolder, options: Options) -> Server:
 
 
 def _configure(folder: StackFolder, port: int) -> None:
-    """Fetch the jar, where it is not there; raises JarError. The keys are in a file that nobody else reads."""
+    """Download the jar if it is missing, and write the configuration, which only its owner can read; raises JarError."""
     settings = load_settings()
     fetch(jars_folder(settings), (S3PROXY,), url=settings.jars_url)
     lines = {

@@ -1,8 +1,8 @@
-"""What a person may choose of the set: ports, and what a Spark worker has; variables that begin with STACK_.
+"""Options of the local stack: ports, and the size of a Spark worker, from variables that begin with STACK_.
 
-Contains: the values, their defaults, reading and refusing them.
-Add here: another choice.
-Does not contain: settings of Tidemark (pipeline_assets/domain/settings.py); the set decides those.
+Contains: the options, their defaults, reading and validating them.
+Add here: another option.
+Does not contain: settings of Tidemark (pipeline_assets/domain/settings.py), which the stack decides.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _LEAST_MEMORY_MIB = 512
 
 @dataclass(frozen=True)
 class Options:
-    """What was chosen."""
+    """The chosen options."""
 
     ports: Mapping[str, int]
-    """Setting -> port; every setting is there."""
+    """Setting -> port, for every setting."""
     worker_cores: int
     worker_memory_mib: int
-    """Of each worker, which gives all of it to one executor."""
+    """Memory of each worker, which gives all of it to one executor."""
 
     @property
     def chosen(self) -> dict[str, str]:
-        """Setting -> value, of all there are."""
+        """Setting -> value, for every setting."""
         ports = {name: str(port) for name, port in self.ports.items()}
         return {**ports, _CORES: str(self.worker_cores), _MEMORY: f"{self.worker_memory_mib}m"}
 
     def port(self, setting: str) -> int:
-        """Of a server."""
+        """Return the port of a setting."""
         return self.ports[setting]
 
 
 def read_options(environment: Mapping[str, str]) -> Options:
-    """Read the variables; raises UsageError for a value that cannot be, and for one port given twice."""
+    """Read the variables; raises UsageError for an invalid value, an unknown setting and a duplicate port."""
     known = {*_DEFAULT_PORTS, _CORES, _MEMORY}
     for name in sorted(environment):
         if name.startswith(("STACK_PORT_", "STACK_WORKER_")) and name not in known:
@@ -75,7 +75,7 @@ def _port(name: str, text: str | None, default: int) -> int:
 
 
 def _worker_cores(text: str | None) -> int:
-    """Half of the machine's for each of the two workers, unless somebody says."""
+    """Cores of each of the two workers; by default half of the machine's."""
     if not text:
         return max(1, cores() // 2)
     if not text.isdecimal() or not int(text):

@@ -1,8 +1,8 @@
-"""PostgreSQL: the catalog, the ledger and Dagster's storage.
+"""PostgreSQL for the catalog, the ledger and Dagster's storage.
 
-Contains: finding it, making the cluster, its roles and databases, the server.
-Add here: another database of the set.
-Does not contain: rights of the roles (deploy/policies/*.sql).
+Contains: finding PostgreSQL, creating the cluster, its roles and databases, the server.
+Add here: another database of the stack.
+Does not contain: the rights of roles (deploy/policies/*.sql).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _PORT = "STACK_PORT_POSTGRES"
 _SUPERUSER = _SYSTEM_USER = "postgres"
 _POLICIES = PROJECT_ROOT / "deploy" / "policies"
 _DATABASES = {"tidemark": ("postgresql.sql",), "dagster": ("postgresql-dagster.sql",)}
-"""Database, and with it the role of its owner -> what makes the role."""
+"""Database, which is also the name of its role -> scripts that create the role."""
 _DEBIAN = Path("/usr/lib/postgresql")
 
 
 def postgres(folder: StackFolder, options: Options) -> Server:
-    """The server; raises UsageError where PostgreSQL is not installed, or cannot run as another user than root."""
+    """Return the server; raises UsageError where PostgreSQL is not installed, or root has no user to run it as."""
     tools = _tools()
     user = _user(folder)
     environment = {**inherited(folder), "LC_ALL": "C"}
     port = options.port(_PORT)
     return Server(
         name="postgres",
-        # Without a socket file: who reaches it needs a password, on this machine too.
+        # No socket file: every client needs a password, also on this machine.
         command=(
             str(tools / "postgres"),
             *("-D", str(folder.postgres), "-p", str(port)),
@@ -55,14 +55,14 @@ def postgres(folder: StackFolder, options: Options) -> Server:
         is_well=lambda: _answers(folder, port),
         prepare=lambda: _make_cluster(tools, folder, user, environment),
         complete=lambda: _make_databases(folder, port),
-        # It cuts all connections and ends; SIGTERM waits for every client.
+        # SIGINT closes all connections and stops; SIGTERM would wait for every client.
         stop_signal=signal.SIGINT,
         user=user,
     )
 
 
 def _tools() -> Path:
-    """The folder of the newest PostgreSQL of Debian, else the one on PATH."""
+    """The program folder of Debian's newest PostgreSQL, else of the one on PATH."""
     versions = sorted(
         _DEBIAN.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]) if path.parts[-3].isdecimal() else 0
     )
@@ -73,7 +73,7 @@ def _tools() -> Path:
 
 
 def _user(folder: StackFolder) -> str | None:
-    """Who runs it: the caller, and in place of root, which PostgreSQL refuses, the user that its package made."""
+    """The user to run as: None for the caller; PostgreSQL refuses root, so root uses the package's user."""
     if os.geteuid() != 0:
         return None
     try:
@@ -90,7 +90,7 @@ def _user(folder: StackFolder) -> str | None:
 
 
 def _make_cluster(tools: Path, folder: StackFolder, user: str | None, environment: dict[str, str]) -> None:
-    """Where there is none; it gets its name when it is whole."""
+    """Create the cluster unless it exists; it is renamed to its final name when complete."""
     if folder.postgres.exists():
         return
     half, password = folder.root / "postgres.new", folder.root / "postgres.password"
@@ -131,14 +131,14 @@ def _make_cluster(tools: Path, folder: StackFolder, user: str | None, environmen
 
 
 def _make_databases(folder: StackFolder, port: int) -> None:
-    """Databases and roles, by the policies that a deployment takes; what is there already stays."""
+    """Create missing databases and roles with the policies of a deployment."""
     for name, scripts in _DATABASES.items():
         with closing(_connection(folder, port)) as connection, connection.cursor() as cursor:
             connection.autocommit = True
             cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
             if cursor.fetchone() is None:
                 cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        # One transaction: a role that is there has its rights and its password.
+        # Use one transaction, so that an existing role always has its rights and password.
         with closing(_connection(folder, port, name)) as connection, connection, connection.cursor() as cursor:
             cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,))
             if cursor.fetchone() is None:

@@ -1,8 +1,8 @@
-"""Processes of the set: started, told from all others, ended.
+"""Start, identify and stop the processes of the local stack.
 
-Contains: the record of a server's process, which living processes belong to it, signals.
-Add here: another proof that a process is the set's own.
-Does not contain: which servers there are, and in which order (supervisor.py).
+Contains: the record of a server's process, finding its living processes, signals.
+Add here: another proof that a process belongs to the stack.
+Does not contain: the servers and their order (stack.py, supervisor.py).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pipeline_assets.domain.processes import Identity, Sight
 from resources.this_process import identity, sight
 
 STACK_VARIABLE, SERVER_VARIABLE = "STACK_ID", "STACK_SERVER"
-"""In the environment of all that a server starts: which set, which server of it."""
+"""Variables in the environment of all that a server starts: the stack's id and the server's name."""
 _CHILDREN: list[subprocess.Popen[bytes]] = []
-"""Started by this process, which they may outlive; those that end before it are buried by it."""
+"""Children of this process, kept so that those that end first are reaped; the others may outlive it."""
 _PROC = Path("/proc")
 _STATE, _SESSION = 0, 3
-"""Fields of /proc/<pid>/stat behind the command's name."""
+"""Positions of fields in /proc/<pid>/stat after the command's name."""
 _POLL_SECONDS = 0.1
 _ASKED_SECONDS, _TOLD_SECONDS, _KILLED_SECONDS = 40, 10, 10
-"""How long a server may take to end by itself, what is left of it to follow SIGTERM, and then to vanish."""
+"""Seconds for a server to end by itself, for its remaining processes to follow SIGTERM, and SIGKILL."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """A server's process, as it is on record."""
+    """The recorded process of a server."""
 
     name: str
     identity: Identity
@@ -45,16 +45,16 @@ class Started:
     ports: dict[str, int]
     choices: dict[str, str]
     place: int
-    """Among the servers, by the order of starting."""
+    """Position in the starting order."""
 
     @property
     def is_there(self) -> bool:
-        """Whether this very process lives; another one of the same number does not count."""
+        """Whether this process is alive; another process with the same pid does not count."""
         return sight(self.identity) is Sight.THERE
 
 
 def start(server: Server, folder: StackFolder, place: int) -> subprocess.Popen[bytes]:
-    """Start it in a session of its own, and put it on record. What it wrote the last time is kept beside its log."""
+    """Start a server in a session of its own and record it; keeps its previous log beside the new one."""
     log = folder.log(server.name)
     if log.exists():
         log.replace(log.with_suffix(".log.1"))
@@ -89,12 +89,12 @@ def start(server: Server, folder: StackFolder, place: int) -> subprocess.Popen[b
 
 
 def as_user(user: str | None) -> dict[str, Any]:
-    """Words for Popen: another user, with its group and no other; nobody else where none is named."""
+    """Return Popen's arguments to run as another user with only its group; empty for None."""
     return {"user": user, "group": user, "extra_groups": ()} if user else {}
 
 
 def on_record(folder: StackFolder) -> list[Started]:
-    """What was started and not ended since, in the order of starting; a record that cannot be read counts as none."""
+    """Return the servers that were started and not stopped since, in starting order; skips unreadable records."""
     found = []
     for path in folder.run.glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -107,7 +107,7 @@ def on_record(folder: StackFolder) -> list[Started]:
 
 
 def begun_at(name: str, folder: StackFolder) -> float:
-    """When a server was started, in seconds of this machine's clock; now where it was not."""
+    """Return the start time of a server as a Unix timestamp; now if it was not started."""
     try:
         return (folder.run / f"{name}.json").stat().st_mtime
     except FileNotFoundError:
@@ -115,14 +115,14 @@ def begun_at(name: str, folder: StackFolder) -> float:
 
 
 def forget(name: str, folder: StackFolder) -> None:
-    """Take a server's process off the record."""
+    """Remove the record of a server's process."""
     (folder.run / f"{name}.json").unlink(missing_ok=True)
 
 
 def stop(name: str, started: Started | None, folder: StackFolder) -> bool:
-    """End a server and all that it started; returns whether nothing of it is left.
+    """Stop a server and all its processes; returns whether none is left.
 
-    It is asked first; what it leaves is told to end, and killed where it does not.
+    First sends the server's stop signal, then SIGTERM to the remaining processes, then SIGKILL.
     """
     known = members(name, started, folder)
     if started is not None and started.is_there:
@@ -142,29 +142,29 @@ def stop(name: str, started: Started | None, folder: StackFolder) -> bool:
 
 
 def members(name: str, started: Started | None, folder: StackFolder) -> set[Identity]:
-    """Living processes of a server: those that bear its name and the set's id, and those of its session while it leads it.
+    """Return a server's living processes: those with its name and the stack's id, and those of the session that it leads.
 
-    A child of PostgreSQL is neither: it leads a session of its own, and its title lies where its environment was. It ends when
-    its parent does; while one is left, PostgreSQL's own lock on its data folder lets no other server begin there.
+    A child of PostgreSQL is neither: it leads its own session, and its process title overwrites its environment. It ends with
+    its parent. While one is left, PostgreSQL's own lock on the data folder keeps another server from starting there.
     """
     found = {one for one, its_name in bearers(folder.id) if its_name == name}
     if started is not None and started.is_there:
         session = [
             (identity(pid), fields) for pid, fields in _living() if int(fields[_SESSION]) == started.identity.pid
         ]
-        # Its number is nobody else's session as long as it lives.
+        # While the leader is alive, its pid cannot be the session of other processes.
         found |= {one for one, _ in session} if started.is_there else set()
     return found
 
 
 def bearers(stack_id: str) -> Iterator[tuple[Identity, str]]:
-    """Every living process that bears the id of a set, and its server; none where there is no id."""
+    """Yield every living process with a stack's id, and its server's name; none for an empty id."""
     if not stack_id:
         return
     wanted, prefix = f"{STACK_VARIABLE}={stack_id}".encode(), f"{SERVER_VARIABLE}=".encode()
     for pid, _ in _living():
         with suppress(OSError):
-            # Before its variables are read: should the number be given to another one meanwhile, it is not that one's.
+            # Take the identity before reading the environment: if the pid is reused in between, the identity does not match.
             one = identity(pid)
             variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
             if wanted in variables:
@@ -173,9 +173,9 @@ def bearers(stack_id: str) -> Iterator[tuple[Identity, str]]:
 
 
 def send(to: Identity, number: signal.Signals) -> None:
-    """Send a signal to this very process: its number cannot be given to another one meanwhile.
+    """Send a signal to exactly this process, safely against reuse of its pid.
 
-    Another user's is not ours to end: it stays, and whoever asks is told.
+    A process of another user is left alone; callers then find it still alive.
     """
     with suppress(ProcessLookupError, PermissionError):
         descriptor = os.pidfd_open(to.pid)
@@ -187,7 +187,7 @@ def send(to: Identity, number: signal.Signals) -> None:
 
 
 def _living() -> Iterator[tuple[int, list[str]]]:
-    """Number and fields of all processes; one that ended and is not buried yet does not live."""
+    """Yield pid and stat fields of all living processes; zombies are not living."""
     for entry in _PROC.glob("[0-9]*"):
         with suppress(OSError, IndexError):
             fields = (entry / "stat").read_text("utf-8", "replace").rsplit(")", 1)[1].split()

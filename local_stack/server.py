@@ -1,9 +1,9 @@
-"""A server of the set, as a value: how it is started, what says that it is well, how it is asked to end.
+"""The description of a server: how to start it, check its health and stop it.
 
-Contains: the value, and the errors of a set that does not come up or does not go.
-Add here: another thing that every server has to tell.
-Does not contain: any one server (postgres.py, objects.py, spark.py, dagster.py), starting and ending
-them (supervisor.py).
+Contains: the dataclass, and the errors of a stack that does not start or stop.
+Add here: another property of every server.
+Does not contain: the servers themselves (postgres.py, objects.py, spark.py, dagster_servers.py), starting and
+stopping them (supervisor.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pipeline_assets.domain.errors import PermanentError
 
 
 class StackError(PermanentError):
-    """The set, or a part of it, did not come up or did not go."""
+    """The stack, or a part of it, did not start or did not stop."""
 
 
 class ServerError(StackError):
-    """A server did not come up; `last_lines` is the end of what it wrote."""
+    """A server did not start; `last_lines` is the end of its log."""
 
     def __init__(self, subject: str, reason: str, hint: str, last_lines: tuple[str, ...]) -> None:
         super().__init__(subject, reason, hint)
@@ -29,32 +29,32 @@ class ServerError(StackError):
 
 
 def _nothing() -> None:
-    """Where a server needs no step of its own."""
+    """Do nothing: the default of a server without an extra step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """One process of the set, the leader of a session, with all that it starts."""
+    """One process of the stack, which leads a session, with all that it starts."""
 
     name: str
     command: tuple[str, ...]
-    """Whoever may look at this machine's processes reads it: it holds no secret."""
+    """Must hold no secret: every user of the machine can read it."""
     environment: Mapping[str, str]
-    """All of it; nothing is inherited."""
+    """The complete environment; nothing is inherited."""
     folder: Path
-    """Where it runs."""
+    """The working folder."""
     ports: Mapping[str, int] = field(default_factory=dict)
-    """Setting -> port of this machine that the server listens to."""
+    """Setting -> port that the server listens on."""
     choices: Mapping[str, str] = field(default_factory=dict)
-    """Setting -> value, of all that the set was started with: no server of it can take another one while it runs."""
+    """Setting -> value of all options of the stack, which cannot change while one of its servers runs."""
     is_well: Callable[[], bool]
-    """Whether it answers; raises nothing."""
+    """Whether the server answers; must not raise."""
     prepare: Callable[[], None] = _nothing
-    """Before it starts."""
+    """Runs before the start."""
     complete: Callable[[], None] = _nothing
-    """Once it is well."""
+    """Runs once the server answers."""
     stop_signal: signal.Signals = signal.SIGTERM
     user: str | None = None
-    """Who runs it, where that is another user than the caller."""
+    """The user to run as; None for the caller."""
     patience_seconds: float = 120
-    """Until it answers at the latest."""
+    """How long it may take until it answers."""

@@ -1,8 +1,8 @@
 """Spark's standalone cluster: a master and two workers.
 
-Contains: their settings and their health.
+Contains: their settings and health checks.
 Add here: another worker, another setting of the daemons.
-Does not contain: what an application asks of the cluster (environment.py).
+Does not contain: what an application requests from the cluster (environment.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from local_stack.server import Server
 _PORT, _PAGE = "STACK_PORT_SPARK", "STACK_PORT_SPARK_PAGE"
 _WORKER_PAGES = {"spark-worker-1": "STACK_PORT_WORKER_1_PAGE", "spark-worker-2": "STACK_PORT_WORKER_2_PAGE"}
 _ROOM = "-Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.interval=300 -Dspark.worker.cleanup.appDataTtl=900"
-"""Every application brings its jars to the workers, which else keep them for good."""
+"""Clean up after applications: each copies its jars to the workers, which would keep them forever."""
 
 
 def master(folder: StackFolder, options: Options, secret: str) -> Server:
-    """The master; whoever submits anything has to know the secret."""
+    """Return the master; submitting an application requires the secret."""
     port, page = options.port(_PORT), options.port(_PAGE)
     words = ("--host", HOST, "--port", str(port), "--webui-port", str(page))
     return Server(
@@ -40,7 +40,7 @@ def master(folder: StackFolder, options: Options, secret: str) -> Server:
 
 
 def workers(folder: StackFolder, options: Options, secret: str, deployment: dict[str, str]) -> list[Server]:
-    """Both workers; their executors read landing and warehouse with the deployment's own keys."""
+    """Return both workers; their executors use the deployment's keys for landing and warehouse."""
     return [_worker(name, folder, options, {**deployment, **_environment(folder, secret)}) for name in _WORKER_PAGES]
 
 
@@ -56,7 +56,7 @@ def _worker(name: str, folder: StackFolder, options: Options, environment: dict[
         environment={**environment, "SPARK_WORKER_OPTS": _ROOM},
         folder=folder.root,
         ports={setting: page},
-        # It knows its master's page once it is registered there.
+        # A worker knows its master's page once it is registered.
         is_well=lambda: bool((ask_json(page, "/json/") or {}).get("masterwebuiurl")),
     )
 
@@ -71,9 +71,9 @@ def _environment(folder: StackFolder, secret: str) -> dict[str, str]:
     settings = "-Dspark.authenticate=true -Dspark.master.rest.enabled=false -Dspark.ui.killEnabled=false"
     return {
         **inherited(folder),
-        # The name that Spark gives it.
+        # The variable that Spark itself uses for the secret.
         "_SPARK_AUTH_SECRET": secret,
-        # Pages listen where this says.
+        # Spark's web pages listen on this address.
         "SPARK_LOCAL_IP": HOST,
         "SPARK_LOCAL_DIRS": str(folder.tmp),
         "SPARK_DAEMON_MEMORY": "512m",

@@ -1,8 +1,8 @@
-"""The set as a whole: which servers, in which order.
+"""The local stack as a whole: its servers and their order.
 
-Contains: putting them together.
-Add here: another server, in the stage after those that it needs.
-Does not contain: any one server, starting and ending them (supervisor.py).
+Contains: the stages of servers.
+Add here: another server, in a stage after the servers that it needs.
+Does not contain: the servers themselves, starting and stopping them (supervisor.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FOLDER = StackFolder(PROJECT_ROOT / "data" / "stack")
 
 
 def stages_of(folder: StackFolder, options: Options, deployment: Mapping[str, str]) -> Stages:
-    """All servers; raises UsageError and EngineError for what is not installed."""
+    """Return all servers by stage; raises UsageError and EngineError for what is not installed."""
     secret, variables = folder.secrets()["spark"], dict(deployment)
     first = (postgres(folder, options), objects(folder, options), master(folder, options, secret))
     stages = (
         first,
         workers(folder, options, secret, variables),
-        # Each process of Dagster needs the one before it.
+        # Each Dagster process needs the one before it.
         *([one] for one in dagster_servers(folder, options, variables)),
     )
     return [[replace(server, choices=options.chosen) for server in stage] for stage in stages]

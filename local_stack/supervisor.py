@@ -1,8 +1,8 @@
-"""Start all servers in order and end them in reverse; a set that does not come up whole does not stay.
+"""Start all servers in order and stop them in reverse; after a failed start, stop what was started.
 
-Contains: what is checked before the first one starts, waiting for health, going back.
-Add here: another rule about the set as a whole.
-Does not contain: any one server, processes (processes.py).
+Contains: the checks before the first start, waiting for health, undoing a failed start.
+Add here: another rule about the stack as a whole.
+Does not contain: the servers themselves, processes (processes.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from local_stack.server import Server, ServerError, StackError
 from pipeline_assets.domain.errors import UsageError
 
 Stages = Sequence[Sequence[Server]]
-"""The servers of a stage need those of the stages before, and start together."""
+"""Servers by stage: those of a stage start together and need the stages before."""
 _HOST = "127.0.0.1"
 _POLL_SECONDS = 0.25
 _LAST_LINES = 12
@@ -28,11 +28,11 @@ _LOG_END_BYTES = 8192
 
 @dataclass(frozen=True)
 class Standing:
-    """How a server stands."""
+    """The status of a server."""
 
     name: str
     pid: int | None
-    """None where it does not run."""
+    """None if it does not run."""
     ports: tuple[int, ...]
     is_well: bool
 
@@ -41,15 +41,15 @@ class Supervisor:
     """The servers of one folder."""
 
     def __init__(self, folder: StackFolder, say: Callable[[str], None]) -> None:
-        """`say` is told what happens, a line each time."""
+        """Take `say`, which is called with each line of progress."""
         self._folder = folder
         self._say = say
 
     def up(self, stages: Stages) -> int:
-        """Start what does not run; returns how many servers that were.
+        """Start the servers that do not run; returns their number.
 
-        Raises UsageError for a port that somebody else holds and for a choice other than that of a server that runs,
-        ServerError for a server that does not come up: then all that this call started is ended again.
+        Raises UsageError for a port in use and for an option that differs from that of a running server. Raises ServerError for
+        a server that does not start, after stopping all that this call started.
         """
         self._folder.make()
         servers = [server for stage in stages for server in stage]
@@ -57,7 +57,7 @@ class Supervisor:
         _require_same(servers, running)
         missing = [server for server in servers if server.name not in running]
         for server in missing:
-            # What an earlier one left behind when it died.
+            # Stop processes that an earlier server left behind when it died.
             self._end(server.name, None)
         for server in missing:
             _require_free(server)
@@ -71,11 +71,11 @@ class Supervisor:
         return len(missing)
 
     def down(self) -> int:
-        """End all that lives, in reverse; returns how many servers that were. Raises StackError for what does not end."""
+        """Stop all servers in reverse order; returns their number; raises StackError for one that does not stop."""
         recorded = processes.on_record(self._folder)
         living = [started for started in recorded if started.is_there]
         left = [started.name for started in reversed(recorded) if not self._end(started.name, started)]
-        # Of servers that are on no record: a kill between a start and its record.
+        # Also stop servers without a record, left by a kill between a start and its record.
         names = sorted({name for _, name in processes.bearers(self._folder.id)} - set(left))
         left += [name for name in names if not self._end(name, None)]
         if left:
@@ -84,7 +84,7 @@ class Supervisor:
         return len({started.name for started in living} | set(names))
 
     def standings(self, stages: Stages) -> list[Standing]:
-        """Of all servers, in order."""
+        """Return the status of all servers, in order."""
         running = {started.name: started for started in processes.on_record(self._folder) if started.is_there}
         return [
             Standing(
@@ -112,7 +112,7 @@ class Supervisor:
                 if time.monotonic() - since > server.patience_seconds:
                     raise self._failure(server, f"did not come up: no answer within {server.patience_seconds:.0f} s")
                 time.sleep(_POLL_SECONDS)
-            # Another program may answer in its place, where both began to listen at once.
+            # Another program may have taken the port at the same moment and answer instead.
             if process.poll() is not None:
                 raise self._failure(server, "did not come up: it ended, and something else answers at its port")
             server.complete()
@@ -142,7 +142,7 @@ class Supervisor:
 
 
 def _require_same(servers: Sequence[Server], running: Mapping[str, Started]) -> None:
-    """Servers know of one another: a load asks for all the memory that a worker has, a worker for its master's port."""
+    """Raise UsageError for changed options of a running stack: its servers depend on each other's ports and memory."""
     pairs = [(server, running[server.name]) for server in servers if server.name in running]
     for server, started in pairs:
         for setting, port in server.ports.items():
@@ -160,7 +160,7 @@ def _require_same(servers: Sequence[Server], running: Mapping[str, Started]) -> 
 def _require_free(server: Server) -> None:
     for setting, port in server.ports.items():
         with socket.socket() as probe:
-            # A port that a server of ours left a moment ago is free.
+            # Treat a port that a server of ours has just released as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((_HOST, port))

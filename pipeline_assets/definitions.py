@@ -1,9 +1,8 @@
-"""Everything wired, nothing decided: the one `build_defs` that production, tests and scripts call.
+"""Wire everything together: the one `build_defs` that production, tests and scripts call.
 
-Contains: assets, jobs, resources in one Definitions.
+Contains: all assets, jobs, schedules, sensors and resources in one Definitions.
 Add here: wiring.
-Does not contain: rules, and any I/O at import: settings are read when Dagster asks for the
-definitions.
+Does not contain: rules, and I/O at import: settings are read when Dagster asks for the definitions.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from resources.spark.session import spark_resource
 def build_defs(
     settings: Settings | None = None, *, loggers: Mapping[str, dg.LoggerDefinition] | None = None, **resources: Any
 ) -> dg.Definitions:
-    """The definitions for these settings (default: read from file and environment); `resources` replace ours by name."""
+    """Return the definitions for these settings (default: from file and environment); `resources` replace ours by name."""
     settings = settings or load_settings()
     require_known_bounds(settings)
     require_known_dimensions(settings)
@@ -81,5 +80,5 @@ def build_defs(
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """What Dagster loads; reads settings only when called."""
+    """Return the definitions that Dagster loads; reads settings only when called."""
     return build_defs()

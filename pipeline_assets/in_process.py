@@ -1,8 +1,8 @@
-"""Run a job of the graph in this process, as the shell and the drill do.
+"""Run a Dagster job in this process, as the CLI and the drill do.
 
-Contains: the run, its record in the ledger, what went wrong.
-Add here: another thing that every run in a process needs.
-Does not contain: which job and with what (cli/run.py), what a job does (orchestration/).
+Contains: the run, its process record in the ledger, and its unexpected failures.
+Add here: another step that every in-process run needs.
+Does not contain: choosing and configuring the job (cli/run.py), what a job does (orchestration/).
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def run_job(
     logger: dg.LoggerDefinition,
     log: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Run a job in this process; returns what went wrong beyond the verdicts that the ledger tells.
+    """Run a job in this process; returns the failures that are not verdicts recorded in the ledger.
 
-    Says which runs died before; they are reported to Dagster first.
+    First reports runs whose process died to Dagster, and logs them.
     """
     job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
     dagster_home()
     url, run_id = settings.ledger_database_url, str(uuid.uuid4())
-    # On record before Dagster knows the run: no monitor could tell that a process is missing which had none yet.
+    # Record the process before Dagster knows the run; otherwise a monitor could not tell a dead process from one
+    # that has not started.
     with dg.DagsterInstance.get() as instance, heartbeat(url, run_id, job_name, 1):
         with closing(Ledger(url)) as ledger:
             for dead in report_dead_runs(instance, ledger):
@@ -53,7 +54,7 @@ def run_job(
 
 
 def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
-    """Failures that are no verdict: everything but the op's own Failure at its end."""
+    """Failures that are not verdicts: everything but the Failure that an op itself raises at its end."""
     failures = []
     for event in result.all_events:
         if event.event_type is dg.DagsterEventType.STEP_FAILURE:

@@ -1,9 +1,9 @@
 """Named points where a test or a drill may kill or pause the process, to prove that the next run converges.
 
-Contains: the names and the switch.
+Contains: the names of the points, and arming them.
 Add here: a new step of the load path that must survive a kill.
-Does not contain: what happens afterwards (tests/scenarios, pipeline_assets/drill/). Costs a look at
-an empty list per point when off.
+Does not contain: recovery after the kill (tests/scenarios, pipeline_assets/drill/). When off, a point costs one loop over
+an empty list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.02
 
 
 class Failpoint(StrEnum):
-    """Every step between two durable states: of the load path, of a recovery, of moves within landing, of a rebuild."""
+    """Every step between two durable states of a load, a recovery, a move within landing, a rollback or a rebuild."""
 
     DURING_LISTING = "during_listing"
     MID_PARSE = "mid_parse"
@@ -61,11 +61,11 @@ class Failpoint(StrEnum):
 
 
 OF_MOVES = frozenset({Failpoint.AFTER_COPY, Failpoint.AFTER_VERIFY, Failpoint.AFTER_MARKER, Failpoint.AFTER_DELETE})
-"""Points of moves within landing, which no load passes: tests/unit/operations/test_split_landing.py kills at each."""
+"""Points of moves within landing, which no load reaches; tests/unit/operations/test_split_landing.py kills at each."""
 
 
 OF_RECOVERY = frozenset({Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER})
-"""Points that no load passes: hours are fetched from the vendor there (pipeline_assets/operations/recover.py)."""
+"""Points of a recovery, which downloads hours from the vendor (pipeline_assets/operations/recover.py); no load reaches them."""
 
 
 OF_REBUILDS = frozenset(
@@ -77,42 +77,42 @@ OF_REBUILDS = frozenset(
         Failpoint.AFTER_SWAPS,
     }
 )
-"""Points of a rebuild beside main, which no load passes: tests/scenarios/test_rebuild.py kills at each."""
+"""Points of a rebuild beside main, which no load reaches; tests/scenarios/test_rebuild.py kills at each."""
 
 
 OF_TABLE_BY_TABLE = frozenset({Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER})
-"""Points that a publish passes only where no transaction spans tables and ledger (resources/publishing/table_by_table.py)."""
+"""Points that a publish reaches only where no transaction spans tables and ledger (resources/publishing/table_by_table.py)."""
 
 
 OF_ROLLBACKS = frozenset({Failpoint.AFTER_LOOK})
-"""Points that no load passes: a rollback has looked at its slices there."""
+"""Points of a rollback, after it has read its slices; no load reaches them."""
 
 
 def failpoint(point: Failpoint, qualifier: str = "") -> None:
-    """Call the watchers; does nothing where there are none."""
+    """Call all watchers of this point; does nothing where there are none."""
     for watcher in _watchers:
         watcher(point, qualifier)
 
 
 def watch(*watchers: Callable[[Failpoint, str], None]) -> None:
-    """Call these at every point of this process from now on, and nobody else."""
+    """Replace all watchers: call these at every point of this process from now on."""
     _watchers[:] = watchers
 
 
 @contextmanager
 def watching(watcher: Callable[[Failpoint, str], None]) -> Iterator[None]:
-    """Call this one as well while the block runs."""
+    """Call one more watcher while the block runs."""
     _watchers.append(watcher)
     try:
         yield
     finally:
-        # Somebody may have named all watchers anew meanwhile.
+        # `watch` may have replaced all watchers meanwhile.
         with suppress(ValueError):
             _watchers.remove(watcher)
 
 
 def _stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str], None]:
-    """Dies, or waits once, at the point that the test which started this process asked for."""
+    """A watcher that kills the process, or pauses it once, at the armed point."""
 
     def stop(point: Failpoint, qualifier: str) -> None:
         if armed not in (point.value, f"{point.value}:{qualifier}"):

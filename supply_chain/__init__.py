@@ -1,1 +1,1 @@
-"""What Tidemark is made of besides itself: packages and jars, their licences, holes in them, the list beside the wheel."""
+"""Tidemark's dependencies: packages and jars, their licences, known vulnerabilities, the SBOM beside the wheel."""

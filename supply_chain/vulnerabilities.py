@@ -18,42 +18,42 @@ from supply_chain.locked import locked_packages, pinned_jars
 
 URL = "https://api.osv.dev/v1/querybatch"
 ACCEPTED: Mapping[str, str] = {}
-"""Identifier -> why the hole does not matter here."""
+"""Identifier -> why the vulnerability does not matter here."""
 _SECONDS = 20.0
 _AT_ONCE = 500
-"""Questions of one request; the server takes a thousand."""
+"""Queries per request; the server accepts a thousand."""
 
 
 class NotRunError(Exception):
-    """Nobody answered, so that nothing is known."""
+    """The server did not answer, so the result is unknown."""
 
 
 @dataclass(frozen=True, order=True)
 class Question:
-    """One component, as the database names it."""
+    """One component, named as in the OSV database."""
 
     ecosystem: str
     name: str
     version: str
 
     def __str__(self) -> str:
-        """As a person names it."""
+        """Name and version, for messages."""
         return f"{self.name} {self.version}"
 
     def as_json(self) -> dict[str, object]:
-        """One query of a batch."""
+        """Return the query of this component."""
         return {"package": {"name": self.name, "ecosystem": self.ecosystem}, "version": self.version}
 
 
 def questions() -> list[Question]:
-    """All that is locked."""
+    """Return a question per pinned package and jar."""
     packages = [Question("PyPI", one.name, one.version) for one in locked_packages()]
     jars = [Question("Maven", f"{one.organisation}:{one.name}", one.version) for one in pinned_jars()]
     return sorted({*packages, *jars})
 
 
 def known_holes(asked: Sequence[Question], url: str = URL) -> dict[Question, list[str]]:
-    """Component -> identifiers of its holes; raises NotRunError where any question stays without an answer."""
+    """Return component -> identifiers of its vulnerabilities; raises NotRunError where a query got no answer."""
     found: dict[Question, list[str]] = {}
     try:
         with httpx.Client(timeout=_SECONDS, follow_redirects=False) as client:
@@ -74,7 +74,7 @@ def known_holes(asked: Sequence[Question], url: str = URL) -> dict[Question, lis
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exits 1 where a hole is known that is not accepted, 0 where none is, and where nobody answers unless `--required`."""
+    """Print the result; returns 1 for an unaccepted vulnerability, or without an answer if `--required`, else 0."""
     parser = argparse.ArgumentParser(prog="python -m supply_chain.vulnerabilities", description=__doc__)
     parser.add_argument("--url", default=URL, help="another server that answers as osv.dev does")
     parser.add_argument("--offline", action="store_true", help="ask nobody")

@@ -32,7 +32,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT
 from resources.ledger.store import Ledger
 
 TICK_SECONDS = 60
-"""Dagster cuts off a sensor's evaluation after so long, unless its environment says otherwise."""
+"""Dagster's default time limit of a sensor evaluation."""
 MOST_MB = 2_000
 _SENSORS = ("arrivals", "recoveries", "heal")
 _SNAPSHOTS, _PROJECTS_OF_METADATA = (50, 150), 20
@@ -41,7 +41,7 @@ _RUNS, _PARTITIONS = 20, (100, 400)
 
 @dataclass(frozen=True)
 class Look:
-    """What one look took."""
+    """The figures of one look."""
 
     size: Size
     name: str
@@ -52,7 +52,7 @@ class Look:
 
     @property
     def breaks(self) -> str:
-        """What it is too slow or too large for; nothing where it is neither."""
+        """The limits that it exceeds; empty where it exceeds none."""
         told = []
         if "cut off" in self.found:
             told.append("cut off")
@@ -64,7 +64,7 @@ class Look:
 
 
 def main() -> int:
-    """Measure the chosen sizes and print them."""
+    """Measure the chosen sizes and print the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--sizes", nargs="*", default=["hundredth", "tenth"], help=", ".join(SIZES))
     parser.add_argument("--looks", nargs="*", default=list(LOOKS), help=", ".join(LOOKS))
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def _filled(folder: Path, size: Size, console: Console) -> Size:
-    """A folder of its own for the size, filled where it is new."""
+    """Fill a folder for the size unless it is filled already."""
     own = folder / size.name
     if not (own / "ledger.db").exists():
         own.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def _filled(folder: Path, size: Size, console: Console) -> Size:
 
 
 def _forget_statistics(ledger: Path) -> None:
-    """Of a ledger that was kept: nobody runs ANALYZE on one of a deployment, and with its figures other indexes are taken."""
+    """Remove SQLite's statistics: deployments never run ANALYZE, and with statistics SQLite would choose other indexes."""
     with closing(sqlite3.connect(ledger)) as connection:
         for name in ("sqlite_stat1", "sqlite_stat4"):
             connection.execute(f"DROP TABLE IF EXISTS {name}")
@@ -130,7 +130,7 @@ def _looks(folder: Path, sizes: Sequence[Size], names: Sequence[str], limit: int
 
 
 def _said(words: Sequence[str]) -> dict[str, Any]:
-    """The last line that a module prints in a process of its own; raises RuntimeError with its errors."""
+    """Run a module in a separate process and parse its last line; raises RuntimeError with its errors."""
     done = subprocess.run(
         [sys.executable, "-m", *words],
         cwd=PROJECT_ROOT,
@@ -147,7 +147,7 @@ def _said(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _table(looks: Sequence[Look]) -> Table:
-    """Look by look, the sizes in order, and what a year adds to the seconds between the two last sizes of as many projects."""
+    """One row per look and size, with the seconds that a year adds, from the size before with as many projects."""
     table = Table(title="looks, each in a fresh process")
     for title in ("look", "size", "seconds", "CPU s", "MB", "seconds more a year", "breaks"):
         table.add_column(title, justify="left" if title in ("look", "size", "breaks") else "right")

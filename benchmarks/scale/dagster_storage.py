@@ -1,8 +1,8 @@
-"""How Dagster's storage grows: runs of one day each with the events that a load yields, and the days of many years as partitions.
+"""Growth of Dagster's storage: one-day runs with the events of a load, and partitions of many years.
 
-Contains: a real instance in a folder of its own, and the questions that our sensors and the UI ask of it.
-Add here: another question.
-Does not contain: what a load's events say (pipeline_assets/orchestration/events.py).
+Contains: a real instance in a separate folder, and the queries that our sensors and the UI run.
+Add here: another query.
+Does not contain: the events of a load (pipeline_assets/orchestration/events.py).
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
@@ -34,7 +34,7 @@ _METADATA: dict[str, Any] = {
 
 
 def grow(folder: Path, runs: int, days: int) -> dict[str, Any]:
-    """So many runs, then a materialization of each table for so many days: bytes of each, and seconds of the questions."""
+    """Execute runs, then materialize each table for a number of days; returns bytes of each, and seconds of the queries."""
     folder.mkdir(parents=True)
     with dg.DagsterInstance.local_temp(str(folder)) as instance:
         empty = _bytes(folder)
@@ -57,7 +57,7 @@ def grow(folder: Path, runs: int, days: int) -> dict[str, Any]:
 
 
 def _job() -> dg.JobDefinition:
-    """A run that yields for each table what a load of one day does: a materialization, its checks, some lines of log."""
+    """A job that yields for each table what a one-day load does: a materialization, its checks, some log lines."""
 
     @dg.op
     def load(context: dg.OpExecutionContext) -> None:
@@ -111,7 +111,7 @@ def _bytes(folder: Path) -> int:
 
 
 def main() -> int:
-    """`FOLDER RUNS DAYS`."""
+    """Run with the arguments `FOLDER RUNS DAYS`; prints JSON."""
     folder, runs, days = sys.argv[1:]
     sys.stdout.write(json.dumps(grow(Path(folder), int(runs), int(days))) + "\n")
     return 0

@@ -1,8 +1,8 @@
-"""A real ledger, filled with rows of days that nobody loaded: as loads would have left them, without any data.
+"""Fill a real ledger with the rows that loads would have written, without any data.
 
-Contains: the writing rows in bulk, those of a day once for each project.
+Contains: bulk inserts that repeat a day's rows for each project.
 Add here: another table of the ledger.
-Does not contain: rows (rows.py), how many (sizes.py), looking at them (looks.py).
+Does not contain: the rows (rows.py), their number (sizes.py), queries (looks.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Row = tuple[Any, ...]
 
 
 def fill(ledger: Ledger, size: Size, settings: Settings) -> dict[str, int]:
-    """Table -> rows written. The ledger must be new and in SQLite."""
+    """Fill the ledger, which must be new and in SQLite; returns table -> number of rows."""
     rows: Mapping[sa.Table, Callable[[], Iterable[dict[str, Any]]]] = {
         HEADS: lambda: ({"table_name": table.key, "snapshot_id": 1} for table in TABLES),
         BATCHES: lambda: _of_days(size.all_days, batch_of_day),
@@ -83,7 +83,7 @@ def fill(ledger: Ledger, size: Size, settings: Settings) -> dict[str, int]:
 
 
 def _insert(connection: sqlite3.Connection, table: sa.Table, rows: Iterable[dict[str, Any]], size: Size) -> int:
-    """Rows as columns of text and numbers; one that stands for a day is written for each project."""
+    """Insert rows as plain text and numbers; repeats a row with a placeholder for each project."""
     iterator, names, written = iter(rows), None, 0
     while part := list(islice(iterator, max(1, _ROWS_AT_ONCE // size.projects))):
         names = names or list(part[0])

@@ -1,8 +1,8 @@
-"""A bucket of many years that holds nothing: its listing is made when it is asked for, in the order of keys.
+"""A simulated bucket of many years: it generates its listing on demand, in key order.
 
-Contains: keys between two bounds, and how many pages a bucket would have answered with.
-Add here: another thing that a bucket of this size may list.
-Does not contain: what is made of a listing (resources/landing/store.py, which this one is).
+Contains: keys between two bounds, and the number of pages that a bucket would return.
+Add here: another kind of object that a bucket of this size may list.
+Does not contain: parsing a listing (the base class in resources/landing/store.py).
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from resources.landing.place import Listed
 from resources.landing.store import LandingStore
 
 _PAGE = 1_000
-"""Keys that S3 answers a request with."""
+"""Keys per page of S3."""
 PAGE_SECONDS = 0.03
-"""How long S3 takes for a page, by assumption: within its region it is 20 to 100 ms."""
+"""Assumed time of S3 per page; within its region it is 20 to 100 ms."""
 
 
 class SimulatedLanding(LandingStore):
-    """Landing in a bucket; everything but the requests is the store's own."""
+    """Landing in a bucket with simulated requests; everything else is the base class's."""
 
     def __init__(self, size: Size, marker_pattern: str, more_days: int = 0, recovered: Sequence[date] = ()) -> None:
-        """`more_days`: so many days arrived after those that are on record. `recovered`: days of the backfill prefix."""
+        """Take `more_days`, days that arrived after the recorded ones, and `recovered`, days of the backfill prefix."""
         super().__init__(Bucket("simulated", ""), EXPORT_FORMAT.keys(marker_pattern))
         days = [date.fromordinal(size.all_days[0].toordinal() + number) for number in range(size.days + more_days)]
         self._days = {Source.REGULAR.prefix(project): days for project in size.names}
         self._days |= {Source.BACKFILL.prefix(project): sorted(recovered) for project in size.names}
         self._counting = threading.Lock()
         self.pages = 0
-        """Requests that a bucket would have been sent."""
+        """Number of requests that a bucket would have received."""
 
     def _opened(self) -> Any:
-        """Nothing: there is no bucket to connect to."""
+        """Do nothing: there is no bucket to connect to."""
 
     def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
         self._page()
@@ -51,7 +51,7 @@ class SimulatedLanding(LandingStore):
         stem = f"{folder}/{folder}_"
         days = self._days.get(folder, [])
         start = bisect_left(days, after.removeprefix(stem)[:10], key=date.isoformat) if after.startswith(stem) else 0
-        # Behind the dates of this folder lie names that carry another prefix; there are none.
+        # Names after this folder's dates would have another prefix; there are none.
         start = len(days) if after > f"{stem}:" else start
         for day in days[start:]:
             for key, entry_etag, size in self._keys_of(folder, day):

@@ -1,8 +1,8 @@
-"""What somebody asks of a large deployment: the sensors' ticks, a load's plan, the shell's pages.
+"""The looks, queries of a large deployment: sensor ticks, the plan of a load, commands and pages.
 
-Contains: one function per look, each through the product's own door.
+Contains: one function per look, each through the product's own functions.
 Add here: another look.
-Does not contain: measuring (measured.py), what the deployment holds (fill.py, landing.py).
+Does not contain: measuring (one.py), the simulated deployment (fill.py, landing.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Place:
     folder: Path
 
     def landing(self, more_days: int = 0, recovered_days: int = 0) -> SimulatedLanding:
-        """What arrived; `more_days` of it, and the recovered days, which are the oldest, nobody loaded."""
+        """Return the simulated landing, with `more_days` and the oldest `recovered_days` not loaded yet."""
         recovered = self.size.all_days[:recovered_days]
         return SimulatedLanding(self.size, self.size.settings(self.folder).marker_pattern, more_days, recovered)
 
@@ -64,7 +64,7 @@ def _arrival_tick(more_days: int, *, is_empty: bool = False) -> Callable[[Place]
 
 
 def _recovery_tick(days: int) -> Callable[[Place], dict[str, Any]]:
-    """Of the sensor of recoveries, where so many of the oldest days of all projects were recovered whole."""
+    """A tick of the recovery sensor, with this number of the oldest days recovered in all projects."""
 
     def look(place: Place) -> dict[str, Any]:
         settings, landing = place.size.settings(place.folder), place.landing(recovered_days=days)
@@ -91,7 +91,7 @@ def _heal(place: Place) -> dict[str, Any]:
 
 
 def _plan(days: int) -> Callable[[Place], dict[str, Any]]:
-    """What a load of the newest days does before it reads anything."""
+    """The planning of a load of the newest days, before it reads data."""
 
     def look(place: Place) -> dict[str, Any]:
         size, settings, landing = place.size, place.size.settings(place.folder), place.landing()
@@ -138,7 +138,7 @@ def _metrics(place: Place) -> dict[str, Any]:
 
 
 def _doctor(place: Place) -> dict[str, Any]:
-    """The points that the ledger answers."""
+    """The points of the doctor that query the ledger."""
     size, settings = place.size, place.size.settings(place.folder)
     first: date = size.last_day - timedelta(days=27)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
@@ -153,7 +153,7 @@ def _doctor(place: Place) -> dict[str, Any]:
 
 
 def _listing(days: int | None) -> Callable[[Place], dict[str, Any]]:
-    """Landing alone: of the newest days, or key by key of all history."""
+    """Listing landing only: the newest days, or the whole history."""
 
     def look(place: Place) -> dict[str, Any]:
         landing = place.landing()

@@ -1,8 +1,8 @@
-"""How a table's Iceberg metadata grows with daily snapshots, and what expiring them and joining manifests brings.
+"""Growth of a table's Iceberg metadata with daily snapshots, and the effect of expiring them and merging manifests.
 
-Contains: a table in a catalog of its own, with snapshots that name files which are not there.
-Add here: another figure of metadata.
-Does not contain: the product's maintenance (operations/maintenance.py), which does the same by Iceberg's procedures.
+Contains: a table in a separate catalog, whose snapshots list files that do not exist.
+Add here: another figure about metadata.
+Does not contain: the product's maintenance (operations/maintenance.py), which uses Iceberg's procedures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPEC = PartitionSpec(
 
 
 def grow(folder: Path, snapshots: int, projects: int) -> dict[str, Any]:
-    """One snapshot a day, with a file of one row for each project: size of the newest metadata, seconds to load and commit."""
+    """Commit a snapshot per day with a one-row file per project; returns metadata size, and seconds to load and commit."""
     folder.mkdir(parents=True)
     catalog = SqlCatalog("scale", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
     catalog.create_namespace("scale")
@@ -77,7 +77,7 @@ def _measured(catalog: SqlCatalog, day: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """`FOLDER SNAPSHOTS PROJECTS`."""
+    """Run with the arguments `FOLDER SNAPSHOTS PROJECTS`; prints JSON."""
     folder, snapshots, projects = sys.argv[1:]
     sys.stdout.write(json.dumps(grow(Path(folder), int(snapshots), int(projects))) + "\n")
     return 0

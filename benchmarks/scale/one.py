@@ -1,8 +1,8 @@
-"""One look, in this process: prints its seconds, what it found and the most memory that the process held.
+"""Run one look in this process and print its seconds, result and peak memory.
 
 Contains: measuring.
-Add here: another figure of a process.
-Does not contain: what is looked at (looks.py).
+Add here: another figure of the process.
+Does not contain: the looks (looks.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.scale.sizes import SIZES
 
 
 def main() -> int:
-    """`SIZE FOLDER LOOK LIMIT`, the limit in seconds."""
+    """Run with the arguments `SIZE FOLDER LOOK LIMIT`, the limit in seconds."""
     size, folder, name, limit = sys.argv[1:]
     imported_mb = _peak_mb()
     signal.signal(signal.SIGALRM, _cut_off)
@@ -35,7 +35,7 @@ def main() -> int:
     said = {"look": name, "seconds": seconds, "cpu": cpu, "mb": _peak_mb(), "imported_mb": imported_mb, "found": found}
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()
-    # What was cut off is not waited for: threads may still be at it.
+    # Exit at once: after a cut-off, threads may still be running.
     os._exit(0)
 
 
@@ -48,7 +48,7 @@ def _cut_off(*_: object) -> None:
 
 
 def _peak_mb() -> float:
-    """Of this program: what the process held before it became this one does not count, as it does in its resource usage."""
+    """Peak memory of this program only; `getrusage` would include the process before its exec."""
     status = Path("/proc/self/status").read_text("utf-8")
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) / 1_000

@@ -1,8 +1,8 @@
-"""Rows of days that nobody loaded, as loads would have left them: made by the ledger's own way from records to rows.
+"""The ledger rows that loads would have written, converted from records by the ledger's own functions.
 
-Contains: the rows of each table for one day; what differs between projects is filled in later (fill.py).
+Contains: the rows of each table for one day, with a placeholder for the project (fill.py).
 Add here: the rows of another table of the ledger.
-Does not contain: writing them (fill.py), how many (sizes.py).
+Does not contain: writing them (fill.py), their number (sizes.py).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from resources.ledger.rows import batch_day_row, batch_row, delivery_row, public
 RAW = RAW_TABLES[Source.REGULAR]
 TABLES: tuple[Table, ...] = (RAW, *DERIVED)
 RUNS_A_DAY = 2
-"""Loads that publish; sensors request one for each day, and one more heals or catches up."""
+"""Number of loads that publish per day: one requested by a sensor, and one that heals or catches up."""
 _DIGESTS = {table.key: Digest(100_000, 3 << 60, 5 << 61) for table in TABLES}
 _LATE_DAYS = 3
-"""Event days of a batch: its own and those before it."""
+"""Number of event days of a batch: its own and earlier ones."""
 PROJECT = "\x01project"
-"""Stands in a row for the project: rows of one day differ in it alone."""
+"""Placeholder for the project, in which alone the rows of a day differ."""
 _BINS = dict.fromkeys(range(200, 224), 1000)
 
 
@@ -55,7 +55,7 @@ def _snapshot(table: Table, day: date) -> int:
 
 
 def deliveries_of(settings: Settings) -> Callable[[date], Iterator[dict[str, Any]]]:
-    """The objects of an arrival day, as they were accepted."""
+    """Return a function that yields the accepted objects of an arrival day."""
     code, keys = RAW.code_version(settings), EXPORT_FORMAT.keys(settings.marker_pattern)
 
     def made(day: date) -> Iterator[dict[str, Any]]:
@@ -81,12 +81,12 @@ def deliveries_of(settings: Settings) -> Callable[[date], Iterator[dict[str, Any
 
 
 def etag(day: date, hour: int, shard: int) -> str:
-    """Of an object, as landing lists it and the ledger has it."""
+    """Return the etag of an object, the same in landing and ledger."""
     return f'"{day.toordinal():016x}{hour:08x}{shard:08x}"'
 
 
 def batch_of_day(day: date) -> dict[str, Any]:
-    """One arrival day of regular exports, accepted whole."""
+    """Return the row of a completely accepted arrival day."""
     objects = HOURS * SHARDS
     figures = {"objects": objects, "unreadable_objects": 0, "lines": 100_800, "rows": 100_800, "quarantined_lines": 0}
     record = BatchRecord(
@@ -107,7 +107,7 @@ def batch_of_day(day: date) -> dict[str, Any]:
 
 
 def batch_days() -> list[Callable[[date], dict[str, Any]]]:
-    """The event days of a batch, one function each."""
+    """Return one function per event day of a batch, which makes its row."""
     sketch = LatenessSketch(_BINS, 0, 0, 300_000)
 
     def part(back: int) -> Callable[[date], dict[str, Any]]:
@@ -151,7 +151,7 @@ def _evaluations(table: Table) -> tuple[Evaluation, ...]:
 
 
 def slice_of(table: Table, size: Size, settings: Settings) -> Callable[[date], dict[str, Any]]:
-    """A day of a table, published and up to date."""
+    """Return a function that makes the row of a table's published, up-to-date day."""
     code = table.code_version(settings)
     final_before = size.last_day - timedelta(days=settings.reprocessing_window_days)
 
@@ -178,7 +178,7 @@ def slice_of(table: Table, size: Size, settings: Settings) -> Callable[[date], d
 
 
 def publication_of(table: Table, size: Size, settings: Settings) -> Callable[[date], dict[str, Any]]:
-    """The first and only publication of a day."""
+    """Return a function that makes the row of a day's only publication."""
     code, names = table.code_version(settings), table.settings_read
 
     def made(day: date) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def publication_of(table: Table, size: Size, settings: Settings) -> Callable[[da
 
 
 def runs(day: date) -> Iterator[dict[str, Any]]:
-    """The loads of a day."""
+    """Yield the runs of a day."""
     for number in range(RUNS_A_DAY):
         yield {
             "run_id": _run_id(day, number),
@@ -224,14 +224,14 @@ def runs(day: date) -> Iterator[dict[str, Any]]:
 
 
 def cuts(day: date) -> Iterator[dict[str, Any]]:
-    """What these published."""
+    """Yield the cuts that these runs published."""
     for number in range(RUNS_A_DAY):
         snapshots = {table.key: str(_snapshot(table, day)) for table in TABLES}
         yield {"run_id": _run_id(day, number), "published_at": _stamp(day), "snapshots": snapshots}
 
 
 def processes(day: date) -> Iterator[dict[str, Any]]:
-    """Their processes."""
+    """Yield the processes of these runs."""
     for number in range(RUNS_A_DAY):
         yield {
             "run_id": _run_id(day, number).replace("-", ""),
@@ -249,7 +249,7 @@ def processes(day: date) -> Iterator[dict[str, Any]]:
 
 
 def notice(day: date) -> dict[str, Any]:
-    """One thing a day that people were told of."""
+    """Return one notice per day."""
     return {
         "id": f"{day.toordinal():032x}",
         "kind": "final_day_changed",

@@ -1,8 +1,8 @@
-"""How large the simulated deployment is, and the settings and moments of its looks.
+"""Sizes of the simulated deployment, and the settings and time of its looks.
 
-Contains: sizes, days, the settings of a folder.
+Contains: sizes, days, settings.
 Add here: another size.
-Does not contain: rows (fill.py), objects (landing.py), looks (looks.py).
+Does not contain: rows (rows.py), objects (landing.py), looks (looks.py).
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ HOURS = 24
 
 @dataclass(frozen=True)
 class Size:
-    """So many projects and days, each with 24 hours of 4 shards."""
+    """A number of projects and days, each with 24 hours of 4 shards."""
 
     name: str
     projects: int
     days: int
     days_with_deliveries: int
-    """The newest days whose objects are on record one by one: all of ten years would fill the disk."""
+    """Number of newest days with recorded objects; the objects of ten years would fill the disk."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The projects."""
+        """Ids of the projects."""
         return tuple(str(10_001 + number) for number in range(self.projects))
 
     @property
     def all_days(self) -> list[date]:
-        """Ascending."""
+        """All days, ascending."""
         return [FIRST_DAY + timedelta(days=number) for number in range(self.days)]
 
     @property
     def last_day(self) -> date:
-        """The newest day on record."""
+        """The newest recorded day."""
         return FIRST_DAY + timedelta(days=self.days - 1)
 
     @property
     def now(self) -> datetime:
-        """When it is looked at: the day after the last one, past that one's deadline."""
+        """The time of the looks: the day after the last one, after its deadline."""
         return datetime.combine(self.last_day + timedelta(days=1), time(20), UTC)
 
     @property
     def objects(self) -> int:
-        """In landing, over all days."""
+        """Number of objects in landing over all days."""
         return self.projects * self.days * HOURS * SHARDS
 
     @property
     def years(self) -> float:
-        """How long it ran."""
+        """The simulated time span in years."""
         return self.days / 365
 
     def settings(self, folder: Path) -> Settings:
-        """Of a deployment in a folder; its landing is simulated, so that no object of it is there."""
+        """Return the settings of a deployment in a folder; its landing is simulated."""
         known: dict[str, Any] = {
             "landing_url": f"{folder}/landing",
             "warehouse_url": f"file://{folder}/warehouse",

@@ -1,4 +1,4 @@
-"""`tidemark`: the same jobs and questions from the shell."""
+"""`tidemark`: the command line, with the same jobs and queries."""
 
 import sys
 
@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from pipeline_assets.cli.app import app  # noqa: PLC0415 - who imports a part of the shell needs no command
     except SettingsError as error:
-        # Tables that settings name are imported with the first module.
+        # Importing the app imports the tables that settings name, which may raise SettingsError.
         sys.stderr.write(f"{error.subject}: {error.reason}\n  fix: {error.hint}\n")
         raise SystemExit(2) from None
     app()

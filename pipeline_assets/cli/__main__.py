@@ -1,4 +1,4 @@
-"""`python -m pipeline_assets.cli`: `tidemark`, wherever its script was installed."""
+"""`python -m pipeline_assets.cli`: `tidemark` without its installed script."""
 
 from pipeline_assets.cli import main
 

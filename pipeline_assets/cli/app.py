@@ -1,9 +1,9 @@
-"""`tidemark`: the same jobs and looks from the shell, for scripts and for operators outside the UI.
+"""`tidemark`: the command line for scripts and for operators outside the UI.
 
-Contains: the app, and the commands that load, show and look after days.
-Add here: another of them.
-Does not contain: commands that correct (correct.py) or prove (inspect.py), what a command does
-(in_process.py, load/), how it looks (render_tables.py, render_trace.py).
+Contains: the app, and the commands `load`, `status`, `explain` and `maintenance`.
+Add here: another command of these kinds.
+Does not contain: commands that correct (correct.py) or verify (inspect.py), what a command does
+(in_process.py, load/), its output (render_tables.py, render_trace.py).
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def status(
 ) -> None:
     """Show the status of days: one row per day, one column per table.
 
-    Then golden totals that do not agree, what is no golden total, the runs at work, the runs found dead, the open rebuilds,
-    a window that is too narrow, who is not told of notices, and what a reader may rely on while a load publishes.
+    Below: mismatches of golden totals, invalid golden totals, running and dead runs, open rebuilds, a window that is too
+    narrow, receivers with unsent notices, and what readers may rely on while a load publishes.
     """
     run(lambda: _status(first, last, as_json), verbose)
 
@@ -203,7 +203,7 @@ def _load(
     try:
         statuses = _of_load(settings, source, chosen, days)
     except LedgerUnavailableError:
-        # The run may have failed for that, or before it and for something else.
+        # The run may have failed for the same reason, or earlier for another one.
         if not any(OUT_OF_REACH in failure for failure in failures):
             raise
         return EXIT_INCOMPLETE
@@ -215,7 +215,7 @@ def _load(
 
 
 def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
-    """How each requested day is, by the ledger."""
+    """The recorded status of each requested day."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         if source is LoadSource.DIMENSIONS:
             statuses = dimension_statuses(ledger, days, is_all_wanted=True)
@@ -246,7 +246,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
         write_json([status.to_json() for status in statuses])
     else:
         print_grid(page(), statuses, strays)
-    # JSON stays what scripts know.
+    # Keep other lines out of the JSON that scripts parse.
     console = PlainConsole(stderr=True, soft_wrap=True) if as_json else page()
     others = (*processes, *narrow, *troubles, promise_of(settings).sentence)
     for line in (*mismatch_lines(mismatches), *fault_lines(faults), *others):

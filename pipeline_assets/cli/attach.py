@@ -1,8 +1,8 @@
-"""`tidemark attach`: tables whose catalog is lost, shown and registered in an empty one.
+"""`tidemark attach`: show tables whose catalog is lost, and register them in an empty one.
 
-Contains: the command and how it shows what it found.
-Add here: another look at what lies in the warehouse.
-Does not contain: finding and registering (resources/iceberg/attach.py).
+Contains: the command and its output.
+Add here: another view of what is in the warehouse.
+Does not contain: finding and registering tables (resources/iceberg/attach.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def attach(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.OPERATE)(attach)
 
 
@@ -55,7 +55,7 @@ def _attach(is_applied: bool, verbose: bool) -> int:
 
 def _print(console: Console, candidates: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool) -> None:
     shown = RichTable("table", "written", "snapshot", "rows", "", box=None, pad_edge=False)
-    # A path is there to be copied: whole, and last.
+    # The path comes last and is never cut, so that it can be copied.
     shown.add_column("newest metadata file", overflow="fold")
     for candidate in candidates:
         if candidate.metadata_file is None:

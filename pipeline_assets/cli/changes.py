@@ -1,8 +1,8 @@
-"""Commands about what published numbers became: `changes` lists it for any period, `notify` tells receivers now.
+"""Commands about changes of published numbers: `changes` lists them for any period, `notify` sends notices now.
 
-Contains: these commands, and how changes look.
-Add here: another way to ask.
-Does not contain: what changed (inspection/changes.py), sending (operations/notices.py).
+Contains: these commands, and printing changes.
+Add here: another option of them.
+Does not contain: finding changes (inspection/changes.py), sending (operations/notices.py).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def notify(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to the app."""
     app.command(rich_help_panel=Panel.INSPECT)(changes)
     app.command(rich_help_panel=Panel.OPERATE)(notify)
 
@@ -82,7 +82,7 @@ def _changes(since: str, table: str | None, as_json: bool) -> int:
 
 
 def print_changes(console: Console, found: ChangesSince) -> None:
-    """Changes, then refusals, then what to refresh."""
+    """Print changes, then refusals, then what to refresh."""
     since = f"since {found.since.isoformat(timespec='minutes')}"
     if found.changes:
         table = RichTable("at", "table", "day", "what changed", "cause", "run", box=None, pad_edge=False)

@@ -1,8 +1,8 @@
-"""What every command shares: options, exit codes, errors as one line with their fix.
+"""The frame of every command: options, exit codes, errors printed with their fix.
 
-Contains: the frame of a command.
-Add here: an option that several commands take.
-Does not contain: any one command.
+Contains: what all commands share.
+Add here: an option that several commands have.
+Does not contain: commands.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
 
 
 class Panel(StrEnum):
-    """How `tidemark` groups what it can do."""
+    """The groups of commands in `tidemark --help`."""
 
     INSTALL = "Set up"
     LOAD = "Load"
@@ -74,7 +74,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and st
 
 
 def run(command: Callable[[], int], verbose: bool) -> NoReturn:
-    """Run it and leave with its exit code; errors of ours are printed without a stack trace."""
+    """Run a command and exit with its code; prints our errors without a stack trace."""
     error_console = PlainConsole(stderr=True, soft_wrap=True)
     try:
         code = command()
@@ -85,7 +85,7 @@ def run(command: Callable[[], int], verbose: bool) -> NoReturn:
         _print_error(error_console, error, verbose)
         code = EXIT_INCOMPLETE
     except Exception as error:
-        # A defect is printed in full, but as text, and without what the interpreter would repeat of a URL.
+        # Print a defect with its stack trace, as plain text and without the secrets that a URL may contain.
         print_trace(error_console, error)
         code = EXIT_INCOMPLETE
     raise typer.Exit(code)
@@ -99,7 +99,7 @@ def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:
 
 
 def require_reasons(reasons: Mapping[str, str | None]) -> None:
-    """Options that were given must say something; raises UsageError."""
+    """Raise UsageError for an option that was given with an empty reason."""
     for option, reason in reasons.items():
         if reason is not None:
             a_reason(option, reason)
@@ -108,9 +108,9 @@ def require_reasons(reasons: Mapping[str, str | None]) -> None:
 def require_one_meant(
     source: LoadSource, reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]
 ) -> None:
-    """What is let through is let through for projects that were named, where there are several; raises UsageError.
+    """Raise UsageError where a change is accepted without naming a project, although several are configured.
 
-    A snapshot of a dimension belongs to no project, so none has to be named for it.
+    Dimensions belong to no project and need none.
     """
     if source is LoadSource.DIMENSIONS:
         return
@@ -124,15 +124,15 @@ def require_one_meant(
 
 
 def exit_code(statuses: Sequence[DayStatus], failures: Sequence[str]) -> int:
-    """Of a command that loads: whether every day is good and nothing else went wrong."""
+    """Return the exit code of a load: EXIT_OK if every day is good and nothing else failed."""
     return EXIT_OK if not failures and all(status.is_good for status in statuses) else EXIT_INCOMPLETE
 
 
 def print_failures(console: Console, failures: Sequence[str], verbose: bool) -> None:
-    """What went wrong in a run beyond verdicts."""
-    # A range that is loaded in parts may fail for the same reason in each.
+    """Print the failures of a run that are not verdicts."""
+    # Each part of a range may fail for the same reason; print it once.
     for failure in dict.fromkeys(failures):
-        # What broke without a name of ours tells pages; a line of it never begins like one of the load's.
+        # The text of an unknown error may have many lines; they are indented to differ from lines of the load.
         first, *more = failure.splitlines() or [""]
         console.print(styled(first, "bold red"))
         for text in more[:_MOST_LINES]:

@@ -1,9 +1,9 @@
-"""Commands that correct what is published: exclude and lift deliveries, roll days back and release them.
+"""Commands that correct published data: exclude and include deliveries, roll days back and release them.
 
 Contains: these commands.
 Add here: another way to undo a mistake.
-Does not contain: what is done (operations/), how it looks (render_tables.py), commands that only
-look (inspect.py).
+Does not contain: the operations (operations/), their output (render_tables.py), commands that only read
+(inspect.py).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def release(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to the app."""
     for command in (exclude, include, rollback, release):
         app.command(rich_help_panel=Panel.CORRECT)(command)
     app.command("lift", hidden=True)(include)

@@ -1,8 +1,8 @@
-"""`tidemark dev`: Dagster's webserver and daemon for the deployment in this folder, started and ended together.
+"""`tidemark dev`: start and stop Dagster's webserver and daemon together, for the deployment in this folder.
 
-Contains: the command, starting both, watching them, ending all that they started.
-Add here: another process that a deployment on one machine needs.
-Does not contain: what they load (pipeline_assets/definitions.py), production (docs/deployment.md).
+Contains: the command, starting both, watching them, ending all their processes.
+Add here: another process that a single-machine deployment needs.
+Does not contain: the definitions (pipeline_assets/definitions.py), production (docs/deployment.md).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import UsageError
 
 _HOST = "127.0.0.1"
-"""Whoever reaches Dagster's webserver may start and stop runs, and it asks nobody for a password."""
+"""Listen on this machine only: Dagster's webserver needs no password and lets every visitor start and stop runs."""
 _PAGE = "locations/tidemark/asset-groups/events"
 _ENDING_SECONDS = 30
 _POLL_SECONDS = 0.5
@@ -57,7 +57,7 @@ def dev(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.OPERATE)(dev)
 
 
@@ -90,10 +90,10 @@ def _dev(port: int, *, is_read_only: bool) -> int:
 
 
 def _make_named_home() -> None:
-    """Dagster's first start makes the folder that DAGSTER_HOME names; every other command takes a missing one for a mistake."""
+    """Create the folder of DAGSTER_HOME; only this command does, every other one treats a missing folder as a mistake."""
     named = os.environ.get("DAGSTER_HOME")
     if named and not os.path.lexists(named):
-        # Runs and logs are nobody else's to read.
+        # Keep runs and logs private to this user.
         Path(named).mkdir(mode=0o700, parents=True)
 
 
@@ -110,7 +110,7 @@ def _require_free(port: int) -> None:
 
 
 def _require_pool(home: Path) -> None:
-    """A pool is not enforced on its first dequeue unless it exists already."""
+    """Create the pool: Dagster does not enforce a pool on its first dequeue unless it exists."""
     import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
 
     from pipeline_assets.orchestration.assets import POOL  # noqa: PLC0415 - other commands start without Dagster
@@ -125,14 +125,14 @@ def _require_pool(home: Path) -> None:
 
 
 class _Served:
-    """Both processes, each the leader of a group, so that all that they start can be ended with them."""
+    """Both processes, each leading a process group, so that their children can be ended with them."""
 
     def __init__(self, port: int, *, is_read_only: bool) -> None:
         self._url = f"http://{_HOST}:{port}"
         webserver = ["-m", "dagster_webserver", "-w", WORKSPACE_NAME, "-h", _HOST, "-p", str(port)]
         daemon = ["-m", "dagster._daemon", "run", "-w", WORKSPACE_NAME]
         self.words = [[*webserver, "--read-only"]] if is_read_only else [daemon, webserver]
-        """Of each process."""
+        """The arguments of each process."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._is_asked_to_end = threading.Event()
         self._former: dict[signal.Signals, Any] = {}
@@ -148,7 +148,7 @@ class _Served:
             raise
 
     def __exit__(self, *_: object) -> None:
-        # Asked once more meanwhile, it goes on to end them.
+        # A further signal does not interrupt the ending.
         for number in (signal.SIGTERM, signal.SIGKILL):
             for group in self._living():
                 _signal_group(group, number)
@@ -159,7 +159,7 @@ class _Served:
             signal.signal(number, handler)
 
     def watch(self) -> bool:
-        """Until it is asked to end (True), or a process ends by itself (False); tells the address as soon as it answers."""
+        """Wait for a signal to end (True) or until a process ends by itself (False); prints the URL once it answers."""
         is_told = False
         while not self._is_asked_to_end.wait(_POLL_SECONDS):
             if any(process.poll() is not None for process in self._processes):
@@ -174,7 +174,7 @@ class _Served:
 
 
 def _started(words: Sequence[str]) -> subprocess.Popen[bytes]:
-    # In a group of its own, Ctrl-C reaches this process alone, which ends the others in order.
+    # With a separate process group, Ctrl-C reaches only this process, which ends the others in order.
     return subprocess.Popen([sys.executable, "-P", *words], stdin=subprocess.DEVNULL, process_group=0)
 
 
@@ -184,7 +184,7 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def _has_members(group: int) -> bool:
-    """Whether a process of the group lives; a dead one that its parent did not ask for yet does not."""
+    """Whether a process of the group is alive; zombies do not count."""
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
             state, _, its_group, *_ = entry.read_text().rsplit(")", 1)[1].split()

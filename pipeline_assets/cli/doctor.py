@@ -1,8 +1,8 @@
-"""`tidemark doctor`: the checklist before trusting a deployment to recover, each point with its evidence.
+"""`tidemark doctor`: the checklist of whether a deployment can recover, each point with its evidence.
 
-Contains: the command and how points look.
-Add here: another way to show a point.
-Does not contain: looking and judging (doctor/).
+Contains: the command and printing points.
+Add here: another output of a point.
+Does not contain: collecting and judging the evidence (doctor/).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def doctor(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.TEST)(doctor)
 
 
@@ -76,7 +76,7 @@ def _doctor(is_deep: bool, as_json: bool, verbose: bool) -> int:
 
 
 def print_points(console: Console, points: Sequence[Point]) -> None:
-    """Each point with what was looked at and what to do; how many there are of each light."""
+    """Print each point with its evidence and what to do, then the number of points of each light."""
     from pipeline_assets.doctor.point import WORST_FIRST, Light  # noqa: PLC0415 - other commands start without it
 
     styles = {Light.GREEN: "green", Light.YELLOW: "yellow", Light.RED: "bold red"}
@@ -91,7 +91,7 @@ def print_points(console: Console, points: Sequence[Point]) -> None:
 
 
 def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
-    """The newest day of refined.events with rows that is final in each of its projects; a replay costs as much as a load."""
+    """The newest day of refined.events with rows, final in all its projects; only one, as a replay costs as much as a load."""
     from pipeline_assets.tables.refined_events import REFINED_EVENTS  # noqa: PLC0415 - other commands start without it
 
     by_day: dict[date, list[bool]] = {}

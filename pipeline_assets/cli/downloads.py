@@ -1,7 +1,7 @@
-"""How a download looks: a bar on a terminal, a line for each file elsewhere.
+"""Show downloads: a progress bar on a terminal, a line per file elsewhere.
 
-Contains: watching downloads.
-Add here: another way to show one.
+Contains: the watcher of downloads.
+Add here: another display.
 Does not contain: downloading (resources/spark/jar_download.py).
 """
 
@@ -17,7 +17,7 @@ from resources.spark.jar_download import WATCH
 
 
 class _Shown:
-    """What is drawn; nothing before the first byte is asked for."""
+    """The display; it shows nothing before the first download starts."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -52,7 +52,7 @@ class _Shown:
 
 @contextmanager
 def downloads_shown(console: Console) -> Iterator[None]:
-    """Show on this console what is downloaded in the block."""
+    """Show the downloads of the block on this console."""
     shown = _Shown(console)
     token = WATCH.set(shown)
     try:

@@ -1,8 +1,8 @@
-"""Commands that look at what is published and why, and prove it: exclusions, history, differences, replay, drill.
+"""Commands that read what is published and verify it: exclusions, history, diff, verify, drill.
 
 Contains: these commands.
-Add here: another look that changes nothing.
-Does not contain: what is found (inspection/, drill/), how it looks (render_tables.py, verify.py),
+Add here: another command that publishes nothing.
+Does not contain: the queries (inspection/, drill/), their output (render_tables.py, verify.py),
 commands that correct (correct.py).
 """
 
@@ -104,7 +104,7 @@ def drill(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to the app."""
     for question in (history, diff, exclusions):
         app.command(rich_help_panel=Panel.INSPECT)(question)
     for test in (verify, drill):
@@ -148,7 +148,7 @@ def _publication_json(record: PublicationRecord) -> dict[str, Any]:
     place = {"day": record.key.event_date.isoformat(), "project": record.key.project_id}
     rows = {"rows_before": record.digest_before.rows, "rows_after": record.digest_after.rows}
     digests = {"digest_before": str(record.digest_before), "digest_after": str(record.digest_after)}
-    # Text, because snapshot ids exceed what JSON readers hold exactly.
+    # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
     return (
         {name: getattr(record, name) for name in names}
         | place
@@ -210,7 +210,7 @@ def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
 
     settings = load_settings()
     require_catalog_of_its_own(settings)
-    # A terminated drill removes what it made, like one that is interrupted.
+    # Turn SIGTERM into an exit, so that a terminated drill removes its data as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INCOMPLETE))
     with (
         terminal(verbose=verbose) as console,

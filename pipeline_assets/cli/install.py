@@ -1,8 +1,8 @@
-"""`tidemark init` and `tidemark setup`: a new deployment's folder, and what Spark needs before its first load.
+"""`tidemark init` and `tidemark setup`: create a deployment's folder, and prepare Spark for its first load.
 
-Contains: the commands and what they print.
+Contains: the commands and their output.
 Add here: another step between installing Tidemark and the first load.
-Does not contain: what the files say (pipeline_assets/deployment/), fetching jars (resources/spark/jars.py),
+Does not contain: the files' content (pipeline_assets/deployment/), downloading jars (resources/spark/jars.py),
 starting Dagster (dev.py).
 """
 
@@ -28,7 +28,7 @@ from pipeline_assets.domain.plain_text import few
 WORKSPACE_NAME = "workspace.yaml"
 STEPS_NAME = "NEXT_STEPS.md"
 _PLACES = ("landing_url", "warehouse_url", "catalog_url")
-"""Settings that a new deployment shows in force, rather than as comments."""
+"""Settings that a new deployment's file sets, instead of showing them as comments."""
 
 
 def init(
@@ -54,7 +54,7 @@ def setup(verbose: VerboseOption = False) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands to the app."""
     app.command(rich_help_panel=Panel.INSTALL)(init)
     app.command(rich_help_panel=Panel.INSTALL)(setup)
 
@@ -72,7 +72,7 @@ def _init(directory: str, is_s3: bool) -> int:
 
 
 def deployment_files(*, is_s3: bool) -> Mapping[str, str]:
-    """Name -> content of the files of a new deployment."""
+    """Return name -> content of the files of a new deployment."""
     kind = "s3" if is_s3 else "local"
     return {
         CONFIG_NAME: _with_places(_template(CONFIG_NAME), is_s3=is_s3),
@@ -87,7 +87,7 @@ def _template(name: str) -> str:
 
 
 def _with_places(text: str, *, is_s3: bool) -> str:
-    """The settings with the places in force: their defaults, or for a bucket the examples beside them."""
+    """Uncomment the settings of places: with their defaults, or for a bucket with the examples beside them."""
     for name in _PLACES:
         line = re.compile(
             rf'^# {name} = (?P<default>"[^"]*")(?P<rest> +# for example (?P<example>"s3://[^"]*"))?', re.MULTILINE
@@ -103,7 +103,7 @@ def _with_places(text: str, *, is_s3: bool) -> str:
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:
-    """All files or none; raises UsageError, and leaves what is there as it is."""
+    """Write all files or none; raises UsageError, and keeps existing files unchanged."""
     made: list[Path] = []
     try:
         _require_usable(directory)
@@ -112,7 +112,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
         if taken:
             raise _taken(directory / taken[0])
         for name, text in files.items():
-            # Whatever came to lie there meanwhile is not written over, and no link is followed.
+            # Mode "x" neither overwrites a file created meanwhile nor follows a link.
             with (directory / name).open("x", encoding="utf-8") as file:
                 made.append(directory / name)
                 file.write(text)
@@ -131,7 +131,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 
 def _require_usable(directory: Path) -> None:
     path = str(directory.absolute())
-    # SQLAlchemy and the JVM's driver read what follows as options of the database.
+    # SQLAlchemy and the JDBC driver parse everything after `?` as options of the database.
     odd = sorted({character for character in path if character == "?" or not character.isprintable()})
     if odd:
         reason = (

@@ -1,8 +1,8 @@
-"""`tidemark metrics`: the figures for Prometheus.
+"""`tidemark metrics`: print or write metrics for Prometheus.
 
 Contains: the command.
-Add here: another option of it.
-Does not contain: figures (inspection/metrics/), what is written at the end of a load
+Add here: another option.
+Does not contain: computing metrics (inspection/metrics/), the file written at the end of a load
 (orchestration/watching.py).
 """
 
@@ -41,7 +41,7 @@ def metrics(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.INSPECT)(metrics)
 
 
@@ -60,7 +60,7 @@ def _metrics(output: Path | None) -> int:
     except (UsageError, SettingsError):
         raise
     except TidemarkError:
-        # Told first: whoever watches sees that the ledger is away, and not the figures of yesterday.
+        # Write first, so that monitoring sees the outage of the ledger instead of old figures.
         _tell(samples_of_nothing(now), output)
         raise
     _tell(samples, output)
@@ -87,5 +87,5 @@ def _queue() -> RunQueue | None:
         with dg.DagsterInstance.get() as instance:
             return run_queue(instance)
     except Exception:
-        # A home or a storage that is away or of another version: told as tidemark_dagster_up 0.
+        # DAGSTER_HOME or its storage is missing or of another version; reported as tidemark_dagster_up 0.
         return None

@@ -1,8 +1,8 @@
-"""`tidemark rebuild`: build days again beside main, look at the report, swap it in, abandon it or take it back.
+"""`tidemark rebuild`: build days again beside main, show the report, swap them in, abandon them or undo the swap.
 
 Contains: the command.
-Add here: another thing to do about a rebuild from the shell.
-Does not contain: what is done (operations/rebuild/), how it looks (render_rebuild.py).
+Add here: another action on a rebuild from the CLI.
+Does not contain: the rebuild (operations/rebuild/), its output (render_rebuild.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from resources.ledger.store import Ledger
 
 
 class Verb(StrEnum):
-    """What is done about a rebuild."""
+    """What the command does with a rebuild."""
 
     START = "start"
     SHOW = "show"
@@ -81,7 +81,7 @@ def rebuild(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.CORRECT)(rebuild)
 
 
@@ -144,7 +144,7 @@ def _answer(
 def _carry_out(
     settings: Settings, config: Mapping[str, Any], asked: RebuildRecord, as_json: bool, verbose: bool
 ) -> int:
-    """Run the job, show the rebuild as it is then, and tell whether all of it went."""
+    """Run the job and show the resulting rebuild; returns the exit code."""
     from pipeline_assets.cli.run import run_rebuild  # noqa: PLC0415 - `show` starts without Dagster
 
     with terminal(verbose=verbose) as console:
@@ -180,5 +180,5 @@ def _who() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        # A process of a user without a name.
+        # The process runs as a user without a name.
         return "somebody at a shell"

@@ -1,8 +1,8 @@
-"""`tidemark reconcile`: is what is published what others say, and what closes the difference.
+"""`tidemark reconcile`: compare published data with other systems, and propose repairs of the differences.
 
-Contains: the command, for golden totals and for keys.
-Add here: another thing that published tables are compared with.
-Does not contain: comparing (operations/reconcile.py, inspection/keys/), how it looks
+Contains: the command, for golden totals and for event keys.
+Add here: another source to compare published tables with.
+Does not contain: comparing (operations/reconcile.py, inspection/keys/), the output
 (render_reconcile.py, render_keys.py), running repairs (repair.py).
 """
 
@@ -71,13 +71,13 @@ def reconcile(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.TEST)(reconcile)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is compared, and how."""
+    """The options of the command."""
 
     keys: Path | None
     against: str | None

@@ -1,8 +1,8 @@
-"""`tidemark recover`: fetch hours from the vendor again, and load them.
+"""`tidemark recover`: download hours from the vendor again, and load them.
 
 Contains: the command.
-Add here: another option of it.
-Does not contain: which hours (operations/recover_plan.py), the recovery (operations/recover.py), how it looks
+Add here: another option.
+Does not contain: choosing hours (operations/recover_plan.py), the recovery (operations/recover.py), its output
 (render_recovery.py).
 """
 
@@ -62,7 +62,7 @@ def recover(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.LOAD)(recover)
 
 
@@ -117,7 +117,7 @@ def _recover(
 
 
 def _load(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose: bool) -> bool:
-    """Whether every recovered day stands well after its load."""
+    """Load the recovered days; returns whether every one of them is good afterwards."""
     if not recovered:
         return True
     with terminal(verbose=verbose) as console:
@@ -130,7 +130,7 @@ def _load(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose
 
 
 def load_recovered(settings: Settings, recovered: Sequence[Slice], console: Console, *, verbose: bool) -> list[str]:
-    """As `tidemark load --source backfill` over these days; returns what went wrong beyond verdicts."""
+    """Run `tidemark load --source backfill` over these days; returns the failures that are not verdicts."""
     from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
 
     days = sorted({key.event_date for key in recovered})
@@ -142,6 +142,6 @@ def load_recovered(settings: Settings, recovered: Sequence[Slice], console: Cons
 
 
 def recovered_statuses(settings: Settings, recovered: Sequence[Slice]) -> list[DayStatus]:
-    """How the recovered days stand."""
+    """Return the recorded status of the recovered days."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         return recorded_statuses(ledger, set(recovered), sources=(Source.BACKFILL,))

@@ -1,8 +1,8 @@
-"""What survived a drill, for people and machines.
+"""Results of a drill, as a table and as JSON.
 
-Contains: how results look.
-Add here: another figure of them.
-Does not contain: the drill (drill.py), options and exit codes (cli/inspect.py).
+Contains: printing results.
+Add here: another figure of a result.
+Does not contain: the drill (drill/), options and exit codes (cli/inspect.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline_assets.drill.drill import Result
 
 
 def drill_json(results: Sequence[Result]) -> dict[str, Any]:
-    """For `--json`."""
+    """Return the results for `--json`."""
     return {
         "is_survived": all(result.is_survived for result in results),
         "trials": [
@@ -37,7 +37,7 @@ def drill_json(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def print_drill(console: Console, results: Sequence[Result]) -> None:
-    """A line per trial, what did not survive, and the verdict."""
+    """Print a line per trial, the trials that did not survive, and the verdict."""
     table = Table("what happened", "point", "at", "conflicts", "seconds", "survived", box=None, pad_edge=False)
     for result in results:
         table.add_row(

@@ -1,7 +1,7 @@
-"""What the shell shows of keys that were compared: counts by day, some of the keys.
+"""Results of comparing keys: counts by day, and samples of keys.
 
-Contains: these, for people and machines.
-Add here: how something of compared keys is shown.
+Contains: the results as tables and as JSON.
+Add here: another detail of compared keys.
 Does not contain: comparing (inspection/keys/), the command (reconcile.py).
 """
 
@@ -20,7 +20,7 @@ _MOST_DAYS = 60
 
 
 def print_keys(console: Console, found: KeyComparison) -> None:
-    """A row for each day that differs, some keys of each kind, then the sum."""
+    """Print a row per day that differs, samples of each kind, then the sum."""
     differing = [day for day in _days(found) if any(_count(found, day, state) for state in STATES[1:])]
     table = RichTable("project", "day", *STATES, box=None, pad_edge=False)
     for day in differing[:_MOST_DAYS]:
@@ -58,7 +58,7 @@ def _count(found: KeyComparison, day: tuple[str, Any], state: str) -> int:
 
 
 def keys_json(found: KeyComparison) -> dict[str, Any]:
-    """For `--json`."""
+    """Return the comparison for `--json`."""
     return {
         "is_equal": found.is_equal,
         "here": found.here,

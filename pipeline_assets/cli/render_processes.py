@@ -1,8 +1,8 @@
-"""Which runs work and which died, for `tidemark status`.
+"""Running and dead runs, for `tidemark status`.
 
-Contains: one look at the processes on record, and a line for each.
-Add here: another thing to say of a process.
-Does not contain: who counts as dead (domain/processes.py), what is reported to Dagster
+Contains: checking the recorded processes, and a line for each.
+Add here: another detail of a process.
+Does not contain: which process counts as dead (domain/processes.py), the report to Dagster
 (orchestration/dead_runs.py).
 """
 
@@ -15,7 +15,7 @@ from resources.this_process import sight
 
 
 def process_lines(ledger: Ledger) -> list[str]:
-    """A line for each run that works, and for each that was found dead, which is reported to Dagster."""
+    """Return a line per running run, and per run whose process is dead."""
     processes = [(process, sight(process.identity)) for process in ledger.processes.look([], {}).values()]
     lines = [
         _working(process, seen)

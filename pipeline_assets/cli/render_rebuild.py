@@ -1,8 +1,8 @@
-"""What the shell shows of rebuilds: how far they are, and what each would change.
+"""Output of rebuilds: their progress, and what each would change.
 
-Contains: the list, the report, and both as JSON.
-Add here: how something of a rebuild is shown.
-Does not contain: what is measured (operations/rebuild/report.py), the command (rebuild.py).
+Contains: the list of rebuilds, and the report as tables and JSON.
+Add here: another detail of a rebuild.
+Does not contain: measuring (operations/rebuild/report.py), the command (rebuild.py).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ GreenSlices = Mapping[str, Mapping[Slice, RebuiltSlice]]
 
 
 def rebuild_lines(rebuilds: Sequence[RebuildRecord]) -> list[str]:
-    """A line for each, as `tidemark status` shows those under way."""
+    """Return a line per rebuild, as `tidemark status` shows open ones."""
     return [f"{_title(one)}: {one.state.value}; {_NEXT[one.state].format(one.number)}" for one in rebuilds]
 
 
 def print_rebuilds(console: Console, rebuilds: Sequence[RebuildRecord]) -> None:
-    """One row per rebuild on record, oldest first."""
+    """Print one row per recorded rebuild, oldest first."""
     table = RichTable("id", "state", "tables", "days", "started", "by", "reason", box=None, pad_edge=False)
     for one in rebuilds:
         table.add_row(
@@ -58,7 +58,7 @@ def print_rebuilds(console: Console, rebuilds: Sequence[RebuildRecord]) -> None:
 
 
 def print_rebuild(console: Console, rebuild: RebuildRecord, green: GreenSlices) -> None:
-    """How far it is, what changes day by day, and what is left out."""
+    """Print the rebuild's state, the changes by day, and what is left out."""
     console.print(line(f"{_title(rebuild)}: ", styled(rebuild.state.value, _STYLES[rebuild.state])))
     console.print(f"reason: {rebuild.reason} ({rebuild.who}, {rebuild.started_at[:16]})")
     if rebuild.answered_by is not None:
@@ -84,7 +84,7 @@ def print_rebuild(console: Console, rebuild: RebuildRecord, green: GreenSlices) 
 
 
 def rebuild_json(rebuild: RebuildRecord, green: GreenSlices) -> dict[str, Any]:
-    """The same for machines, unchanged slices included."""
+    """Return the report for `--json`, including unchanged slices."""
     return {
         "id": rebuild.number,
         "state": rebuild.state.value,

@@ -1,7 +1,7 @@
-"""What the shell shows of a reconciliation: totals by measure, each mismatch, what is proposed.
+"""Output of a reconciliation: totals by measure, each mismatch, proposed repairs.
 
-Contains: these, for people and machines.
-Add here: how something of a reconciliation is shown.
+Contains: the results as tables and as JSON.
+Add here: another detail of a reconciliation.
 Does not contain: the command (reconcile.py), comparing (operations/reconcile.py, inspection/keys/).
 """
 
@@ -24,7 +24,7 @@ _MOST_LINES = 40
 
 
 def print_reconciliation(console: Console, found: Reconciliation, settings: Settings) -> None:
-    """A row for each measure, a line for each mismatch and fault, then the sum."""
+    """Print a row per measure, a line per mismatch and fault, then the sum."""
     by_measure: dict[GoldenMeasure, list[GoldenComparison]] = {}
     for one in found.comparisons:
         by_measure.setdefault(one.total.measure, []).append(one)
@@ -71,7 +71,7 @@ def _tolerance(within: GoldenTolerance) -> str:
 
 
 def print_repairs(console: Console, repairs: Sequence[Repair]) -> None:
-    """A paragraph for each: what, of which days, why, and the command."""
+    """Print a paragraph per repair: kind, days, reason and command."""
     for one in repairs:
         style = "cyan" if one.kind.is_run and one.obstacle is None else "yellow"
         who = " (for a person)" if one.kind.is_for_a_person else ""
@@ -83,7 +83,7 @@ def print_repairs(console: Console, repairs: Sequence[Repair]) -> None:
 
 
 def reconciliation_json(found: Reconciliation, repairs: Sequence[Repair]) -> dict[str, Any]:
-    """For `--json`; numbers are text, because no JSON number holds every decimal."""
+    """Return the result for `--json`; numbers are text, because JSON numbers cannot hold every decimal."""
     return {
         "is_good": found.is_good,
         "first": found.first.isoformat(),
@@ -110,7 +110,7 @@ def _comparison_json(one: GoldenComparison) -> dict[str, Any]:
 
 
 def repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
-    """What is proposed."""
+    """Return the proposed repairs for `--json`."""
     return [
         {
             "kind": one.kind.value,

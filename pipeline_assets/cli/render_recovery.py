@@ -1,8 +1,8 @@
-"""What the shell shows of a recovery: its plan, its bar, its outcome.
+"""Output of a recovery: plan, progress bar and outcome.
 
-Contains: these.
-Add here: how something of a recovery is shown.
-Does not contain: the command (recover.py), progress in lines (operations/recover_progress.py).
+Contains: printing these, and their JSON.
+Add here: another detail of a recovery.
+Does not contain: the command (recover.py), progress as lines (operations/recover_progress.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FATES = {HourFate.FAILED: "bold red", HourFate.NOT_EXPORTED: "yellow"}
 
 @contextmanager
 def progress_on(console: Console, plan: RecoveryPlan) -> Iterator[Progress]:
-    """A bar on a terminal, lines elsewhere."""
+    """Show a progress bar on a terminal, lines elsewhere."""
     if not console.is_terminal:
         yield in_lines(plan, plainly(console))
         return
@@ -46,7 +46,7 @@ def progress_on(console: Console, plan: RecoveryPlan) -> Iterator[Progress]:
 
 
 def print_plan(console: Console, plan: RecoveryPlan) -> None:
-    """Rows of hours in the same state, then warnings, then what would be fetched."""
+    """Print rows of hours in the same state, then warnings, then what would be fetched."""
     table = RichTable("project", "day", "hours", "state", "a recovery", "reason", box=None, pad_edge=False)
     groups: dict[tuple[str, date, HourState, str, str], list[int]] = {}
     for one in plan.asked:
@@ -69,13 +69,13 @@ def _then(one: PlannedHour) -> str:
 
 
 def print_warnings(console: Console, plan: RecoveryPlan) -> None:
-    """What a person should know before days are loaded."""
+    """Print what an operator should know before the days are loaded."""
     for warning in plan.warnings:
         console.print(line(styled("warning", "yellow"), f": {warning}"), soft_wrap=True)
 
 
 def print_outcomes(console: Console, outcomes: Sequence[HourOutcome]) -> None:
-    """Rows of hours that ended alike, then every reason once."""
+    """Print rows of hours with the same outcome, then each reason once."""
     table = RichTable("project", "day", "hours", "", "objects", "size", box=None, pad_edge=False)
     found = grouped(list(outcomes))
     for one in found:
@@ -99,7 +99,7 @@ def print_outcomes(console: Console, outcomes: Sequence[HourOutcome]) -> None:
 
 
 def plan_json(plan: RecoveryPlan) -> list[dict[str, Any]]:
-    """For `--dry-run --json`."""
+    """Return the plan for `--dry-run --json`."""
     return [
         {
             "project": one.project_id,
@@ -114,7 +114,7 @@ def plan_json(plan: RecoveryPlan) -> list[dict[str, Any]]:
 
 
 def outcomes_json(outcomes: Sequence[HourOutcome]) -> list[dict[str, Any]]:
-    """For `--json`."""
+    """Return the outcomes for `--json`."""
     return [
         {
             "project": one.project_id,

@@ -1,7 +1,7 @@
-"""What the shell shows of days, slices and decisions.
+"""Tables of days, slices and decisions for the terminal.
 
-Contains: the tables drawn of statuses, exclusions, publications, rollbacks and holds.
-Add here: how something is shown.
+Contains: tables of statuses, exclusions, publications, rollbacks and holds.
+Add here: another table.
 Does not contain: reading statuses (inspection/status.py), commands (app.py, correct.py, inspect.py),
 exit codes (command.py).
 """
@@ -42,7 +42,7 @@ def _styled(verdict: Verdict | None) -> Text:
 
 
 def print_statuses(console: Console, statuses: Sequence[DayStatus]) -> None:
-    """One row per day and table: verdict, rows, reason."""
+    """Print one row per day and table: verdict, rows, reason."""
     table = RichTable("day", "table", "verdict", "rows", "reason", box=None, pad_edge=False)
     for status in statuses:
         reasons = "; ".join(status.reasons)
@@ -51,7 +51,7 @@ def print_statuses(console: Console, statuses: Sequence[DayStatus]) -> None:
 
 
 def print_exclusions(console: Console, exclusions: Sequence[Exclusion]) -> None:
-    """One row per excluded version of an object, those in force first."""
+    """Print one row per excluded version of an object, those in force first."""
     table = RichTable("object", "version", "excluded", "reason", "included again", box=None, pad_edge=False)
     for exclusion in sorted(exclusions, key=lambda exclusion: exclusion.lifted_at is not None):
         lifted = (
@@ -62,7 +62,7 @@ def print_exclusions(console: Console, exclusions: Sequence[Exclusion]) -> None:
 
 
 def print_restores(console: Console, restores: Sequence[SliceRestore]) -> None:
-    """One row per slice that a rollback concerns: what it is and what it was."""
+    """Print one row per slice of a rollback, with its state now and then."""
     table = RichTable("table", "day", "project", "rows now", "rows then", "published", "", box=None, pad_edge=False)
     for restore in restores:
         target = restore.target
@@ -74,7 +74,7 @@ def print_restores(console: Console, restores: Sequence[SliceRestore]) -> None:
 
 
 def print_held(console: Console, held: Sequence[Held]) -> None:
-    """One row per held slice: what it is, what it was before, what becomes of it."""
+    """Print one row per held slice: its state now, before the rollback, and after a release."""
     headings = ("table", "day", "project", "held for", "rows now", "before", "once released")
     table = RichTable(*headings, box=None, pad_edge=False)
     for hold in held:
@@ -84,7 +84,7 @@ def print_held(console: Console, held: Sequence[Held]) -> None:
 
 
 def print_publications(console: Console, records: Sequence[PublicationRecord]) -> None:
-    """One row per change on record, oldest first."""
+    """Print one row per recorded publication, oldest first."""
     headings = ("no.", "published", "table", "day", "rows before", "after", "cause", "run")
     table = RichTable(*headings, box=None, pad_edge=False)
     for record in records:
@@ -97,7 +97,7 @@ def print_publications(console: Console, records: Sequence[PublicationRecord]) -
 
 
 def print_grid(console: Console, statuses: Sequence[DayStatus], strays: Sequence[str] = ()) -> None:
-    """Days down, tables across; reasons and objects that no load will ask for below."""
+    """Print a grid of days and tables; below it reasons, and objects that no load will request."""
     tables = list(dict.fromkeys(status.table for status in statuses))
     grid = RichTable("day", *(name.rsplit("/", 1)[1] for name in tables), box=None, pad_edge=False)
     by_day: dict[date, dict[str, DayStatus]] = {}
@@ -115,7 +115,7 @@ def print_grid(console: Console, statuses: Sequence[DayStatus], strays: Sequence
 
 
 def mismatch_lines(mismatches: Sequence[GoldenComparison]) -> list[Text]:
-    """One line for each golden total that does not agree, the first of many; `tidemark reconcile` has all."""
+    """Return one line per mismatch of a golden total, at most the first few; `tidemark reconcile` shows all."""
     lines = [
         line(
             f"{one.total.key.event_date} {one.total.measure.table} ",
@@ -131,7 +131,7 @@ def mismatch_lines(mismatches: Sequence[GoldenComparison]) -> list[Text]:
 
 
 def fault_lines(faults: Sequence[GoldenFault]) -> list[Text]:
-    """One line for each thing that was no golden total, the first of many; `tidemark reconcile` reads them again."""
+    """Return one line per invalid golden total, at most the first few; `tidemark reconcile` reads them again."""
     lines = [line(styled("not compared", "yellow"), f": {one}") for one in faults[:_MOST_MISMATCHES]]
     more = len(faults) - _MOST_MISMATCHES
     return [*lines, line(f"and {more:,} more that are no golden totals: tidemark reconcile")] if more > 0 else lines

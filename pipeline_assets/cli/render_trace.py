@@ -1,9 +1,8 @@
-"""`tidemark explain`: where a row came from, and why another one lost.
+"""Output of `tidemark explain`: where a row came from, and why competing rows lost.
 
-Contains: the answer as JSON, and how it is drawn.
-Add here: how something about one event is shown.
-Does not contain: finding and judging it (inspection/trace/), commands (inspect.py), exit codes
-(command.py).
+Contains: the answer as JSON and as text.
+Add here: another detail of an event.
+Does not contain: tracing (inspection/trace/), the command (app.py), exit codes (command.py).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pipeline_assets.inspection.trace.rows import MAX_QUARANTINED, MAX_ROWS, Qua
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
-    """For `--json`; snapshot ids are text, because they exceed what JSON readers hold exactly."""
+    """Return the answer for `--json`; snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
     return {
         "identifier": explanation.identifier,
         "is_found": explanation.is_found,
@@ -132,7 +131,7 @@ def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
-    """One block per event; else the refused lines that hold the identifier; else what was searched."""
+    """Print one block per event; without events the refused lines that hold the identifier, or what was searched."""
     for event in explanation.events:
         _print_event(console, event)
     if explanation.is_cut:

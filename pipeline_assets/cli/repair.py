@@ -1,8 +1,8 @@
-"""`tidemark reconcile --repair`: run what is proposed, look again, and propose what is left.
+"""`tidemark reconcile --repair`: run proposed repairs, compare again, and propose the remaining ones.
 
-Contains: rounds of repairs, and how each kind of them is run.
-Add here: how another kind of repair is run.
-Does not contain: what is proposed (domain/repairs.py), comparing (reconcile.py).
+Contains: rounds of repairs, and running each kind of repair.
+Add here: running another kind of repair.
+Does not contain: the kinds of repairs (domain/repairs.py), comparing (reconcile.py).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
 Lacking = Mapping[Slice, bool]
-"""Slice that does not agree -> whether less is published of it than there should be."""
+"""Slice with a difference -> whether published rows are missing."""
 
 
 def proposed(
     settings: Settings, landing: LandingStore, open_slices: Lacking, tried: set[tuple[RepairKind, Slice]]
 ) -> list[Repair]:
-    """What closes them; nothing is written."""
+    """Return the repairs that would close the open slices; writes nothing."""
     if not open_slices:
         return []
     with closing(Ledger(settings.ledger_database_url)) as ledger:
@@ -48,9 +48,9 @@ def run_rounds(
     *,
     verbose: bool,
 ) -> list[Repair]:
-    """Run what can be run until everything agrees or no run is left; returns what is proposed at the end.
+    """Run repairs until everything agrees or none can be run; returns the repairs proposed at the end.
 
-    `look`: what does not agree now. A round runs one kind, and each kind is run once for a day: there are as many rounds.
+    `look` compares again. A round runs one kind of repair, and each kind runs once per day, so rounds are bounded.
     """
     tried: set[tuple[RepairKind, Slice]] = set()
     while True:
@@ -58,7 +58,7 @@ def run_rounds(
         able = [one for one in repairs if one.kind.is_run and one.obstacle is None]
         if not able:
             return repairs
-        # What is cheap goes first, and may spare the rest.
+        # The cheapest kind runs first and may make the others unnecessary.
         runnable = [one for one in able if one.kind is able[0].kind]
         print_repairs(console, runnable)
         for one in runnable:
@@ -83,7 +83,7 @@ def _run(settings: Settings, landing: LandingStore, one: Repair, console: Consol
 def _recover(
     settings: Settings, landing: LandingStore, project: str, hours: HourRange, console: Console, *, verbose: bool
 ) -> list[str]:
-    """As `tidemark recover --load`; returns why hours were not recovered, or days not loaded."""
+    """Run `tidemark recover --load`; returns why hours were not recovered or days not loaded."""
     from pipeline_assets.cli.recover import load_recovered, recovered_statuses  # noqa: PLC0415 - comparing starts without an HTTP client
     from pipeline_assets.cli.render_recovery import progress_on  # noqa: PLC0415 - as above
     from pipeline_assets.operations.recover import Recovery, whole_days  # noqa: PLC0415 - as above

@@ -1,7 +1,7 @@
-"""`tidemark replay`: a published day computed again, from what it was built from or from what is there today.
+"""`tidemark replay`: compute a published day again, from its original inputs or from the current ones.
 
-Contains: the command, and how its results are printed.
-Add here: another way to ask for a replay.
+Contains: the command, and printing its results.
+Add here: another option.
 Does not contain: replaying (inspection/replay/).
 """
 
@@ -62,7 +62,7 @@ def replay(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.TEST)(replay)
 
 
@@ -92,7 +92,7 @@ def _replay(
         table.kind.projects(settings.require_projects(projects)),
     )
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        # Before Spark is started for nothing.
+        # Choose before Spark starts, so that a wrong choice fails fast.
         records = ledger.publications_of(table.key, chosen_projects, [wanted])
     chosen = choose(records, table.key, wanted, chosen_projects, *which)
     with (

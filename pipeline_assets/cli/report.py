@@ -1,8 +1,8 @@
-"""`tidemark report`: how everything stands, as one page.
+"""`tidemark report`: write the health page.
 
 Contains: the command.
 Add here: another form of the report.
-Does not contain: figures (inspection/health/), the page (orchestration/health_page/).
+Does not contain: the figures (inspection/health/), the page (orchestration/health_page/).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def report(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.INSPECT)(report)
 
 

@@ -1,7 +1,7 @@
-"""`tidemark load`, `exclude`, `lift`, `rollback`, `release`, `rebuild`, `maintenance`: the jobs, in this process.
+"""Run the jobs of `load`, `exclude`, `include`, `rollback`, `release`, `rebuild` and `maintenance` in this process.
 
-Contains: running the job and what of it reaches the terminal.
-Add here: how a job is started from the shell.
+Contains: running a job, and its lines on the terminal.
+Add here: starting another job from the CLI.
 Does not contain: commands (cli/app.py, cli/correct.py), exit codes (cli/command.py), what a job
 does (orchestration/assets.py, orchestration/maintenance_job.py, orchestration/rollback_jobs.py).
 """
@@ -48,9 +48,9 @@ def load_in_chunks(
     *,
     verbose: bool,
 ) -> list[str]:
-    """Run the job over the days; returns what went wrong beyond the verdicts that the ledger tells.
+    """Run the load job over the days in chunks; returns the failures that are not verdicts recorded in the ledger.
 
-    `reasons`: option (`--accept-changes`, `--accept-missing`) -> why, None where it was not given.
+    `reasons` is option (`--accept-changes`, `--accept-missing`) -> reason, None where the option was not given.
     """
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
@@ -73,7 +73,7 @@ def _accepted(
     projects: Sequence[str],
     reasons: Mapping[str, str | None],
 ) -> dict[str, dict[str, str]]:
-    """Run config: what landing lost is let go in raw alone, and changes are let through below it alone."""
+    """Run config of acceptances: missing deliveries are accepted for raw only, changes only for the tables below."""
     tables: dict[str, tuple[Table, ...]] = {
         "--accept-missing": (),
         "--accept-changes": tuple(table for one in DIMENSIONS for table in one.tables if table.reads_landing(settings))
@@ -105,7 +105,7 @@ def decide(
     even_if_gone: bool,
     verbose: bool,
 ) -> list[str]:
-    """`exclude` or `lift` objects and load the days they arrived on; returns what went wrong beyond verdicts."""
+    """Exclude or include objects and load their arrival days; returns the failures that are not verdicts."""
     by_batch: dict[BatchKey, list[str]] = {}
     for key in keys:
         by_batch.setdefault(batch_named(key, settings), []).append(key)
@@ -117,7 +117,7 @@ def decide(
         source = LoadSource.DIMENSIONS if is_of_dimension else LoadSource(batch.source.value)
         projects = list(settings.projects) if is_of_dimension else [batch.project_id]
         config = {
-            # What is accepted is accepted for the project of these objects alone.
+            # The acceptance covers only the project of these objects.
             "projects": projects,
             verb: dict.fromkeys(named, reason),
             "exclude_even_if_gone": even_if_gone,
@@ -131,7 +131,7 @@ def decide(
 
 
 def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
-    """Run the rollback job; returns what went wrong."""
+    """Run the rollback job; returns its failures."""
     ops = {ROLLBACK_OP: {"config": dict(config)}}
     return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
 
@@ -145,9 +145,9 @@ def run_release(
     accept_changes: str | None,
     verbose: bool,
 ) -> list[str]:
-    """Run the release job, then build what is stale among the days that were held; returns what went wrong beyond verdicts.
+    """Run the release job, then build the stale ones of the released days; returns the failures that are not verdicts.
 
-    `accept_changes`: why what was held, and aggregates of events that were, may change beyond bounds; nothing else may.
+    `accept_changes` is the reason why released slices, and the tables built from them, may change beyond bounds.
     """
     logger = _console_logger(console, verbose=verbose)
     failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger, _log(console))
@@ -158,7 +158,7 @@ def run_release(
         accepted = {} if accept_changes is None else acceptances_of(released, settings.projects, accept_changes)
         is_shared = project == ALL_PROJECTS
         ops = {"load": {"config": {"projects": [] if is_shared else [project], "accept_changes": accepted}}}
-        # A slice of several days may be filed under one that nobody can ask for.
+        # A slice that covers several days may be filed under a day before the calendar.
         days = {max(hold.key.event_date, settings.calendar_start) for hold in released}
         for part in stretches(sorted(days), settings.days_per_run):
             tags = range_tags(part[0], part[-1])
@@ -168,9 +168,9 @@ def run_release(
 
 
 def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: str) -> dict[str, str]:
-    """Run config of what may change beyond bounds once these slices are held no more: they, and what is built from them.
+    """Return the acceptances that let released slices, and the slices built from them, change beyond bounds.
 
-    What is joined with a dimension has a slice for each of the configured projects.
+    Tables joined with a dimension have a slice per configured project.
     """
     accepted: dict[str, str] = {}
     for hold in released:
@@ -182,13 +182,13 @@ def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: 
 
 
 def run_rebuild(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
-    """Run the rebuild job; returns what went wrong."""
+    """Run the rebuild job; returns its failures."""
     ops = {REBUILD_OP: {"config": dict(config)}}
     return run_job(settings, REBUILD_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
 
 
 def maintain(settings: Settings, console: Console, *, is_dry_run: bool, verbose: bool) -> list[str]:
-    """Run the maintenance job; returns what went wrong."""
+    """Run the maintenance job; returns its failures."""
     ops = {"maintain": {"config": {"dry_run": is_dry_run}}}
     return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
 
@@ -198,7 +198,7 @@ def _log(console: Console) -> Callable[[str], None]:
 
 
 def _console_logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:
-    """Dagster's console logger: what the load says, and with --verbose everything Dagster says."""
+    """Dagster's console logger: lines of the load, and with --verbose everything that Dagster logs."""
 
     def progress(_: dg.InitLoggerContext) -> logging.Logger:
         logger = logging.Logger("tidemark", logging.INFO)
@@ -209,7 +209,7 @@ def _console_logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:
 
 
 class _Handler(logging.Handler):
-    """Prints what the load says; Dagster's own events are for --verbose."""
+    """Prints lines of the load; only --verbose shows Dagster's own events."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)

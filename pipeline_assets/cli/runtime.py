@@ -1,8 +1,8 @@
 """The runtime of a command that works without Dagster.
 
-Contains: opening and closing it.
-Add here: what such commands share.
-Does not contain: what they do with it (load/).
+Contains: opening and closing the runtime.
+Add here: something that such commands share.
+Does not contain: what commands do with it (load/, inspection/).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from resources.spark.session import configure_catalog, spark_resource
 
 @contextmanager
 def open_runtime(settings: Settings, log: Callable[[str], None]) -> Iterator[Runtime]:
-    """What the load path works with, for a process without Dagster; starts Spark."""
+    """Yield the runtime of the load path in a process without Dagster; starts Spark."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)

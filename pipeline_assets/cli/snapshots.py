@@ -1,8 +1,8 @@
-"""`tidemark snapshots`: which snapshots of all tables belong together, and how a reader opens them.
+"""`tidemark snapshots`: a consistent cut of snapshots over all tables, and how a reader opens it.
 
-Contains: the command, and how a cut looks.
-Add here: another way to name a cut.
-Does not contain: which cut it is, and the lines of an engine (inspection/cuts.py).
+Contains: the command, and printing a cut.
+Add here: another way to select a cut.
+Does not contain: finding the cut and the lines of an engine (inspection/cuts.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from resources.publishing.promise import promise_of
 
 
 class Engines(StrEnum):
-    """Whose lines are printed."""
+    """The engines whose lines are printed."""
 
     SPARK = Engine.SPARK.value
     PYICEBERG = Engine.PYICEBERG.value
@@ -56,7 +56,7 @@ def snapshots(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.INSPECT)(snapshots)
 
 
@@ -87,14 +87,14 @@ def _snapshots(run_id: str | None, at: str | None, engine: Engines, as_json: boo
 
 
 def _to_json(cut: Cut, promise: str, lines: Mapping[Engine, Sequence[str]]) -> dict[str, object]:
-    # Text, because snapshot ids exceed what JSON readers hold exactly.
+    # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
     numbers = {name: str(number) for name, number in cut.snapshots.items()}
     place = {"number": cut.number, "run_id": cut.run_id, "published_at": cut.published_at, "promise": promise}
     return {**place, "snapshots": numbers, "lines": {engine.value: list(of) for engine, of in lines.items()}}
 
 
 def print_cut(console: Console, cut: Cut, lines: Mapping[Engine, Sequence[str]]) -> None:
-    """The snapshots, then the lines of each engine."""
+    """Print the snapshots, then the lines of each engine."""
     table = RichTable("table", "snapshot", box=None, pad_edge=False)
     for name, number in cut.snapshots.items():
         table.add_row(name, str(number))

@@ -1,6 +1,6 @@
-"""`tidemark split-landing`: recovered objects among the regular ones, shown with their evidence and moved.
+"""`tidemark split-landing`: show recovered objects among the regular ones with evidence, and move them.
 
-Contains: the command and how it shows what it found.
+Contains: the command and its output.
 Add here: another column.
 Does not contain: finding and moving (operations/split/).
 """
@@ -65,7 +65,7 @@ def split_landing(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command("split-landing", rich_help_panel=Panel.CORRECT)(split_landing)
 
 

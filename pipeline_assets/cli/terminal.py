@@ -1,9 +1,8 @@
-"""Where the shell command writes: the terminal, and the log beside it.
+"""The terminal of a command, and the log file beside it.
 
-Contains: standard output and error, and what is kept out of them: text of others never acts on a
-terminal.
-Add here: how a command speaks to a terminal.
-Does not contain: what it says (render_tables.py, render_trace.py).
+Contains: standard output and error, and escaping: foreign text must not control the terminal.
+Add here: another way to write to a terminal.
+Does not contain: the output of commands (render_tables.py, render_trace.py).
 """
 
 from __future__ import annotations
@@ -29,44 +28,44 @@ LOG_NAME = "tidemark-load.log"
 
 
 class PlainConsole(Console):
-    """A console to which every string is data, cells of tables and titles included: no markup, no emoji, one line each."""
+    """A console that prints every string literally, also in cells and titles: no markup, no emoji, one line each."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, highlight=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """All that rich makes of a string passes here."""
+        """Render a string literally; rich converts every string here."""
         plain = {"markup": False, "highlight": False, "emoji": False, "highlighter": None}
         return super().render_str(shown(text), **(options | plain))
 
 
 def styled(text: object, style: str = "") -> Text:
-    """Text in a style, which is never written into the text itself."""
+    """Return text with a style, without markup in the text."""
     return Text(shown(text), style)
 
 
 def line(*parts: str | Text) -> Text:
-    """A line of plain and styled parts."""
+    """Return a line of plain and styled parts."""
     return Text.assemble(*(styled(part) if isinstance(part, str) else part for part in parts))
 
 
 def stacked(*parts: str) -> Text:
-    """Lines in one cell of a table; a break in a part does not make another one."""
+    """Return several lines for one table cell; line breaks within a part are escaped."""
     return Text("\n").join(styled(part) for part in parts)
 
 
 def page() -> PlainConsole:
-    """Standard output; a pipe gets the width that tables need."""
+    """Return a console on standard output; a pipe gets the width that tables need."""
     return PlainConsole(width=None if sys.stdout.isatty() else 200, soft_wrap=sys.stdout.isatty())
 
 
 def plainly(console: Console) -> Callable[[str], None]:
-    """Prints what a load logs, dimmed."""
+    """Return a log function that prints lines dimmed."""
     return lambda text: console.print(styled(text, "dim"))
 
 
 def write_json(value: Any) -> None:
-    """JSON on standard output: characters that act on a terminal are escaped, secrets left out."""
+    """Write JSON to standard output, with control characters escaped and secrets masked."""
     text = json.dumps(_scrubbed(value), indent=2, default=str)
     sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
 
@@ -82,19 +81,19 @@ def _scrubbed(value: Any) -> Any:
 
 
 def print_trace(console: Console, error: BaseException) -> None:
-    """A stack trace, line by line, as text."""
+    """Print a stack trace as plain text."""
     print_lines_of(console, "".join(traceback.format_exception(error)).splitlines())
 
 
 def print_lines_of(console: Console, lines: Iterable[str]) -> None:
-    """Lines that are ours to break."""
+    """Print lines of text literally."""
     for text in lines:
         console.print(styled(text), soft_wrap=True)
 
 
 @contextmanager
 def terminal(*, verbose: bool) -> Iterator[Console]:
-    """A console on standard error; Spark's and Dagster's own lines go to a log file unless --verbose."""
+    """Yield a console on standard error; Spark's and Dagster's lines go to a log file unless --verbose."""
     if verbose:
         console = PlainConsole(stderr=True, soft_wrap=True)
         with downloads_shown(console):
@@ -105,7 +104,7 @@ def terminal(*, verbose: bool) -> Iterator[Console]:
     sys.stderr.flush()
     kept = os.dup(2)
     with (home / LOG_NAME).open("a", encoding="utf-8") as log, os.fdopen(kept, "w", encoding="utf-8") as terminal:
-        # The JVM inherits the descriptor, so it has to be the descriptor that is moved.
+        # Redirect the descriptor itself, because the JVM inherits it.
         os.dup2(log.fileno(), 2)
         try:
             console = PlainConsole(file=terminal, soft_wrap=True)

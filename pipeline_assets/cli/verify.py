@@ -1,8 +1,8 @@
-"""`tidemark verify`: what a replay showed, for people and machines.
+"""Output of `tidemark verify`: the result of a replay, as tables and JSON.
 
-Contains: how a proof looks.
-Add here: another thing that a proof shows.
-Does not contain: replaying and comparing (inspection/verify.py), where a replay's tables lie
+Contains: running and printing a proof.
+Add here: another detail of a proof.
+Does not contain: replaying and comparing (inspection/verify.py), the scratch tables
 (inspection/scratch.py), options and exit codes (inspect.py).
 """
 
@@ -23,13 +23,13 @@ from pipeline_assets.load.runtime import Runtime
 
 
 def prove_range(runtime: Runtime, first: date, last: date, projects: Sequence[str]) -> Proof:
-    """Replay into scratch tables that are dropped afterwards."""
+    """Replay a range into scratch tables that are dropped afterwards; returns the proof."""
     with replay_runtime(runtime) as scratch:
         return prove(runtime, scratch, first, last, projects, datetime.now(UTC))
 
 
 def proof_json(proof: Proof) -> dict[str, Any]:
-    """For `--json`: all that the proof rests on; snapshot ids are text, because they exceed what JSON readers hold exactly."""
+    """Return the proof for `--json`, with its evidence; snapshot ids are text, as JSON readers cannot hold them exactly."""
     return {
         "is_proven": proof.is_proven,
         "first": proof.first.isoformat(),
@@ -59,7 +59,7 @@ def _slice_json(compared: Compared) -> dict[str, Any]:
 
 
 def print_proof(console: Console, proof: Proof) -> None:
-    """Counts per table, then every slice that is not equal, then whether all is proven."""
+    """Print counts per table, then every slice that differs, then the verdict."""
     matches: dict[str, Counter[ReplayMatch]] = {}
     rows: Counter[str] = Counter()
     for compared in proof.slices:

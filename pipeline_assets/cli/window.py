@@ -1,8 +1,8 @@
-"""`tidemark window`: what each reprocessing window would catch and cost, and which one is enough.
+"""`tidemark window`: what each reprocessing window would catch and cost, and a recommendation.
 
-Contains: the command and how it shows what it found.
+Contains: the command and its output.
 Add here: another column.
-Does not contain: what is found (inspection/window.py).
+Does not contain: computing the report (inspection/window.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def window(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the command to the app."""
     app.command(rich_help_panel=Panel.INSPECT)(window)
 
 
@@ -71,7 +71,7 @@ def _window(source: Source, projects: tuple[str, ...], first: str | None, last: 
 
 
 def print_window(console: Console, found: WindowReport) -> None:
-    """How late rows are, then the windows, then the advice."""
+    """Print the lateness of rows, then the windows, then the recommendation."""
     from pipeline_assets.domain.window import percent  # noqa: PLC0415 - as the report itself
 
     arrived = f"{found.source.value} deliveries that arrived {found.first} to {found.last}"
@@ -181,7 +181,7 @@ def _print_out_of_reach(console: Console, found: WindowReport) -> None:
 
 
 def _share(share: float) -> str:
-    """Never rounded up to all of it."""
+    """A percentage that rounds to 100 % only for exactly all."""
     return "100 %" if share == 1 else f"{min(100 * share, 99.9999):.6g} %"
 
 

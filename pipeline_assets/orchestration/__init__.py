@@ -1,1 +1,1 @@
-"""All of Dagster: assets, jobs, sensors and what its pages show."""
+"""All Dagster code: assets, jobs, sensors and what Dagster's pages show."""

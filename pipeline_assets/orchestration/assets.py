@@ -1,8 +1,8 @@
-"""The `load` op: one multi-asset over raw, refined and aggregates that walks the tables and reports per day.
+"""The `load` op: one multi-asset of raw, refined and aggregates that loads the tables in order and reports per day.
 
-Contains: the graph of our tables and the op behind it.
+Contains: the asset graph of our tables and its op.
 Add here: config and wiring of a load.
-Does not contain: loading (load/), what Dagster shows of it (events.py) and of its assets
+Does not contain: loading (load/), the events of a load (events.py), the specs of its assets
 (specs.py).
 """
 
@@ -38,39 +38,39 @@ from resources.landing.store import LandingStore
 POOL = "tidemark_load"
 OP_NAME = "load"
 _MOST_SHOWN = 5
-"""Differences that a failed run shows; each costs another build of its slice. `tidemark diff` shows the others."""
+"""Number of differences that a failed run shows; each needs another build of its slice. `tidemark diff` shows the others."""
 
 
 class LoadConfig(dg.Config):
     """Run config of the `load` op."""
 
     projects: list[str] = Field(default_factory=list)
-    """Only these of the configured projects; all when empty."""
+    """Subset of the configured projects; all when empty."""
     accept_changes: dict[str, str] = Field(default_factory=dict)
-    """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. One project alone may be left out."""
+    """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. With a single project, it may be omitted."""
     accept_missing: dict[str, str] = Field(default_factory=dict)
-    """`raw/regular_events:2026-02-02/10001` -> why what landing lost of that arrival day is let go; kept on record."""
+    """`raw/regular_events:2026-02-02/10001` -> why objects missing from landing may leave raw; kept on record."""
     exclude: dict[str, str] = Field(default_factory=dict)
-    """Key of an object in landing -> why its rows must not count; kept on record. It arrived on one of the days to load."""
+    """Object key -> why its rows must not count; kept on record. The object must have arrived on one of the days to load."""
     exclude_even_if_gone: bool = False
-    """Exclude also what landing no longer holds, which cannot be brought back."""
+    """Also exclude objects that landing no longer holds, which cannot be restored."""
     lift: dict[str, str] = Field(default_factory=dict)
-    """Key of an excluded object -> why it counts again; kept on record."""
+    """Key of an excluded object -> why its rows count again; kept on record."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """What time it is for deadlines; a resource, so that a test can choose the moment."""
+    """The time that deadlines are compared with; a resource, so that a test can set it."""
 
     fixed: datetime | None = None
 
     def now(self) -> datetime:
-        """Aware UTC time."""
+        """Return the current or fixed time, timezone-aware in UTC."""
         return self.fixed or datetime.now(UTC)
 
 
 def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.AssetsDefinition:
-    """The multi-asset of all tables; a subset of it is one run of the load path."""
+    """Return the multi-asset of all tables; a run loads any subset of it."""
 
     @dg.multi_asset(
         name=OP_NAME,
@@ -134,7 +134,7 @@ def _load(
             days = {outcome.key.event_date for outcome in report.outcomes}
             yield from golden_evaluations(context.instance, runtime.ledger, settings, table, days)
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
-    # Every declared output is yielded: a selected check that is not makes Dagster fail the step with a vaguer error.
+    # Yield every declared output: for a missing one Dagster would fail the step with a vaguer error.
     for check in sorted(context.selected_asset_check_keys, key=str):
         yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
     if failed:
@@ -145,6 +145,6 @@ KINDS = {
     table.key: AcceptanceKind.MISSING if table in RAW_TABLES.values() else AcceptanceKind.CHANGE
     for table in GRAPH_TABLES
 }
-"""Table -> what an operator may accept of it."""
+"""Table -> the kind of acceptance that an operator may give for it."""
 SHARED = frozenset(table.key for table in GRAPH_TABLES if table.kind.is_shared)
-"""Tables whose days belong to all projects together."""
+"""Tables whose slices are shared by all projects."""

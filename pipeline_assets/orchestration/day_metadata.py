@@ -1,8 +1,8 @@
-"""What Dagster shows beside a day: its figures as metadata of a materialization.
+"""The metadata of a day's materialization in Dagster: verdict, rows and figures.
 
-Contains: outcomes of one day's slices to metadata, and the version of its data.
+Contains: converting the outcomes of a day to metadata, and the day's data version.
 Add here: metadata that operators look for in the UI.
-Does not contain: the events that carry it (events.py) and how text is shown (event_text.py).
+Does not contain: the events that carry it (events.py), formatting text (event_text.py).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pipeline_assets.tables.registry import downstream_of
 from pipeline_assets.tables.table import Table
 
 CHANGED, REFRESH = "changed final day", "to refresh"
-"""Metadata of a materialization whose day was final before."""
+"""Metadata keys of a materialization that changed a final day."""
 
 
 def data_version(outcomes: Sequence[Outcome]) -> str:
-    """The content of a day in all projects; the same whichever of them a run loads."""
+    """Return a version of the day's content in all projects, independent of which projects the run loaded."""
     whole = "+".join(str(outcome.digest) for outcome in outcomes if outcome.digest != EMPTY) or str(EMPTY)
     return whole if len(whole) <= LONGEST_TAG else hashlib.sha256(whole.encode()).hexdigest()
 
 
 def metadata_of(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
-    """Verdict, rows, snapshots and figures of one day in all projects."""
+    """Return verdict, rows, snapshots and figures of one day in all projects."""
     figures: dict[str, float] = {}
     for outcome in outcomes:
         for name, value in outcome.figures.items():
@@ -53,14 +53,14 @@ def metadata_of(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, A
 
 
 def _pins(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
-    """Of a day that was built now: the snapshots that it was built from."""
+    """The input snapshots of a day that this run built; empty for others."""
     if not report.pins or {outcome.key for outcome in outcomes}.isdisjoint(report.built):
         return {}
     return {"built_from": description(f"{name} {snapshot_id}" for name, snapshot_id in sorted(report.pins.items()))}
 
 
 def changed_day(table: Table, day: date, changes: Sequence[Notice]) -> dict[str, Any]:
-    """Of a day that was final and changed: how, and what a consumer of it has to read again."""
+    """Return the changed measures of a final day, and the days that its consumers must refresh; empty where nothing changed."""
     here = [notice for notice in changes if notice.key.event_date == day]
     if not here:
         return {}

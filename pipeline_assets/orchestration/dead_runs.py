@@ -1,9 +1,9 @@
-"""Runs whose process died are reported to Dagster as failed, so that they hold no slot and no day any longer.
+"""Report runs whose process died to Dagster as failed, so that they no longer block a slot or a day.
 
-Contains: one look at all processes, the sensor that takes it, and what is reported to Dagster.
-Add here: another one who looks.
-Does not contain: who counts as dead (domain/processes.py), starting again (Dagster's run retries,
-sensors/).
+Contains: finding dead runs, the sensor that does so, and the report to Dagster.
+Add here: another caller that checks for dead runs.
+Does not contain: which process counts as dead (domain/processes.py), starting runs again (Dagster's run
+retries, sensors/).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from resources.this_process import sight
 
 SENSOR_NAME = "dead_runs"
 DIED_TAG = "tidemark/died"
-"""On a run whose process died: it says nothing against its days."""
+"""Tag of a run whose process died, which is no evidence against the days it loaded."""
 OWN_JOBS = frozenset(
     {
         "daily_load",
@@ -48,12 +48,12 @@ class DeadRun:
     run_id: str
     job: str
     what: str
-    """What became of its process, in words."""
+    """A phrase that says how its process ended."""
     is_reported: bool
-    """False where this Dagster does not know it: another one does, which learns it from the ledger."""
+    """False where this Dagster does not know the run: the Dagster that does learns of it from the ledger."""
 
     def __str__(self) -> str:
-        """One sentence."""
+        """Describe the dead run in one sentence."""
         consequence = (
             "is reported as failed" if self.is_reported else "belongs to another Dagster home, which reports it there"
         )
@@ -61,7 +61,7 @@ class DeadRun:
 
 
 def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
-    """Runs from the start: it starts nothing, and without it a dead run keeps the pool's slot."""
+    """Return the sensor. It is on by default: it starts no run, and without it a dead run keeps the pool's slot."""
 
     @dg.sensor(
         name=SENSOR_NAME,
@@ -87,10 +87,10 @@ def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str | None = None) -> list[DeadRun]:
-    """Look at every process once; tell ledger and Dagster of those that are dead, and return them.
+    """Check every process once, report dead ones to ledger and Dagster, and return them.
 
-    `location`: the code location that asks. A run of it is missed that has no process though it should; of others' runs, and of
-    runs that do other work too, only those whose process is on record.
+    `location` is the calling code location. A run of this location without a recorded process counts as missing. Runs of other
+    locations, and runs that also do other work, count only once their process is on record.
     """
     runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING)))}
     expected = {run_id: run.job_name for run_id, run in runs.items() if _is_expected(run, location)}
@@ -101,16 +101,16 @@ def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str
         what, run = _what(process), instance.get_run_by_id(process.run_id)
         if run is not None and not run.is_finished:
             _report(instance, run, what)
-        # One that has ended was reported by another process, or its process did not reach the ledger to say so.
+        # A finished run was reported by another process, or its own process could not reach the ledger.
         if run is None or not run.is_finished:
             reported.append(DeadRun(process.run_id, process.job, what, is_reported=run is not None))
-    # Last: who dies before it leaves the run to the next look.
+    # Record this last: if this process dies before, the next check reports the run again.
     ledger.processes.lose([process.run_id for process in dead])
     return reported
 
 
 def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:
-    # One that is starting may wait for its machine or image as long as Dagster's own monitoring lets it.
+    # A starting run may wait for its machine or image as long as Dagster's own monitoring allows.
     if run.status is dg.DagsterRunStatus.STARTING:
         return False
     if location is None or run.remote_job_origin is None or run.remote_job_origin.location_name != location:
@@ -126,7 +126,7 @@ def _report(instance: dg.DagsterInstance, run: dg.DagsterRun, what: str) -> None
         instance.add_run_tags(run.run_id, {DIED_TAG: "true"})
         reason = JobFailureData(error=None, failure_reason=RunFailureReason.UNEXPECTED_TERMINATION)
         instance.report_run_failed(run, message, reason)
-    # Where pools count ops, a slot is not free when its run ends.
+    # If pools count ops, the end of a run does not free its slot.
     if instance.event_log_storage.supports_global_concurrency_limits:
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
 

@@ -1,8 +1,8 @@
-"""Text in Dagster's events: Markdown in which names and reasons are data, and whose length has a bound.
+"""Text in Dagster's events: Markdown of limited length, with names and reasons escaped.
 
-Contains: lists, tables and blocks for metadata.
-Add here: another form of it.
-Does not contain: what is reported (events.py, jobs).
+Contains: lists, tables and code blocks for metadata.
+Add here: another form of text.
+Does not contain: what is reported (events.py, the modules of jobs).
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import dagster as dg
 from pipeline_assets.domain.plain_text import as_markdown, bounded, fenced, shown
 
 MOST_LINES = 100
-"""Of a list or a table; Dagster keeps events for good, in one row of its database each."""
+"""Limit of a list or table: Dagster keeps each event forever, as one row of its database."""
 LONGEST_DESCRIPTION = 10_000
-"""Characters of a description, which Dagster shows whole."""
+"""Limit of a description in characters; Dagster shows it in full."""
 LONGEST_TAG = 500
 
 
 def markdown_list(items: Iterable[object], *, most: int = MOST_LINES) -> dg.MarkdownMetadataValue:
-    """One item a line."""
+    """Return a list with one item per line."""
     return dg.MetadataValue.md(bounded("\n".join(_items(items, most)), 4 * LONGEST_DESCRIPTION))
 
 
 def markdown_table(
     names: Sequence[str], rows: Iterable[Sequence[object]], *, lists: Mapping[str, Collection[object]] | None = None
 ) -> dg.MarkdownMetadataValue:
-    """A table, and below it lists, each under its name and length."""
+    """Return a table, followed by lists, each with its name and length."""
     listed = [f"| {' | '.join(as_markdown(cell) for cell in row)} |" for row in rows]
     left_out = [f"\n{len(listed) - MOST_LINES:,} more rows"] if len(listed) > MOST_LINES else []
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}", *listed[:MOST_LINES], *left_out]
@@ -38,19 +38,19 @@ def markdown_table(
 
 
 def markdown_blocks(blocks: Iterable[Iterable[object]]) -> dg.MarkdownMetadataValue:
-    """Blocks of lines as they are."""
+    """Return code blocks of verbatim lines."""
     return dg.MetadataValue.md("\n\n".join(fenced(lines) for lines in blocks))
 
 
 def description(parts: Iterable[object], separator: str = "; ") -> str:
-    """Plain text of several parts, each on one line; what is too long is cut and counted."""
+    """Join parts to plain text, each on one line; cuts what is too long and says how much."""
     listed = [shown(part) for part in parts]
     more = [f"and {len(listed) - MOST_LINES:,} more"] if len(listed) > MOST_LINES else []
     return bounded(separator.join([*listed[:MOST_LINES], *more]), LONGEST_DESCRIPTION)
 
 
 def markdown_text(parts: Iterable[object]) -> str:
-    """A description that Dagster's pages show as Markdown: of a check's evaluation."""
+    """Join parts to a description that Dagster shows as Markdown, as it does for check evaluations."""
     return bounded("; ".join(as_markdown(part) for part in list(parts)[:MOST_LINES]), LONGEST_DESCRIPTION)
 
 

@@ -1,8 +1,8 @@
-"""What Dagster shows of a load: materializations, check evaluations and the failure that names every reason.
+"""The Dagster events of a load: materializations, check evaluations and the failure that names every reason.
 
-Contains: outcomes of slices to Dagster's events per day.
-Add here: another event that a load tells Dagster of.
-Does not contain: metadata of a day (day_metadata.py), the op (assets.py) and what becomes of a slice (load/).
+Contains: converting outcomes of slices to Dagster events per day.
+Add here: another event that a load reports to Dagster.
+Does not contain: metadata of a day (day_metadata.py), the op (assets.py), loading (load/).
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def events_of(
     shown: Sequence[Difference] = (),
     changes: Sequence[Notice] = (),
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    """Materializations first, then evaluations aimed at them: the UI drops an evaluation older than its target."""
+    """Yield materializations first, then evaluations that target them: the UI drops an evaluation older than its target."""
     key = asset_key(table)
     calendar = context.assets_def.specs_by_key[key].partitions_def
     by_day = _by_partition(request, table, report)
     reported = []
     for day, outcomes in sorted(by_day.items()):
         partition = day.isoformat()
-        # A day outside the calendar has no partition to report on; the ledger and the log have it.
+        # A day outside the calendar has no partition; only the ledger and the log report it.
         if calendar is None or not calendar.has_partition_key(partition):
             continue
         is_requested = day in request.days
         if not is_requested and not any(_is_news(outcome) for outcome in outcomes):
             continue
-        # A day speaks for all projects, also for those this run did not load.
+        # A partition covers all projects, including those that this run did not load.
         everyone = sorted([*outcomes, *others.get(day, ())], key=lambda outcome: outcome.key)
         reported.append((partition, everyone, is_requested))
         if all(outcome.verdict.is_good for outcome in everyone):
@@ -77,7 +77,7 @@ def events_of(
 
 
 def _by_partition(request: LoadRequest, table: Table, report: TableReport) -> dict[date, list[Outcome]]:
-    """Day -> the outcomes that it shows; a requested day shows the slice that it is filed under."""
+    """Day -> outcomes to show; for shared tables a requested day shows the slice that covers it."""
     filed: dict[date, list[Outcome]] = {}
     for outcome in report.outcomes:
         filed.setdefault(outcome.key.event_date, []).append(outcome)
@@ -88,7 +88,7 @@ def _by_partition(request: LoadRequest, table: Table, report: TableReport) -> di
 def standing_evaluations(
     instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """The checks of these days by the ledger, where no load reports them; days outside of the calendar are left out."""
+    """Yield the recorded check evaluations of these days, for operations other than loads; skips days outside the calendar."""
     first = settings.calendar_start
     by_day: dict[date, list[Outcome]] = {}
     for outcome in standing_outcomes(ledger, table.key, table.kind.projects(settings.projects), days):
@@ -104,7 +104,7 @@ def standing_evaluations(
 def standing_materializations(
     ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
 ) -> Iterator[dg.AssetMaterialization]:
-    """Of these days by the ledger, where no load reports them; only of those that are good in every project."""
+    """Yield materializations of recorded days that are good in every project, for operations other than loads."""
     by_day: dict[date, list[Outcome]] = {}
     for outcome in standing_outcomes(ledger, table.key, settings.projects, days):
         if outcome.key.event_date >= settings.calendar_start:
@@ -128,7 +128,7 @@ def _is_news(outcome: Outcome) -> bool:
 
 
 def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
-    """Day -> the recorded outcomes of its slices in the configured projects that this report does not name."""
+    """Return day -> recorded outcomes of its slices that are missing in this report, in the configured projects."""
     days = {outcome.key.event_date for outcome in report.outcomes}
     named = {outcome.key for outcome in report.outcomes}
     by_day: dict[date, list[Outcome]] = {}
@@ -140,7 +140,7 @@ def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) 
 
 
 def targets_of(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
-    """The latest materialization of each partition, one query per table."""
+    """Return the latest materialization of each partition, with one query per table."""
     if not partitions:
         return {}
     targets = {}
@@ -170,7 +170,7 @@ def _evaluation(
     target: Target | None,
     shown: Sequence[Difference] = (),
 ) -> dg.AssetCheckEvaluation:
-    """One evaluation for all projects of a day: passed only where every project passed."""
+    """One evaluation for all projects of a day; it passes only where every project passed."""
     evaluations: list[tuple[str, Evaluation]] = [
         (outcome.key.project_id, evaluation)
         for outcome in outcomes
@@ -178,7 +178,7 @@ def _evaluation(
         if evaluation.check == check
     ]
     bad = [(project, evaluation) for project, evaluation in evaluations if not evaluation.is_passed]
-    # A day that waits has no evaluation of its own; what it waits for is the reason.
+    # A waiting day has no evaluation of its own; the reason is what it waits for.
     waiting = [o for o in outcomes if not o.verdict.is_good and not o.evaluations]
     figures: dict[str, float] = {}
     for _, evaluation in evaluations:
@@ -216,7 +216,7 @@ def _evaluation(
 
 
 def _notes(evaluations: Sequence[tuple[str, Evaluation]]) -> dict[str, Any]:
-    """What a check has to say although it passed, such as whose items were taken for a day."""
+    """Reasons of passed checks, such as which day's items were used."""
     told = [
         f"{project}: {evaluation.reason}"
         for project, evaluation in evaluations
@@ -226,10 +226,9 @@ def _notes(evaluations: Sequence[tuple[str, Evaluation]]) -> dict[str, Any]:
 
 
 def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
-    """A link to what was refused beside what is published, where it was compared, and how to see all of it.
+    """The differences between refused and published content, where they were computed, and the command that shows all.
 
-    Delivered values, ids and times of events among them, stay out of Dagster's event log, which no retention and no
-    exclusion reaches.
+    Leaves out delivered values, event ids and times: neither retention nor exclusions remove them from Dagster's event log.
     """
     table = key.to_user_string()
     blocks = [
@@ -242,7 +241,7 @@ def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dic
 
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
-    """The failure that names every slice and its reason, causes before what waits for them; a retry would find the same."""
+    """Return the failure that names every slice and its reason, causes before their waiting slices. A retry would fail again."""
     order = [table.key for table in GRAPH_TABLES]
     reasons = [
         f"{outcome.key.event_date} {outcome.table} {outcome.key.project_id} {outcome.verdict.value}: {outcome.reason}"

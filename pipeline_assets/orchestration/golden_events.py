@@ -1,8 +1,8 @@
-"""What Dagster shows of golden totals: one evaluation for each table's day that an outside system tells of.
+"""Check evaluations of golden totals: one for each table and day that an outside system has totals of.
 
-Contains: comparisons as check evaluations.
-Add here: what else the UI shows of them.
-Does not contain: comparing (load/golden.py), the checks of a load (events.py).
+Contains: converting comparisons to check evaluations.
+Add here: another event about golden totals.
+Does not contain: comparing totals (load/golden.py), the checks of a load (events.py).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from resources.ledger.store import Ledger
 def golden_evaluations(
     instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """`reconciles_with_golden` of these days, all projects together; a day without totals has none, it was not compared."""
+    """Yield `reconciles_with_golden` per day for all projects together; a day without totals was not compared and has none."""
     if not days:
         return
     by_day: dict[date, list[GoldenComparison]] = {}
     for one in compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,)):
-        # A day outside the calendar has no partition to report on.
+        # A day outside the calendar has no partition.
         if one.total.key.event_date in days and one.total.key.event_date >= settings.calendar_start:
             by_day.setdefault(one.total.key.event_date, []).append(one)
     key = asset_key(table)

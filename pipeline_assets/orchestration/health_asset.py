@@ -1,7 +1,7 @@
-"""The asset `ops/health_report`: the page of health in the deployment's data folder, and the job that draws it.
+"""The asset `ops/health_report`: the health page in the deployment's data folder, and the job that writes it.
 
-Contains: asset, job, schedule.
-Add here: another asset that looks at the ledger and changes nothing.
+Contains: the asset, its job and its schedule.
+Add here: another asset that only reads the ledger.
 Does not contain: the page (health_page/), its figures (inspection/health/).
 """
 
@@ -23,7 +23,7 @@ REPORT_KEY = dg.AssetKey(["ops", "health_report"])
 JOB_NAME = "health_report"
 SCHEDULE_NAME = "health_report_daily"
 _AT = "0 6 * * *"
-"""After the nightly maintenance, before people ask."""
+"""After the nightly maintenance and before working hours."""
 _DESCRIPTION = """One page that shows how everything stands: days x tables, figures, revisions of published numbers, and
 what waits for a person with the command that answers it.
 
@@ -32,7 +32,7 @@ materialized. `tidemark report --out FILE` draws the same page."""
 
 
 def health_asset(settings: Settings) -> dg.AssetsDefinition:
-    """The asset; it belongs to no load, pool, sensor or backfill."""
+    """Return the asset; it is part of no load, pool, sensor or backfill."""
 
     @dg.asset(
         key=REPORT_KEY,
@@ -44,7 +44,7 @@ def health_asset(settings: Settings) -> dg.AssetsDefinition:
         metadata={"dagster/uri": settings.health_report.absolute().as_uri()},
     )
     def health_report(clock: dg.ResourceParam[Clock]) -> dg.MaterializeResult[None]:
-        # The charts' library writes folders when it is imported, and no other run needs it.
+        # Import here: the chart library creates folders on import, and no other run needs it.
         from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415
         from pipeline_assets.orchestration.health_page.tiles import tiles  # noqa: PLC0415
 
@@ -82,11 +82,11 @@ def _answers(report: HealthReport) -> dict[str, dg.MarkdownMetadataValue]:
 
 
 def health_job() -> "dg.UnresolvedAssetJobDefinition":
-    """Draws the page and does nothing else."""
+    """Return the job that writes the page."""
     selection = dg.AssetSelection.assets(REPORT_KEY)
     return dg.define_asset_job(JOB_NAME, selection=selection, description="Draw the page of health from the ledger.")
 
 
 def health_schedule(settings: Settings, job: "dg.UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
-    """Every morning, when sensors run by themselves; else it is off until a person switches it on."""
+    """Return the schedule, every morning. It is on by default where `sensors_running` is set."""
     return schedule(SCHEDULE_NAME, job, _AT, settings)

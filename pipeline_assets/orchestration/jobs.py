@@ -1,6 +1,6 @@
-"""Jobs: which part of the graph runs together.
+"""Jobs: which assets are loaded together.
 
-Contains: the jobs of the load op.
+Contains: the jobs that use the load op.
 Add here: another selection of tables.
 Does not contain: jobs with an op of their own (maintenance_job.py, rollback_jobs.py), when they run
 (sensors/).
@@ -20,7 +20,7 @@ HEAL_PRIORITY = 5
 JOB_OF_SOURCE = {Source.REGULAR: "daily_load", Source.BACKFILL: "backfill_load"}
 DIMENSION_JOB = "dimension_load"
 PRIORITIES = {Source.REGULAR: 10, Source.BACKFILL: 0}
-"""A daily load goes before recoveries and range backfills that wait in the queue with it."""
+"""A daily load runs before queued recoveries and range backfills."""
 PRIORITY_OF_DIMENSIONS = PRIORITIES[Source.REGULAR]
 _DESCRIPTIONS = {
     Source.REGULAR: "Load the regular exports that arrived on the chosen days, and everything downstream.",
@@ -29,9 +29,9 @@ _DESCRIPTIONS = {
 
 
 def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
-    """`daily_load` and `backfill_load`: one source each, then the same derived tables (law 3); `heal_load`: these alone.
+    """Return the jobs that load. `daily_load`, `backfill_load`: one source each, then the same derived tables (law 3).
 
-    `dimension_load`: snapshots, and what is joined with them.
+    `heal_load`: only the derived tables. `dimension_load`: snapshots of dimensions and the tables joined with them.
     """
     joined = [asset_key(table) for table in AS_OF_TABLES]
     derived = [*(asset_key(table) for table in DERIVED), *joined]

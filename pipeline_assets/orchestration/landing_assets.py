@@ -1,7 +1,7 @@
-"""The source assets: what the vendor delivered, and the snapshots of dimensions, seen from Dagster.
+"""The source assets in Dagster: the vendor's deliveries, and the snapshots of dimensions.
 
-Contains: landing/regular_exports, landing/backfill_exports, and for each dimension one of its snapshots, and one of its
-intervals where these are delivered.
+Contains: landing/regular_exports, landing/backfill_exports, and for each dimension one asset of its snapshots, and one
+of its intervals if these are delivered.
 Add here: what Dagster shows of landing.
 Does not contain: listing and reading (resources/landing/store.py).
 """
@@ -45,22 +45,22 @@ _RECOVERY = {
 
 
 def landing_key(source: Source) -> dg.AssetKey:
-    """`landing/regular_exports` or `landing/backfill_exports`."""
+    """Return `landing/regular_exports` or `landing/backfill_exports`."""
     return dg.AssetKey(["landing", f"{source.value}_exports"])
 
 
 def snapshots_key(dimension: str) -> dg.AssetKey:
-    """`landing/item_snapshots`."""
+    """Return for example `landing/item_snapshots`."""
     return dg.AssetKey(["landing", f"{dimension}_snapshots"])
 
 
 def intervals_key(dimension: str) -> dg.AssetKey:
-    """`landing/item_intervals`."""
+    """Return for example `landing/item_intervals`."""
     return dg.AssetKey(["landing", f"{dimension}_intervals"])
 
 
 def source_of(table: Table, settings: Settings) -> dg.AssetKey | None:
-    """The source asset that a table of a dimension is read from; None for one that is built from tables."""
+    """Return the source asset of a dimension's table; None for a table that is built from other tables."""
     if not table.reads_landing(settings):
         return None
     (name,) = (one.name for one in DIMENSIONS if table in one.tables)
@@ -68,7 +68,7 @@ def source_of(table: Table, settings: Settings) -> dg.AssetKey | None:
 
 
 def snapshot_delivered(source: dg.AssetKey, day: date, snapshot: SnapshotDelivery) -> dg.AssetMaterialization:
-    """What Dagster shows of a day's snapshot, or of the history as of it."""
+    """Return the materialization of a day's snapshot, or of the history as of that day."""
     return dg.AssetMaterialization(
         source,
         partition=day.isoformat(),
@@ -83,7 +83,7 @@ def snapshot_delivered(source: dg.AssetKey, day: date, snapshot: SnapshotDeliver
 def delivered(
     source: Source, day: date, deliveries: Sequence[Delivery], complete: Collection[tuple[str, int]]
 ) -> dg.AssetMaterialization:
-    """What Dagster shows of an arrival day, all projects together; `complete`: project and hour."""
+    """Return the materialization of an arrival day of all projects; `complete` holds (project, hour) pairs."""
     hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
     return dg.AssetMaterialization(
         landing_key(source),
@@ -99,7 +99,7 @@ def delivered(
 
 
 def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
-    """The source assets of exports; never materialized by a run, because the vendor writes them."""
+    """Return the source assets of exports; no run materializes them, because the vendor writes them."""
     return [
         dg.AssetSpec(
             landing_key(source),
@@ -116,7 +116,7 @@ def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> li
 
 
 def snapshot_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
-    """The source assets of dimensions; never materialized by a run, either."""
+    """Return the source assets of dimensions; no run materializes them."""
     return [
         *(_dimension_spec(settings, days, one.name, snapshots_key(one.name), _OF_SNAPSHOTS) for one in DIMENSIONS),
         *(

@@ -1,8 +1,8 @@
-"""Which runs are alive: by the processes on record in the ledger, and by Dagster for those that have none.
+"""Which runs are alive, by their processes in the ledger, or by Dagster for runs without a recorded process.
 
-Contains: the questions of sensors and of sweeping.
-Add here: another one.
-Does not contain: who counts as dead (domain/processes.py), telling Dagster of it (dead_runs.py),
+Contains: the queries of sensors and of sweeping branches.
+Add here: another query about live runs.
+Does not contain: which process counts as dead (domain/processes.py), reporting dead runs (dead_runs.py),
 branches (resources/iceberg/branches.py).
 """
 
@@ -20,12 +20,12 @@ from resources.ledger.store import Ledger
 from resources.this_process import sight
 
 WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
-"""A process should carry out a run of these."""
+"""Statuses of runs that should have a process."""
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 
 
 def under_way(instance: dg.DagsterInstance, ledger: Ledger, job_name: str | None = None) -> list[dg.DagsterRun]:
-    """The runs that work or will: not those whose process is known to be dead, whatever Dagster takes them for."""
+    """Return queued and running runs, without those whose process is dead, whatever their status in Dagster."""
     runs = instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=[*_WAITING, *WORKING]))
     return [run for run in runs if run.status in _WAITING or not _is_dead(ledger, run.run_id)]
 
@@ -36,27 +36,27 @@ def _is_dead(ledger: Ledger, run_id: str) -> bool:
 
 
 def only_ours(run: dg.DagsterRun) -> bool:
-    """Whether an asset run loads tables of ours and does nothing else."""
+    """Whether an asset run loads only tables of ours."""
     chosen = run.asset_selection or frozenset()
     return bool(chosen) and chosen <= {asset_key(table) for table in GRAPH_TABLES}
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
-    """Whether the run a branch is named for still works; None where neither ledger nor Dagster knows it.
+    """Return a function that tells whether a branch's run is alive; None where neither ledger nor Dagster knows the run.
 
-    A run's own branches are leftovers of its earlier try. What nobody knows belongs to a deployment with a ledger and a Dagster
-    of its own, or to nobody.
+    Branches of this run itself are leftovers of an earlier try. An unknown run may belong to a deployment with another ledger
+    and another Dagster.
     """
 
     def is_live(attempt: str) -> bool | None:
         run_id, _, rest = attempt.partition("_")
         if run_id == GREEN:
-            # Of no run: it is needed until a person answers the rebuild, whoever works on it meanwhile.
+            # The branch of a rebuild belongs to no run: it is needed until an operator answers the rebuild.
             rebuild = ledger.rebuilds.find(int(rest)) if rest.isdecimal() else None
             return None if rebuild is None else rebuild.state.is_open
         if run_id == own_run_id.replace("-", ""):
             return False
-        # Asked anew each time: other runs start and end meanwhile.
+        # Query each time, because other runs start and end meanwhile.
         process = ledger.processes.find(run_id)
         if process is not None and process.identity is not None:
             return process.life(sight(process.identity)) is Life.RUNNING

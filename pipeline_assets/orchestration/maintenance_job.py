@@ -1,7 +1,7 @@
-"""The `maintenance` job: upkeep of all tables, by hand, from the shell or every night.
+"""The `maintenance` job: upkeep of all tables, started by hand, from the CLI or every night.
 
-Contains: the op, its config and its schedule.
-Add here: how maintenance is started.
+Contains: the op, its config, the job and its schedule.
+Add here: another way to start maintenance.
 Does not contain: what it does (operations/maintenance.py).
 """
 
@@ -29,11 +29,11 @@ class MaintenanceConfig(dg.Config):
     """Run config of the `maintain` op."""
 
     dry_run: bool = False
-    """Only tell what would be done."""
+    """Only report what would be done."""
 
 
 def maintenance_job(settings: Settings) -> dg.JobDefinition:
-    """Needs no pool: it is safe beside a load."""
+    """Return the job; it needs no pool, because it is safe beside a load."""
 
     @dg.op(
         name="maintain", description="Expire, compact and clean up every table; with `dry_run` only report what is due."
@@ -65,7 +65,7 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
 
 
 def maintenance_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Every night, when sensors run by themselves."""
+    """Return the schedule, every night. It is on by default where `sensors_running` is set."""
     return schedule(SCHEDULE_NAME, job, _AT, settings)
 
 

@@ -1,8 +1,8 @@
-"""Telling receivers of notices: at the end of each run, and by a sensor that sends what was left.
+"""Send notices to receivers: at the end of each run, and by a sensor that sends what a run could not.
 
-Contains: when the outbox is emptied.
-Add here: another occasion.
-Does not contain: sending (operations/notices.py), which notices there are (domain/notices.py).
+Contains: when notices are sent.
+Add here: another occasion to send notices.
+Does not contain: sending (operations/notices.py), the rules for notices (domain/notices.py).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _EVERY_SECONDS = 60
 
 @contextmanager
 def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
-    """Send what the block records, also where it fails; whatever becomes of that, the run goes on."""
+    """Send the notices that the block records, also if it fails. A failure to send does not fail the run."""
     if is_dry_run:
         yield
         return
-    # Before the block: what it records is the first that a new receiver is told of.
+    # Register before the block, so that a new receiver gets the notices that the block records.
     _attempt(runtime, lambda: register_receivers(runtime.ledger, runtime.settings))
     try:
         yield
@@ -61,12 +61,12 @@ def _attempt(runtime: Runtime, do: Callable[[], object]) -> None:
         if runtime.settings.notify_urls:
             do()
     except Exception as error:
-        # Whatever it is, no load fails for it.
+        # No failure of notices may fail a load.
         runtime.log(f"notices: {error}; they are kept, and sent by the next run")
 
 
 def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
-    """The sensor, where there is anybody to tell; it runs from the start, because it starts nothing."""
+    """Return the sensor if receivers are configured. It is on by default, because it starts no run."""
     if not settings.notify_urls:
         return []
 

@@ -1,9 +1,9 @@
-"""The calendar: which days Dagster has a partition for.
+"""The calendar: the days that have a partition in Dagster.
 
 Contains: the daily partitions.
 Add here: another kind of partition.
-Does not contain: day arithmetic (domain/days.py), and event days outside the calendar, which are
-loaded all the same (law 7).
+Does not contain: day arithmetic (domain/days.py), event days outside the calendar, which are also loaded
+(law 7).
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ from pipeline_assets.domain.settings import Settings
 
 
 def calendar(settings: Settings) -> dg.DailyPartitionsDefinition:
-    """Daily event-time partitions in UTC, today's included: its hours arrive one by one."""
+    """Return daily event-time partitions in UTC, including today, whose hours arrive one by one."""
     return dg.DailyPartitionsDefinition(start_date=settings.calendar_start.isoformat(), timezone="UTC", end_offset=1)

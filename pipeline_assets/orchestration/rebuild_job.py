@@ -1,8 +1,8 @@
-"""The job `rebuild`: slices built again beside main, reported, swapped in, abandoned or taken back.
+"""The job `rebuild`: build slices again beside main, report, swap them in, abandon them or undo the swap.
 
-Contains: the op and its config, and what Dagster shows of a rebuild.
-Add here: how a rebuild is started or answered.
-Does not contain: what it does (operations/rebuild/).
+Contains: the op and its config, and the rebuild's metadata in Dagster.
+Add here: another way to start or answer a rebuild.
+Does not contain: the rebuild itself (operations/rebuild/).
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
@@ -41,16 +41,16 @@ REBUILD_OP = "rebuild_slices"
 
 
 class RebuildAction(StrEnum):
-    """What is done about a rebuild."""
+    """What the run does with a rebuild."""
 
     START = "start"
-    """Build beside main and report, or go on with that."""
+    """Build beside main and report, or resume an interrupted build."""
     SWAP = "swap"
-    """Make main what was reported."""
+    """Publish the reported slices to main."""
     ABANDON = "abandon"
-    """Forget it."""
+    """Discard the rebuild."""
     UNDO = "undo"
-    """Make main what it was before the swap, and hold it."""
+    """Restore main to its state before the swap, and hold the slices."""
 
 
 class RebuildConfig(dg.Config):
@@ -59,25 +59,25 @@ class RebuildConfig(dg.Config):
     action: str = RebuildAction.START.value
     """start, swap, abandon or undo."""
     number: int = 0
-    """Which rebuild is swapped, abandoned or undone; a start gives it its number."""
+    """The rebuild to swap, abandon or undo; a start assigns a new number."""
     tables: list[str] = Field(default_factory=list)
-    """Of a start: only these of refined and aggregates; all when empty."""
+    """For a start: subset of refined and aggregate tables; all when empty."""
     first: str = ""
-    """Of a start: first day, YYYY-MM-DD."""
+    """For a start: first day, YYYY-MM-DD."""
     last: str = ""
-    """Of a start: last day."""
+    """For a start: last day."""
     projects: list[str] = Field(default_factory=list)
-    """Of a start: only these of the configured projects; all when empty."""
+    """For a start: subset of the configured projects; all when empty."""
     reason: str = ""
-    """Why; kept on record. A start needs one."""
+    """Reason, kept on record; required for a start."""
     who: str = ""
-    """Who asks; the run, where nobody is named."""
+    """Name of the operator; the run where it is empty."""
     swap: bool = False
-    """Of a start: swap at once, without anybody looking at the report."""
+    """For a start: swap at once, without waiting for an operator to read the report."""
 
 
 def rebuild_request(config: RebuildConfig, settings: Settings, who: str) -> RebuildRequest:
-    """What the config asks for; raises UsageError or SettingsError."""
+    """Parse the request of a start; raises UsageError or SettingsError."""
     first, last = parse_day(config.first), parse_day(config.last)
     projects = settings.require_projects(tuple(config.projects))
     tables = tuple(table.key for table in tables_of(config.tables))
@@ -85,7 +85,7 @@ def rebuild_request(config: RebuildConfig, settings: Settings, who: str) -> Rebu
 
 
 def action_of(config: RebuildConfig) -> RebuildAction:
-    """What the config asks to do; raises UsageError."""
+    """Parse the action; raises UsageError."""
     try:
         return RebuildAction(config.action)
     except ValueError:
@@ -94,7 +94,7 @@ def action_of(config: RebuildConfig) -> RebuildAction:
 
 
 def rebuild_job(settings: Settings) -> dg.JobDefinition:
-    """Needs no pool: daily loads go on beside it, and its swap is refused where they changed what it is about."""
+    """Return the job. It needs no pool: loads continue beside it, and the swap is refused where they changed its slices."""
 
     @dg.op(
         name=REBUILD_OP,
@@ -135,13 +135,13 @@ def rebuild_job(settings: Settings) -> dg.JobDefinition:
 
 
 Places = set[tuple[str, date]]
-"""Tables and days."""
+"""Pairs of table and day."""
 
 
 def _answered(
     runtime: Runtime, rebuild: RebuildRecord, config: RebuildConfig, action: RebuildAction, who: str, now: datetime
 ) -> tuple[RebuildRecord, Places]:
-    """What becomes of a rebuild that is claimed, and the days of main that it is about."""
+    """Carry out the action on a claimed rebuild; returns the rebuild and the days that changed on main."""
     why = a_reason("reason", config.reason) if config.reason else None
     if action is RebuildAction.ABANDON:
         return abandon(runtime, rebuild, who, why), set()
@@ -158,7 +158,7 @@ def _answered(
 
 
 def _events(context: dg.OpExecutionContext, runtime: Runtime, places: Places) -> Iterator[Any]:
-    """Dagster shows the days as they are now at once, and not only with the next load."""
+    """Report the changed days to Dagster now, instead of with the next load."""
     days: dict[str, set[date]] = {}
     for name, day in places:
         days.setdefault(name, set()).add(day)

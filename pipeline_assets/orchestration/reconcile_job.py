@@ -1,7 +1,7 @@
 """The job `reconcile`: compare published days with golden totals that arrived since they were loaded.
 
-Contains: the op, its config, its schedule.
-Add here: what Dagster is told of a reconciliation.
+Contains: the op, its config, the job and its schedule.
+Add here: another detail that Dagster shows of a reconciliation.
 Does not contain: comparing (operations/reconcile.py), running repairs (cli/repair.py).
 """
 
@@ -36,15 +36,15 @@ class ReconcileConfig(dg.Config):
     """Run config of the op."""
 
     first: str = Field(default="", alias="from")
-    """First day, YYYY-MM-DD; thirty days before the last where it is empty."""
+    """First day, YYYY-MM-DD; thirty days before the last when empty."""
     last: str = Field(default="", alias="to")
-    """Last day; today where it is empty."""
+    """Last day; today when empty."""
     projects: list[str] = Field(default_factory=list)
-    """Only these of the configured projects; all when empty."""
+    """Subset of the configured projects; all when empty."""
 
 
 def reconcile_job(settings: Settings) -> dg.JobDefinition:
-    """Needs no pool: it writes nothing but the totals that it read, and what came of comparing them."""
+    """Return the job. It needs no pool: it writes only the totals that it read and the results of the comparison."""
 
     @dg.op(name=RECONCILE_OP, description="Compare published days with the totals of outside systems; starts no Spark.")
     def reconcile_op(
@@ -65,7 +65,7 @@ def reconcile_job(settings: Settings) -> dg.JobDefinition:
             days = {one.total.key.event_date for one in found.comparisons}
             for table in GOLDEN_TABLES:
                 for event in golden_evaluations(context.instance, runtime.ledger, settings, table, days):
-                    # As an event of this run: Dagster keeps one evaluation of a day for each run, and one without a run.
+                    # Log it as an event of this run: Dagster keeps one evaluation per day and run, and only one without a run.
                     context.log_event(event)  # type: ignore[arg-type]  # it takes them, and its annotation leaves them out
             proposals = [(one.kind.value, len(one.slices), one.reason, one.command) for one in repairs]
             context.add_output_metadata(
@@ -90,7 +90,7 @@ def reconcile_job(settings: Settings) -> dg.JobDefinition:
 
 
 def reconcile_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Every morning, when sensors run by themselves; totals that arrive after a load are compared then."""
+    """Return the schedule, every morning, for totals that arrive after a load. It is on where `sensors_running` is set."""
     return schedule(SCHEDULE_NAME, job, _AT, settings)
 
 
@@ -100,7 +100,7 @@ def _mismatches(found: Reconciliation) -> dg.MarkdownMetadataValue:
 
 
 def _require_agreement(found: Reconciliation) -> None:
-    """Raises Failure that names what does not agree; without any total there is nothing to agree with, and nothing wrong."""
+    """Raise Failure that names all mismatches and faults; passes where there are no totals."""
     told = [f"{one.total.key} {one.total.measure.table}: {one}" for one in found.mismatches]
     told += [f"not compared: {fault}" for fault in found.faults]
     if told:

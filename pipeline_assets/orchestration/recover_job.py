@@ -1,8 +1,8 @@
-"""The job `recover_exports`: fetch hours from the vendor again, and load them.
+"""The job `recover_exports`: download hours from the vendor again, and load them.
 
 Contains: the op and its config.
-Add here: how a recovery is started, and what Dagster is told of it.
-Does not contain: which hours (operations/recover_plan.py), the recovery (operations/recover.py).
+Add here: another way to start a recovery, or another detail that Dagster shows.
+Does not contain: choosing hours (operations/recover_plan.py), the recovery (operations/recover.py).
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
@@ -30,7 +30,7 @@ from resources.landing.store import LandingStore
 RECOVER_JOB = "recover_exports"
 RECOVER_OP = "recover"
 _MOST_RETRIES, _RETRY_SECONDS = 2, 60
-"""Of the op, beside those of each question to the vendor; it goes on with the hours that lack their marker."""
+"""Retries of the op, beyond those of each request; a retry continues with the hours that lack their marker."""
 
 
 class RecoverConfig(dg.Config):
@@ -41,17 +41,17 @@ class RecoverConfig(dg.Config):
     last: str = Field(default="", alias="to")
     """Last day or hour."""
     projects: list[str] = Field(default_factory=list)
-    """Only these of the configured projects; all when empty."""
+    """Subset of the configured projects; all when empty."""
     refused: bool = False
-    """Only what is missing or refused of days whose deliveries are refused."""
+    """Only hours that are missing or refused, on days whose deliveries are refused."""
     load: bool = False
     """Load the recovered days afterwards, in runs of `backfill_load` by this process."""
     dry_run: bool = False
-    """Only tell what is missing or refused, and what would be fetched."""
+    """Only report what is missing or refused, and what would be fetched."""
 
 
 def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition]) -> dg.JobDefinition:
-    """Needs no pool: it only adds to landing. `backfill_load` gives the job that loads what it added."""
+    """Return the job. It needs no pool: it only adds to landing. `backfill_load` returns the job that loads recovered days."""
 
     @dg.op(
         name=RECOVER_OP, description="Fetch hours from the vendor's Export API and put them below the backfill prefix."
@@ -98,7 +98,7 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
 def _load(
     context: dg.OpExecutionContext, settings: Settings, job: dg.JobDefinition, recovered: Sequence[Slice]
 ) -> None:
-    """The job that loads recoveries, over the recovered days, as runs of their own."""
+    """Run the load job over the recovered days, as separate runs."""
     projects = list(dict.fromkeys(key.project_id for key in recovered))
     failed = []
     for part in stretches(sorted({key.event_date for key in recovered}), settings.days_per_run):
@@ -118,7 +118,7 @@ def _load(
 
 
 def _require_whole(outcomes: Sequence[HourOutcome], retries: int) -> None:
-    """Raises Failure naming what is not recovered; RetryRequested where time can heal and Dagster has tried less often."""
+    """Raise Failure with what is not recovered, or RetryRequested for a transient failure while retries are left."""
     lacking = [one for one in outcomes if not one.fate.is_good]
     if lacking:
         errors = [one.error for one in lacking if one.error is not None]

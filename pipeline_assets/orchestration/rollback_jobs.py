@@ -1,8 +1,8 @@
-"""The jobs `rollback` and `release`: published slices back to what they were, held, and on again.
+"""The jobs `rollback` and `release`: restore published slices to an earlier state and hold them, and release them.
 
-Contains: the ops and their config.
-Add here: how a rollback is started, and what Dagster shows of it.
-Does not contain: what it does (operations/rollback_plan.py, operations/rollback.py,
+Contains: the ops, their config and the jobs.
+Add here: another way to start a rollback, or another detail that Dagster shows.
+Does not contain: the operations themselves (operations/rollback_plan.py, operations/rollback.py,
 operations/release.py).
 """
 
@@ -44,15 +44,15 @@ class RollbackConfig(dg.Config):
     last: str
     """Last day."""
     back_to: str
-    """A time, UTC unless it says otherwise (2026-02-05T10:00): the state of then; or a publication: the state after its run."""
+    """A time (2026-02-05T10:00, UTC by default): the state at that time. Or a publication's number: the state after its run."""
     reason: str
     """Why; kept on record."""
     tables: list[str] = Field(default_factory=list)
-    """Only these of refined and aggregates; all when empty."""
+    """Subset of refined and aggregate tables; all when empty."""
     projects: list[str] = Field(default_factory=list)
-    """Only these of the configured projects; all when empty."""
+    """Subset of the configured projects; all when empty."""
     dry_run: bool = False
-    """Only tell what would change."""
+    """Only report what would change."""
 
 
 class ReleaseConfig(dg.Config):
@@ -65,14 +65,14 @@ class ReleaseConfig(dg.Config):
     tables: list[str] = Field(default_factory=list)
     projects: list[str] = Field(default_factory=list)
     dry_run: bool = False
-    """Only tell what will change."""
+    """Only report what will change."""
 
 
 _DIGITS_OF_A_LONG = 19
 
 
 def moment_of(text: str) -> datetime | int:
-    """A time, or the number of a publication; raises UsageError."""
+    """Parse a time or the number of a publication; a time without zone is UTC; raises UsageError."""
     if text.isdecimal() and len(text) < _DIGITS_OF_A_LONG:
         return int(text)
     try:
@@ -87,7 +87,7 @@ def moment_of(text: str) -> datetime | int:
 
 
 def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) -> RollbackRequest:
-    """What the config asks for; raises UsageError or SettingsError."""
+    """Parse the request; raises UsageError or SettingsError."""
     first, last = parse_day(config.first), parse_day(config.last)
     projects = settings.require_projects(tuple(config.projects))
     reason = a_reason("reason", config.reason)
@@ -95,7 +95,7 @@ def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) ->
 
 
 def rollback_job(settings: Settings) -> dg.JobDefinition:
-    """Runs in the pool of loads, though it is safe beside one."""
+    """Return the job; it runs in the pool of loads, although it is safe beside a load."""
 
     @dg.op(
         name=ROLLBACK_OP,
@@ -125,7 +125,7 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
 
 
 def release_job(settings: Settings) -> dg.JobDefinition:
-    """What was held is built again by the next load, or by `heal_load`."""
+    """Return the job; the next load, or `heal_load`, builds the released slices again."""
 
     @dg.op(name=RELEASE_OP, description="Release rolled-back slices, and build those that are stale.")
     def release_op(
@@ -155,7 +155,7 @@ def release_job(settings: Settings) -> dg.JobDefinition:
 
 
 def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tuple[str, date]]) -> None:
-    """Held days go red in Dagster at once, and not only with the next load."""
+    """Show held days as red in Dagster now, instead of with the next load."""
     days: dict[str, set[date]] = {}
     for table, day in places:
         days.setdefault(table, set()).add(day)
@@ -163,7 +163,7 @@ def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tup
         for event in standing_evaluations(
             context.instance, runtime.ledger, runtime.settings, table_by_key(table), changed
         ):
-            # As an event of this run: Dagster keeps one evaluation of a day for each run, and one without a run.
+            # Log it as an event of this run: Dagster keeps one evaluation per day and run, and only one without a run.
             context.log_event(event)  # type: ignore[arg-type]  # it takes them, and its annotation leaves them out
 
 

@@ -1,7 +1,7 @@
-"""What waits in Dagster's queue, for those who watch.
+"""The length of Dagster's run queue, for monitoring.
 
-Contains: the look.
-Add here: another figure that Dagster alone knows.
+Contains: the query.
+Add here: another figure that only Dagster knows.
 Does not contain: which runs are dead (dead_runs.py), figures of the ledger (inspection/metrics/).
 """
 
@@ -16,12 +16,12 @@ _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 
 
 def run_queue(instance: dg.DagsterInstance) -> RunQueue | None:
-    """How many runs wait and how many work; None where Dagster's storage does not answer."""
+    """Return how many runs are queued and how many are running; None where Dagster's storage does not answer."""
     try:
         waiting, working = (
             instance.get_runs_count(dg.RunsFilter(statuses=list(statuses))) for statuses in (_WAITING, WORKING)
         )
     except Exception:
-        # Whatever keeps Dagster from answering is told by that alone: the ledger's figures are not lost for it.
+        # None reports the failure by itself; the figures of the ledger must not be lost because of it.
         return None
     return RunQueue(waiting, working)

@@ -1,8 +1,8 @@
-"""What every op works with: the runtime of its run, and failures as Dagster tells them.
+"""What every op needs: the runtime of its run, and our errors translated to Dagster's failures.
 
-Contains: opening and closing it.
-Add here: what all ops need from Dagster.
-Does not contain: what any op does.
+Contains: opening and closing the runtime.
+Add here: something that all ops need from Dagster.
+Does not contain: what a single op does.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.session import configure_catalog
 
 _RETRIES, _RETRY_PAUSE_SECONDS = 2, 10
-"""How often an op is begun again after what time may heal, beyond the retries of each request."""
+"""How often an op is retried after a transient failure, beyond the retries of each request."""
 
 
 def production_ledger(settings: Settings) -> Ledger:
-    """The ledger whose decisions the warehouse keeps as well; for jobs that record an operator's decisions."""
+    """Return the ledger that also stores decisions in the warehouse, for jobs that record an operator's decisions."""
     return Ledger(settings.ledger_database_url, DecisionObjects(LakeObjects.of(settings, FOLDER)))
 
 
@@ -56,27 +56,28 @@ def op_runtime(
     *,
     is_dry_run: bool = False,
 ) -> Iterator[Runtime]:
-    """The runtime of an op's run, over a lake and a ledger that belong together.
+    """Yield the runtime of an op's run, after checking that lake and ledger belong together.
 
-    Raises Failure, or RetryRequested where trying again can help, for errors of ours.
+    Turns our errors into Failure, or into RetryRequested where a retry can help.
     """
     url, run, lines = settings.ledger_database_url, context.run, json_lines(context, settings)
     try:
-        # First of all: a process that is not known to live is missed.
+        # The heartbeat starts first: a run without a known process counts as missing.
         with (
             heartbeat(url, run.run_id, run.job_name, _steps(context)),
             saying_as_json(lines),
             closing(production_ledger(settings)) as ledger,
         ):
             words = LastWords(also_as_json(context.log.info, lines))
-            # Spark starts with the first need of it: a load that finds nothing to do has none.
+            # Spark starts on first use, so a load with nothing to do starts none.
             with (
                 closing(RestingLakehouse(settings, lambda: _started(spark, settings))) as lakehouse,
                 naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory),
             ):
                 with lakehouse_failures("tables"):
                     lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
-                    # Before decisions are read back and tables settled: both write what the ledger of another lake says.
+                    # Check before decisions are read back and the ledger is synced: both would write to another lake's
+                    # ledger.
                     ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
                 skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
                 runtime = Runtime(lakehouse, ledger, landing, settings, words, skew=skew)
@@ -86,7 +87,7 @@ def op_runtime(
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:
         if context.retry_number >= _RETRIES:
-            # Said as itself: Dagster tells of a retry that it does not grant by the name of the exception.
+            # Raise the failure itself: Dagster reports a retry beyond the limit only by the exception's name.
             raise dg.Failure(str(error), allow_retries=False) from tellable(error)
         raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_PAUSE_SECONDS) from tellable(error)
     except TidemarkError as error:
@@ -99,7 +100,7 @@ def op_runtime(
 
 
 def _tag_skew(instance: dg.DagsterInstance, run_id: str, told: dict[str, str], step: StepSkew) -> None:
-    """Before the step begins, so that a run that a single task holds up, or that dies of it, says so itself."""
+    """Tag the run before the step begins, so that a run that a single task slows down or kills shows the skew."""
     sign = " !" if step.warning is not None else ""
     told[f"{step.table} {step.step}"] = f"{step.forecast.ratio:.1f}{sign}"
     text = "; ".join(f"{name} {ratio}" for name, ratio in told.items())
@@ -113,7 +114,7 @@ def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
 
 
 def _steps(context: dg.OpExecutionContext) -> int:
-    """The steps of the run where this process carries out all of them, else 0: another process may live on without it."""
+    """The number of steps if this process runs all of them, else 0, because another process may outlive this one."""
     here = context.get_step_execution_context().execution_plan.step_keys_to_execute
     planned = context.run.execution_plan_snapshot_id
     known = context.instance.get_execution_plan_snapshot(planned).step_keys_to_execute if planned else here

@@ -1,8 +1,8 @@
-"""Jobs that run by the clock, where a deployment lets sensors run by themselves.
+"""Scheduled jobs, on by default where a deployment lets its sensors run.
 
-Contains: the one way in which our schedules begin.
-Add here: what all schedules share.
-Does not contain: any job (each has a module of its own), when it runs (there as well).
+Contains: creating a schedule.
+Add here: something that all schedules share.
+Does not contain: jobs and their times (each job has a module of its own).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline_assets.domain.settings import Settings
 def schedule(
     name: str, job: dg.JobDefinition | dg.UnresolvedAssetJobDefinition, cron: str, settings: Settings
 ) -> dg.ScheduleDefinition:
-    """Runs the job at `cron` (UTC) once `sensors_running` is set; else it is off until somebody switches it on."""
+    """Return a schedule at `cron` (UTC); on by default if `sensors_running` is set, else off until enabled."""
     is_running = settings.sensors_running
     return dg.ScheduleDefinition(
         name=name,

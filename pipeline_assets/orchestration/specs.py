@@ -1,8 +1,8 @@
-"""What an asset's page shows: description, columns, lineage, owners, where it lies and how it is recovered.
+"""Asset specs: description, columns, lineage, owners, location and recovery of each table, as its page shows them.
 
-Contains: tables as Dagster's asset and check specs.
-Add here: what the UI shows of an asset before any run.
-Does not contain: what it shows of a day (events.py) and anything about one table (tables/).
+Contains: converting tables to Dagster's asset and check specs.
+Add here: another detail that the UI shows of an asset before any run.
+Does not contain: events of a day (events.py), anything about a single table (tables/).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pipeline_assets.tables.table import Table
 
 
 def asset_key(table: Table) -> dg.AssetKey:
-    """The asset of a table."""
+    """Return the asset key of a table."""
     return _key(table.key)
 
 
 def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Settings) -> dg.AssetSpec:
-    """The asset of a table; `days` is the calendar."""
+    """Return the asset spec of a table; `days` is the calendar."""
     layer = table.key.split("/")[0]
     columns = [dg.TableColumn(column.name, column.type, column.description) for column in table.columns]
     return dg.AssetSpec(
@@ -57,7 +57,7 @@ def _deps(table: Table, settings: Settings) -> list[dg.AssetKey]:
 
 
 def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
-    """All checks of the tables, and of those that outside systems tell of the comparison with what they say."""
+    """Return all checks of the tables, and for tables that may have golden totals the comparison with these."""
     return [
         dg.AssetCheckSpec(
             check.name,
@@ -72,7 +72,7 @@ def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> 
 
 
 def column_lineage(table: Table) -> dg.TableColumnLineage:
-    """Column -> columns of the upstream tables: the declared ones, else those of the same name."""
+    """Return column -> columns of the upstream tables: the declared ones, else those of the same name."""
     lineage: dict[str, list[dg.TableColumnDep]] = {}
     for column in table.columns:
         wanted = column.sources or (column.name,)

@@ -1,7 +1,7 @@
-"""Tags of runs that more than one module writes or reads.
+"""Run tags that several modules write or read.
 
-Contains: the days of a run, why it was requested, how evenly its work lies.
-Add here: another tag that two modules must spell alike.
+Contains: tags for the days of a run, the reason of its request, and its skew.
+Add here: another tag that two modules share.
 Does not contain: tags of one module (jobs.py, dead_runs.py).
 """
 
@@ -16,16 +16,16 @@ RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_p
 _PARTITION = "dagster/partition"
 REASON_TAG = "tidemark/reason"
 SKEW_TAG = "tidemark/skew"
-"""The heavy steps that a run has begun, with the largest task beside the median one as it was forecast."""
+"""The heavy steps that a run has begun, with the forecast ratio of the largest task to the median one."""
 
 
 def range_tags(first: date, last: date) -> dict[str, str]:
-    """Of a run that loads these days and all between them."""
+    """Return the tags of a run that loads all days in this range."""
     return {RANGE_START: first.isoformat(), RANGE_END: last.isoformat()}
 
 
 def days_of(tags: Mapping[str, str]) -> Sequence[date]:
-    """The days that a run loads, from its tags; none for a run without partitions."""
+    """Return the days that a run loads, from its tags; empty for a run without partitions."""
     if RANGE_START in tags and RANGE_END in tags:
         first, last = (date.fromisoformat(tags[name][:10]) for name in (RANGE_START, RANGE_END))
         return days_between(first, last)

@@ -1,8 +1,8 @@
-"""Who watches runs from outside: JSON lines of what a run says, and the file of figures at its end.
+"""Output for external monitoring: a run's log as JSON lines, and the metrics file at its end.
 
-Contains: both, around every op.
-Add here: another thing that is written of every run.
-Does not contain: figures (inspection/metrics/), what is told of a load's tables (load/observed.py).
+Contains: both outputs, around every op.
+Add here: another output of every run.
+Does not contain: computing figures (inspection/metrics/), lines about a load's tables (load/observed.py).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from resources.json_log import JsonLog
 
 
 def json_lines(context: dg.OpExecutionContext, settings: Settings) -> JsonLog:
-    """The lines of a run."""
+    """Return the JSON log of a run."""
     return JsonLog(settings.json_log, context.log.info, run_id=context.run.run_id, job=context.run.job_name)
 
 
 @contextmanager
 def saying_as_json(lines: JsonLog) -> Iterator[None]:
-    """Tell how a run begins and ends."""
+    """Write the begin and the end of a run."""
     lines.write("run_begun")
     try:
         yield
@@ -38,7 +38,7 @@ def saying_as_json(lines: JsonLog) -> Iterator[None]:
 
 
 def also_as_json(log: Callable[[str], None], lines: JsonLog) -> Callable[[str], None]:
-    """A log that writes each of its lines as JSON as well."""
+    """Return a log that also writes each line as JSON."""
 
     def both(text: str) -> None:
         log(text)
@@ -49,7 +49,7 @@ def also_as_json(log: Callable[[str], None], lines: JsonLog) -> Callable[[str], 
 
 @contextmanager
 def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[None]:
-    """Write the file of figures after the block, also where it fails; whatever becomes of that, the run goes on."""
+    """Write the metrics file after the block, also if it fails. A failure to write does not fail the run."""
     try:
         yield
     finally:
@@ -58,7 +58,7 @@ def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[
 
 
 def _write(runtime: Runtime, instance: dg.DagsterInstance) -> None:
-    # The library is imported where figures are asked for.
+    # Import here: only runs with a metrics file need the library.
     from pipeline_assets.inspection.metrics.compute import read_samples, samples_of_nothing  # noqa: PLC0415
     from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile  # noqa: PLC0415
 
@@ -72,5 +72,5 @@ def _write(runtime: Runtime, instance: dg.DagsterInstance) -> None:
             samples = samples_of_nothing(now)
         write_textfile(text_of(samples), path)
     except Exception as error:
-        # Whatever it is, no load fails for it.
+        # No failure of metrics may fail a load.
         runtime.log(f"metrics: {shown(str(error))}; the figures of this run are not written")

@@ -1,1 +1,1 @@
-"""The lakehouse: Iceberg tables, their catalog and what lies in the warehouse."""
+"""The lakehouse: Iceberg tables, their catalog and the files in the warehouse."""

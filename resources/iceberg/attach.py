@@ -1,9 +1,9 @@
-"""Register tables whose files lie in the warehouse in a catalog that does not know them.
+"""Register tables that exist in the warehouse with a catalog that does not know them.
 
-Contains: what is found below each table's place, and the call that registers it.
-Add here: another thing to require before.
-Does not contain: how it is shown and asked for (pipeline_assets/cli/attach.py), the identity of the
-lake (lake_identity.py).
+Contains: finding the newest metadata below each table's location, and registering it.
+Add here: another condition that a table must meet before it is registered.
+Does not contain: the command and its output (pipeline_assets/cli/attach.py), the identity of the lake
+(lake_identity.py).
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attachable:
-    """What lies in the warehouse of one table."""
+    """What the warehouse holds of one table."""
 
     table: Table
     metadata_file: str | None = None
-    """The newest that is whole; None where nothing lies there."""
+    """The newest complete metadata file; None where the warehouse holds none."""
     updated_at: datetime | None = None
     snapshot_id: int | None = None
     rows: int = 0
     is_attached: bool = False
-    """Whether the catalog knows the table, at this very metadata."""
+    """Whether the catalog already knows the table, at exactly this metadata file."""
     left_out: int = 0
-    """Newer metadata files whose time lies ahead of this clock: on top of them nothing could be committed until then."""
+    """Number of newer metadata files dated ahead of this machine's clock. Iceberg would refuse every commit on top of them."""
 
 
 def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
-    """The newest metadata below the place of each table; writes nothing.
+    """Return the newest metadata found below the location of each table; writes nothing.
 
-    Raises LakehouseError where none is there, where two tables lie in one place, and where the catalog knows another lake or
-    another state of one of the tables.
+    Raises LakehouseError where there is no metadata, where one location holds the files of two tables, and where the catalog
+    belongs to another lake or has another state of one of the tables.
     """
     tables = JavaTables(spark, settings.catalog_name)
     of_warehouse, of_catalog = marker(settings), catalog_identity(tables)
@@ -69,16 +69,17 @@ def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -
 
 
 def attach(spark: SparkSession, settings: Settings, candidates: Sequence[Attachable]) -> list[Attachable]:
-    """Register what the catalog does not know, then take over the warehouse's identity; returns what was registered.
+    """Register the tables that the catalog does not know, then give it the warehouse's identity; returns the registered tables.
 
-    One after the other: where it breaks off, the same call again does the rest. Whatever catalog knew the lake before is refused
-    from then on.
+    Tables are registered one by one: after a failure, repeating the call registers the rest. A catalog that knew the lake
+    before is refused from then on.
     """
     tables = JavaTables(spark, settings.catalog_name)
     if catalog_identity(tables) is None and any(
         candidate.metadata_file and not candidate.is_attached for candidate in candidates
     ):
-        # First: a former catalog that is not lost after all must not commit beside this one, nor take its files for orphans.
+        # Fence first: the former catalog may not be lost after all. It must not commit beside this one, nor delete this one's
+        # files as orphans.
         fence(settings)
     done = []
     for candidate in candidates:
@@ -91,7 +92,7 @@ def attach(spark: SparkSession, settings: Settings, candidates: Sequence[Attacha
             f"metadata_file => {sql_text(candidate.metadata_file)})"
         )
         done.append(candidate)
-    # Last, so that a catalog carries the identity of a lake only once it knows all of it.
+    # Mark last, so that a catalog carries the identity of a lake only once it knows all of its tables.
     mark(tables, settings, catalog_identity(tables) or marker(settings) or str(uuid.uuid4()))
     return done
 
@@ -135,7 +136,7 @@ def _attachable(tables: JavaTables, table: Table) -> Attachable:
 
 
 def _whole(objects: LakeObjects, file: MetadataFile) -> dict[str, Any] | None:
-    """The metadata, None where it breaks off or its snapshot is gone: a commit that failed leaves such."""
+    """The parsed metadata; None for what a failed commit leaves behind: a truncated file, or one whose snapshot is gone."""
     try:
         whole = content(objects, file.name)
         manifests = str(_snapshot(whole)["manifest-list"]).rpartition("/")[2]

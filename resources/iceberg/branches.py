@@ -1,8 +1,8 @@
-"""Our branches of a table: staged attempts, what a rebuild computes, and snapshots that a rollback keeps meanwhile.
+"""Our branches of a table: staged attempts, rebuilt data, and snapshots that a rollback keeps from expiring.
 
-Contains: their names, creating, dropping, whose are dead.
-Add here: another use of a branch.
-Does not contain: what is written to one and published from it (lakehouse.py), which runs live
+Contains: branch names, creating and dropping branches, finding those of dead runs.
+Add here: another purpose of a branch.
+Does not contain: writing to a branch (lakehouse.py), publishing from it (resources/publishing/), which runs are live
 (pipeline_assets/orchestration/live_runs.py).
 """
 
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 IsLive = Callable[[str], bool | None]
-"""Whether the attempt that a branch is named for still works; None where nobody knows it."""
+"""Tells whether the attempt that a branch is named after is still running; None where nothing is known of the attempt."""
 PREFIX = "tidemark_"
 _KEEPS = "_keep_"
 
 
 class Branches:
-    """Branches named for the attempts of runs, so that others can tell whose they are."""
+    """Branches named after the attempts of runs, so that other processes can tell whose they are."""
 
     def __init__(self, tables: JavaTables) -> None:
-        """Of the tables of one catalog."""
+        """Manage branches of the tables of one catalog."""
         self._tables = tables
 
     def create(self, table: Table, attempt: str, snapshot_id: int) -> str:
-        """A branch of this attempt at a snapshot, in place of one of the same name; returns its name."""
+        """Create the attempt's branch at a snapshot, replacing a branch of the same name; returns its name."""
         name = self.name(attempt)
         self.drop(table, [name])
         self._create(table, {name: snapshot_id})
         return name
 
     def name(self, attempt: str) -> str:
-        """What the branch of an attempt is called."""
+        """Return the name of an attempt's branch."""
         return PREFIX + attempt
 
     def head(self, table: Table, attempt: str) -> int | None:
-        """The snapshot that the branch of this attempt is at; None where there is none."""
+        """Return the snapshot that the attempt's branch points at; None where there is no such branch."""
         ref = self._load(table).refs().get(self.name(attempt))
         return None if ref is None else int(ref.snapshotId())
 
@@ -55,7 +55,7 @@ class Branches:
 
         def change() -> None:
             java = self._tables.load(table)
-            # Gone already where another run swept it.
+            # Another run may have swept it already.
             present = [name for name in names if java.refs().containsKey(name)]
             if present:
                 management = java.manageSnapshots()
@@ -67,9 +67,9 @@ class Branches:
 
     @contextmanager
     def keeping(self, table: Table, snapshot_ids: Collection[int], attempt: str) -> Iterator[None]:
-        """Meanwhile no maintenance expires these snapshots of main: a branch of the attempt names each, swept as others are.
+        """Keep maintenance from expiring these snapshots of main meanwhile: a branch of the attempt points at each.
 
-        Raises LakehouseError where one is expired already.
+        Raises LakehouseError where one of them has expired already.
         """
         names = {f"{PREFIX}{attempt}{_KEEPS}{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
         try:
@@ -84,16 +84,16 @@ class Branches:
         try:
             yield
         finally:
-            # Those that stay are swept with the branches of dead runs.
+            # Branches that cannot be dropped now are swept later, with those of dead runs.
             with suppress(*FAILURES):
                 self.drop(table, names)
 
     def kept(self, table: Table) -> set[int]:
-        """Snapshots that main went through and that rollbacks keep: also where those that followed are expired."""
+        """Return the snapshots of main that rollbacks keep, even where later snapshots have expired."""
         return {snapshot_id for name, snapshot_id in self._ours(self._load(table)).items() if _KEEPS in name}
 
     def dead(self, table: Table, is_live: IsLive) -> list[str]:
-        """Branches of attempts that are not live; of those nobody knows only what is older than a day."""
+        """Return the branches of attempts that are not live; one of an unknown attempt counts once it is older than a day."""
         java = self._load(table)
         yesterday = datetime.now(UTC) - YOUNGEST
         dead = []
@@ -113,9 +113,9 @@ class Branches:
         return dropped
 
     def was_there(self, java: Any, name: str, before: datetime) -> bool:
-        """Whether the branch was there at that time already; False where nothing that is kept tells.
+        """Whether the branch existed at that time already; False where the kept metadata does not tell.
 
-        Its snapshot alone does not tell: one of main may be old while the branch at it is young.
+        The age of its snapshot does not tell: a new branch may point at an old snapshot of main.
         """
         snapshot = java.snapshot(name)
         is_of_main = _KEEPS in name or snapshot.snapshotId() in {
@@ -125,7 +125,7 @@ class Branches:
             return True
         metadata, limit = java.operations().current(), int(before.timestamp() * 1000)
         parser = self._tables.java_class("org.apache.iceberg.TableMetadataParser")
-        # Each version names some of those before it: from the oldest of these the walk goes on.
+        # Each metadata version names some of its predecessors; the walk continues from the oldest of these.
         while metadata.lastUpdatedMillis() > limit:
             older = list(metadata.previousFiles())
             if not older:
@@ -143,7 +143,7 @@ class Branches:
     def _create(self, table: Table, names: Mapping[str, int]) -> None:
         def change() -> None:
             java = self._tables.load(table)
-            # There already where the answer to the first try was lost.
+            # A branch exists already where an earlier try succeeded and its answer was lost.
             missing = [name for name in names if not java.refs().containsKey(name)]
             if missing:
                 management = java.manageSnapshots()

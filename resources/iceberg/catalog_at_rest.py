@@ -1,9 +1,9 @@
-"""What the catalog's database and a table's metadata file say, read without a JVM.
+"""Read the catalog's database and a table's metadata file without a JVM.
 
-Contains: the two tables of Iceberg's JDBC catalog, and the few figures of a metadata file that tell
-whether anything changed.
-Add here: another such figure.
-Does not contain: rows, commits, and any answer that is not certain (lakehouse.py).
+Contains: the two tables of Iceberg's JDBC catalog, and the few fields of a metadata file that tell whether
+anything changed.
+Add here: another such field.
+Does not contain: rows, commits, and answers that are not certain (lakehouse.py).
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ _PROPERTIES = sa.table(
     "iceberg_namespace_properties", *map(sa.column, ("catalog_name", "namespace", "property_key", "property_value"))
 )
 _UNCERTAIN = (sa.exc.SQLAlchemyError, TidemarkError, OSError, ValueError, KeyError, TypeError)
-"""Whatever goes wrong here is asked again of Iceberg itself, which says what is the matter."""
+"""After any of these the caller asks Iceberg itself, which gives the answer or a proper error."""
 
 
 @dataclass(frozen=True)
 class TableAtRest:
-    """A table as its present metadata file has it."""
+    """A table as its current metadata file describes it."""
 
     head: int | None
-    """Main's snapshot, None for one that was never written."""
+    """Main's snapshot; None for a table that was never written."""
     refs: frozenset[str]
     columns: frozenset[str]
     is_ordered: bool
     properties: dict[str, str]
     snapshots: int = 0
-    """How many it can be read at."""
+    """Number of snapshots that the table keeps."""
     oldest_at: datetime | None = None
-    """When the oldest of them was made, where there is any."""
+    """When the oldest kept snapshot was committed; None where there is none."""
     is_head_ours: bool = True
-    """Whether a run of ours made main's snapshot, or it only joined files: the same rows."""
+    """Whether a run of ours committed main's snapshot, or a compaction did, which leaves the rows as they were."""
     snapshot_ids: frozenset[int] = frozenset()
-    """All that it can be read at."""
+    """All snapshots that the table keeps."""
     location: str = ""
-    """Of the metadata file."""
+    """Location of the metadata file."""
 
 
 class CatalogAtRest:
-    """Reads one catalog; every answer is None where it is not certain."""
+    """Reads one catalog; an answer that is not certain is None."""
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing is opened yet."""
+        """Open no connection yet."""
         self._settings = settings
         self._engine: sa.Engine | None = None
         self._known: dict[str, TableAtRest] = {}
 
     def table(self, table: Table) -> TableAtRest | None:
-        """The table now; None where the catalog does not know it, too."""
+        """Return the table's current state; None where that is not certain or the catalog does not know the table."""
         try:
             location = self._location(table)
             if location is None or not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
@@ -82,14 +82,14 @@ class CatalogAtRest:
         return self._known[location]
 
     def lists(self, table: Table) -> bool | None:
-        """Whether the catalog has the table; None where its database does not tell."""
+        """Whether the catalog lists the table; None where its database cannot be read."""
         try:
             return self._location(table) is not None
         except _UNCERTAIN:
             return None
 
     def namespace_properties(self, namespace: str) -> dict[str, str] | None:
-        """What the catalog keeps of a namespace."""
+        """Return the properties that the catalog keeps for a namespace; None where its database cannot be read."""
         wanted = sa.select(_PROPERTIES.c.property_key, _PROPERTIES.c.property_value).where(
             _PROPERTIES.c.catalog_name == self._settings.catalog_name, _PROPERTIES.c.namespace == namespace
         )
@@ -99,7 +99,7 @@ class CatalogAtRest:
             return None
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection to the catalog's database."""
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -128,7 +128,7 @@ def _opened(text: str) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
         return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool)
     if not url.database or not Path(url.database).is_file():
-        # Connecting would make an empty one.
+        # Connecting would create an empty database.
         raise FileNotFoundError(url.database)
     return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args={"timeout": 30})
 

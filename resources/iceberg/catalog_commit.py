@@ -1,9 +1,9 @@
-"""One commit of a REST catalog that changes several tables, all or none (`POST …/transactions/commit`).
+"""One commit of a REST catalog that changes several tables atomically (`POST …/transactions/commit`).
 
-Contains: the commit, and what a refused or unanswered one did.
-Add here: another thing that a server may answer.
-Does not contain: what becomes of each table (prepared.py), what the ledger is told (publishing/tables_together.py), a commit
-of one table (table_commit.py), catalogs in a database (pointers.py).
+Contains: the commit, and finding out what a refused or unanswered commit did.
+Add here: another answer of a server.
+Does not contain: the next state of each table (prepared.py), what the ledger records (publishing/tables_together.py), a
+commit of one table (table_commit.py), catalogs in a database (pointers.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from resources.iceberg.slice_change import load
 _SUBJECT = "catalog"
 _NOT_SERVED = "Server does not support endpoint"
 _TRIES, _FIRST_PAUSE_SECONDS = 6, 0.2
-"""A commit whose answer was lost may still be at work in the server: for about six seconds."""
+"""After a lost answer the server may still be committing; the tables are checked for about six seconds."""
 _SETTING = "Set catalog_transactions = false (TIDEMARK_CATALOG_TRANSACTIONS)"
 
 
 def commit_together(tables: JavaTables, states: Sequence[NextState]) -> None:
-    """Make the catalog show all of these states.
+    """Commit all of these states to the catalog in one transaction.
 
-    Raises PublishConflictError, with nothing shown, where a table is not what its state follows any more.
+    Raises PublishConflictError, with nothing committed, where a table has moved on from the base of its state.
     """
     commits = tables.java_class("java.util.ArrayList")()
     commit = tables.java_class("org.apache.iceberg.catalog.TableCommit")
@@ -46,7 +46,7 @@ def commit_together(tables: JavaTables, states: Sequence[NextState]) -> None:
 
 
 def _is_committed(tables: JavaTables, states: Sequence[NextState], *, may_be_at_work: bool) -> bool:
-    """Whether the tables' histories hold what was committed; raises LakehouseError where those of some tables alone do."""
+    """Whether the tables' histories contain the commit; raises LakehouseError where only some of the tables have it."""
     moved = [state for state in states if not state.is_empty]
     for is_last in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
         shown = [state for state in moved if load(tables, state.table).snapshot(state.snapshot_id) is not None]
@@ -70,7 +70,7 @@ def _refusal(tables: JavaTables, states: Sequence[NextState], error: Exception) 
         reason = "does not commit several tables at once (POST /v1/{prefix}/transactions/commit)"
         return LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
     if is_unanswered(error):
-        # What it did in the end, the next run finds in the tables.
+        # The next run reads from the tables whether the commit succeeded.
         reason = f"the answer to a commit was lost, and the tables show nothing of it: {first_line(error)}"
         return LakehouseUnavailableError(_SUBJECT, reason, "Load again; what was committed is found then")
     followed = {state.table.key: str(state.base.metadataFileLocation()) for state in states}

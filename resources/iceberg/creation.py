@@ -1,8 +1,8 @@
-"""Create an Iceberg table as its declaration says, where nothing lies yet, and give a table of ours the columns it lacks.
+"""Create an Iceberg table as declared, in an empty location, and add missing columns to a table of ours.
 
-Contains: layout and properties of our tables.
-Add here: a property every table has.
-Does not contain: columns and write orders of any one (pipeline_assets/tables/), writing rows
+Contains: the layout and properties of our tables.
+Add here: a property that every table has.
+Does not contain: columns and write order of a single table (pipeline_assets/tables/), writing rows
 (lakehouse.py).
 """
 
@@ -29,16 +29,17 @@ _PROPERTIES = {
     "commit.retry.num-retries": "20",
     "write.delete.mode": "copy-on-write",
     "write.parquet.compression-codec": "zstd",
-    # A catalog restored from a backup names metadata of then: maintenance removes it when snapshots of its age are gone.
+    # A catalog restored from a backup needs the metadata files of that time. Maintenance removes them once the
+    # snapshots of that age have expired.
     **METADATA_IS_KEPT,
     "write.metadata.previous-versions-max": "20",
 }
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Between looks whether another process has just created the table."""
+"""Pauses in seconds between checks whether another process has just created the table."""
 
 
 def create_table(tables: JavaTables, table: Table) -> None:
-    """Create the table and its write order, each unless it is there; raises LakehouseError where its place is in use."""
+    """Create the table and its write order where they are missing; raises LakehouseError where its location is in use."""
     spark, name = tables.spark, tables.identifier(table)
     for pause in (*_PAUSES, None):
         if tables.exists(table):
@@ -54,7 +55,7 @@ def create_table(tables: JavaTables, table: Table) -> None:
                 f"is not known to the catalog, while its place holds files ({objects.url}/{used}), and nothing was touched",
                 "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME, or register what lies there: tidemark attach",
             )
-        # Another process may be creating it: its files lie there before the catalog knows them.
+        # Another process may be creating the table: its files exist before the catalog knows them.
         time.sleep(pause)
     java = tables.load(table)
     if java.sortOrder().isUnsorted():
@@ -64,10 +65,10 @@ def create_table(tables: JavaTables, table: Table) -> None:
 
 
 def add_columns(tables: JavaTables, table: Table) -> None:
-    """Add the columns that the declaration has and the table lacks, null in the rows that are there; metadata alone.
+    """Add declared columns that the table lacks, null in existing rows; changes only metadata.
 
-    Nothing happens to a table that may be somebody else's, because it has a column that we do not know, nor where rows carry
-    hashes of their columns: those are other rows with another column.
+    Does nothing to a table that may be somebody else's, because it has a column that we do not declare. Does nothing either
+    where rows carry hashes of their columns: a further column would change the hashes.
     """
     missing = _missing(tables, table)
     if not missing or not _may_be_added(tables, table, missing):
@@ -110,7 +111,7 @@ def _may_be_added(tables: JavaTables, table: Table, missing: Sequence[TableColum
 
 
 def keep_metadata(java: Any) -> None:
-    """Let no commit remove the metadata of former ones, as tables of 0.1.0 did."""
+    """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
     properties = java.properties()
     differing = {name: value for name, value in METADATA_IS_KEPT.items() if properties.get(name) != value}
     if differing:
@@ -121,9 +122,9 @@ def keep_metadata(java: Any) -> None:
 
 
 def begin_history(tables: JavaTables, table: Table) -> None:
-    """Commit an empty snapshot, so that there is one to read and to branch from, unless there is any."""
+    """Commit an empty snapshot to a table without snapshots, so that there is one to read and to branch from."""
     java = tables.load(table)
-    # Of several creators each may add one: that changes nothing. Not through Spark, for which no rows are a job as well.
+    # Several creators may each commit one, which does no harm. Spark would run a job to write no rows; Iceberg's API does not.
     if java.currentSnapshot() is None:
         java.newFastAppend().commit()
 

@@ -1,8 +1,8 @@
-"""Failures of Spark, Iceberg and their stores as ours: who won a race, what time may heal, what an operator must fix.
+"""Translate failures of Spark, Iceberg and their stores: lost races, transient failures, and those an operator must fix.
 
-Contains: the reading of what the JVM says; trying again what may pass.
+Contains: classifying errors of the JVM, and retrying transient ones.
 Add here: another failure seen in the wild.
-Does not contain: what is tried (lakehouse.py, branches.py).
+Does not contain: the operations themselves (lakehouse.py, branches.py).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import tries
 
 FAILURES = (Py4JError, PySparkException)
-"""All that a call into the JVM raises: `IllegalArgumentException` and the like arrive as pyspark's own types."""
+"""Everything that a call into the JVM raises: pyspark turns `IllegalArgumentException` and the like into its own types."""
 _CONFLICTS = (
     "Found conflicting files",
     "Missing required files to delete",
     "Cannot commit, found new",
     "CommitFailedException",
     "ValidationException",
-    # The base was expired meanwhile, and with it what would tell who came between.
+    # The base snapshot has expired, and with it the record of who committed since.
     "is not an ancestor of",
 )
 _RACES = (
@@ -74,21 +74,21 @@ _SHUT = (
     "Failed to connect",
     "Failed to initialize catalog",
     "password authentication failed",
-    # A REST catalog that asks for a credential, and one that grants too little.
+    # A REST catalog that requires credentials, and one whose credentials grant too little.
     "iceberg.exceptions.NotAuthorizedException",
     "iceberg.exceptions.ForbiddenException",
 )
-"""Signs of a catalog that refuses us; looked for where nothing says that it may pass."""
+"""Signs of a catalog that refuses us; they count only where no sign of a transient failure is present."""
 _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
 _AHEAD = re.compile(
     r"(?:Invalid update timestamp \S+: before |Expected sorted snapshot log entries)[^\d\n]*(\d{10,14})?"
 )
-"""Iceberg commits nothing that is older by more than a minute than what the table holds, or than main's newest snapshot."""
+"""Iceberg refuses a commit that is more than a minute older than the table's metadata or main's newest snapshot."""
 _REFUSED = re.compile(r"([^:\n]*) \(Service: (?:S3|Sts|SSO|SSO OIDC|SsoOidc), Status Code: 40[0134]\b")
-"""What the store, or who gives credentials for it, says of a request that it will never grant: its sentence, not S3's code."""
+"""How the store, or the provider of its credentials, refuses a request for good; the group is its sentence."""
 _NO_CREDENTIALS = "Unable to load credentials"
-"""The client found none, or expired ones, before any request; it tells that as it tells of a network."""
+"""The client found no valid credentials before any request; it reports that with the same type as a network failure."""
 _WORKER_GONE = "Python worker exited unexpectedly"
 _WORKER_HINT = (
     "Nothing more was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
@@ -98,7 +98,7 @@ _REFUSED_HINT = (
     "Nothing more was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
 )
 _WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
-"""Whose code was writing to the disk that is full: Spark's own does where it keeps what does not fit into memory."""
+"""The code that was writing when the disk was full: for example Spark's own, which spills to disk what exceeds memory."""
 _FULL_HERE = {
     "spark": ("the disk of spark.local.dir is full", "set spark.local.dir in spark_config to a larger disk"),
     "iceberg.aws.s3": (
@@ -106,36 +106,36 @@ _FULL_HERE = {
         "set spark.sql.catalog.<catalog_name>.s3.staging-dir in spark_config to a larger disk",
     ),
 }
-"""Who was writing -> which disk of this machine that is, and where it is set; anybody else writes to the warehouse."""
+"""Writing code -> the full disk of this machine, and the setting that moves it. All other code writes to the warehouse."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 _NOT_A_CAUSE = ("at ", "Suppressed: ")
-"""Frames of a stack trace, which may be named after exceptions, and what failed beside the cause."""
+"""Lines that do not name the cause: stack frames, whose classes may be named like exceptions, and suppressed errors."""
 
 _T = TypeVar("_T")
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
-"""A catalog may be away for about six seconds."""
+"""These retries bridge a catalog outage of about six seconds."""
 _PATIENCE_SECONDS = 60.0
-"""What has failed for longer was tried again by the store's own client, often enough: tries of tries would take hours."""
+"""An operation that ran longer before it failed was retried by the store's own client; retrying that would take hours."""
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether another writer changed what a commit rests on."""
+    """Whether another writer changed the state that a commit is based on."""
     return any(mark in str(error) for mark in _CONFLICTS)
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the same operation may do, tried again at once or a little later."""
+    """Whether a retry of the same operation, now or a little later, may succeed."""
     text = str(error)
     return _NO_CREDENTIALS not in text and any(mark in text for mark in (*_RACES, *_PASSING))
 
 
 def is_unanswered(error: Exception) -> bool:
-    """Whether nobody knows what became of a commit."""
+    """Whether the outcome of a commit is unknown."""
     return any(mark in str(error) for mark in _PASSING)
 
 
 def again(operation: Callable[[], _T]) -> _T:
-    """The result of a metadata operation that another writer, or a catalog out of reach for a moment, may fail."""
+    """Run a metadata operation, with retries after lost races and short outages of the catalog; returns its result."""
     until = time.monotonic() + _PATIENCE_SECONDS
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
@@ -148,7 +148,7 @@ def again(operation: Callable[[], _T]) -> _T:
 
 @contextmanager
 def lakehouse_failures(subject: str) -> Iterator[None]:
-    """Name failures that are not ours to solve; others, which may be defects, pass as they are."""
+    """Raise known failures as ours; all others, which may be defects, propagate unchanged."""
     try:
         yield
     except FAILURES as error:
@@ -159,7 +159,7 @@ def lakehouse_failures(subject: str) -> Iterator[None]:
 
 
 def failure(subject: str, error: Exception) -> TidemarkError | None:
-    """The failure as ours, None where it is none of those known."""
+    """Translate a failure into one of ours; None for a failure that is not known."""
     text = str(error)
     full = next((mark for mark in _FULL if mark in text), None)
     writer = _WRITER.search(text.partition(full)[2]) if full is not None else None
@@ -208,7 +208,7 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
 
 
 def first_line(error: Exception) -> str:
-    """The line of a Java stack trace that says most."""
+    """Return the most informative line of a Java stack trace, without secrets, at most 300 characters."""
     lines = [line.strip() for line in str(error).splitlines() if "Exception" in line or "Error" in line]
     lines = [line for line in lines if not line.startswith(_NOT_A_CAUSE)]
     return scrubbed(lines[-1].lstrip(": ") if lines else type(error).__name__)[:300]

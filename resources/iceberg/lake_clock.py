@@ -1,8 +1,8 @@
-"""Whether this machine's clock is the warehouse's: files carry the store's time, and what is old is reckoned from ours.
+"""Check that this machine's clock agrees with the store's: files carry the store's time, and their age is measured by ours.
 
-Contains: comparing the two.
+Contains: the comparison of the two clocks.
 Add here: another clock to compare.
-Does not contain: how old is old (pipeline_assets/domain/retention.py).
+Does not contain: how long files are kept (pipeline_assets/domain/retention.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _now() -> datetime:
 
 
 def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = _now) -> None:
-    """Raise LakehouseError where this machine's clock is more than an hour away from the store's; a folder has the same."""
+    """Raise LakehouseError where this machine's clock differs from the store's by over an hour; a folder shares our clock."""
     before = now()
     theirs = objects.clock()
     after = now()

@@ -1,9 +1,8 @@
-"""Which lake this is: the warehouse carries an identity, and the catalog that knows its tables carries the same.
+"""The identity of a lake: the warehouse and the catalog that knows its tables carry the same one.
 
-Contains: the two marks and what follows where they do not agree.
-Add here: another sign that catalog and warehouse belong together.
-Does not contain: creating tables (creation.py), registering those that a lost catalog knew
-(attach.py).
+Contains: the marks of warehouse and catalog, and the refusal where they differ.
+Add here: another check that catalog and warehouse belong together.
+Does not contain: creating tables (creation.py), registering the tables of a lost catalog (attach.py).
 """
 
 from __future__ import annotations
@@ -32,36 +31,36 @@ if TYPE_CHECKING:
     from resources.iceberg.metadata import JavaTables
 
 MARKER = "warehouse.json"
-"""Below the warehouse's own folder."""
+"""The warehouse's mark, below `_tidemark/`."""
 PROPERTY = "tidemark.warehouse-id"
 _LAKE_PROPERTY = "tidemark.lake-id"
 NAMESPACE = "raw"
-"""Its properties in the catalog hold the identity: it lives as long as the tables do, in a catalog of any type."""
+"""The namespace whose properties hold the identity: it exists as long as the tables do, in every type of catalog."""
 FORMAT = 1
-"""Of tables and of what lies below `_tidemark/`: raised by a change that a Tidemark of before would misread or undo."""
+"""Format of the tables and of `_tidemark/`; raised by a change that an earlier Tidemark would misread or undo."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Another process may be beginning the same lake: what looks wrong is looked at again before it is refused."""
+"""Pauses in seconds between checks: another process may be creating the same lake, so a mismatch is checked again."""
 
 
 class Purpose(IntEnum):
-    """What comes after the question; a later one may do all that an earlier one may."""
+    """What the caller is about to do; each value permits all that the values before it permit."""
 
     LOOK = 1
-    """Write nothing."""
+    """Only read."""
     KEEP = 2
-    """Mark a lake that this catalog knows and that nobody marked."""
+    """Also mark a lake that this catalog knows and that has no mark."""
     BEGIN = 3
-    """Begin a new lake where there is none."""
+    """Also create a lake where there is none."""
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """What the warehouse's own mark says."""
+    """The content of the warehouse's mark."""
 
     fence: str
-    """The one catalog that may work here carries it as well; attaching changes it."""
+    """The identity that the one permitted catalog carries as well; attaching changes it."""
     lake: str
-    """Of the lake as long as it lives; the ledger carries it as well."""
+    """The identity of the lake, which never changes; the ledger carries it as well."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def require_own_lake(tables: JavaTables, settings: Settings, ours: Collection[Ta
             if purpose < (Purpose.KEEP if is_lake else Purpose.BEGIN):
                 return
             refusal = None
-            # Looked at once more: another process may have marked it meanwhile, and then its mark counts.
+            # Check once more: another process may have marked the warehouse first, and then its mark counts.
             mark(tables, settings, marks.of_warehouse or marks.of_catalog or str(uuid.uuid4()))
             continue
         if pause is not None:
@@ -99,10 +98,10 @@ def require_own_lake(tables: JavaTables, settings: Settings, ours: Collection[Ta
 
 
 def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
-    """Mark the warehouse with this identity unless it has one, and then the catalog with the one that the warehouse has.
+    """Mark the warehouse with this identity unless it has one, then mark the catalog with the warehouse's identity.
 
-    The warehouse comes first: a process that dies in between leaves a marked warehouse, and whoever knows its tables, or finds
-    that it has none, takes over the mark.
+    The warehouse comes first. If the process dies in between, the next process whose catalog knows the tables, or that finds
+    no tables, completes the mark.
     """
     lake = tables.namespace_properties(NAMESPACE).get(_LAKE_PROPERTY, identity)
     LakeObjects.of(settings).put(MARKER, _written(settings, _Mark(identity, lake)))
@@ -116,7 +115,7 @@ def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
                 f"('{PROPERTY}'='{known.fence}', '{_LAKE_PROPERTY}'='{known.lake}')"
             )
         except FAILURES as error:
-            # Two that are first write the same rows.
+            # Two processes that create the lake at once write the same rows.
             if pause is None or not may_pass(error):
                 raise
             time.sleep(pause)
@@ -125,16 +124,16 @@ def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
 
 
 def fence(settings: Settings) -> None:
-    """Give the warehouse a new identity, which no catalog carries yet: every catalog that worked here is refused from now on."""
+    """Give the warehouse a new identity that no catalog carries, so that every earlier catalog is refused from now on."""
     identity = str(uuid.uuid4())
     known = _mark(settings)
     body = _written(settings, _Mark(identity, identity if known is None else known.lake))
-    # In one step: without a mark in between, the former catalog would write its own again.
+    # Replace in one step: if the mark were missing for a moment, the former catalog would write its own again.
     LakeObjects.of(settings).replace(MARKER, body)
 
 
 def marker(settings: Settings) -> str | None:
-    """The warehouse's identity, None where it has none; raises LakehouseError for a mark that cannot be read."""
+    """Return the warehouse's identity, None where it has none; raises LakehouseError for a mark that cannot be parsed."""
     known = _mark(settings)
     return None if known is None else known.fence
 
@@ -146,17 +145,17 @@ def are_marked_alike(settings: Settings, of_catalog: Mapping[str, str]) -> bool:
 
 
 def marked_lake(settings: Settings) -> str | None:
-    """What the warehouse's own mark says of the lake, None where it has none."""
+    """Return the lake's identity from the warehouse's mark, None where there is no mark."""
     known = _mark(settings)
     return None if known is None else known.lake
 
 
 def lake_of(tables: JavaTables, settings: Settings) -> str | None:
-    """The identity that the lake keeps whatever catalog it is attached to, None for one that is not marked yet."""
+    """Return the identity that the lake keeps in every catalog it is attached to; None for a lake without marks."""
     known = _mark(settings)
     if known is not None:
         return known.lake
-    # Somebody removed the warehouse's mark; it is written again from what the catalog knows.
+    # Somebody removed the warehouse's mark; the catalog still has the identity.
     properties = tables.namespace_properties(NAMESPACE)
     return properties.get(_LAKE_PROPERTY, properties.get(PROPERTY))
 
@@ -168,7 +167,7 @@ def _mark(settings: Settings) -> _Mark | None:
         return None
     try:
         fields = json.loads(body)
-        # Marks of before formats were counted name none.
+        # Older marks carry no format number.
         of_mark = int(fields.get("format", FORMAT))
         if of_mark > FORMAT:
             raise LakehouseError(
@@ -176,7 +175,7 @@ def _mark(settings: Settings) -> _Mark | None:
                 f"a newer Tidemark wrote this warehouse (format {of_mark}; this one knows {FORMAT}), and nothing was touched",
                 NEWER_TIDEMARK,
             )
-        # Of a version that knew one identity: the lake's own is the same.
+        # Older marks carry one identity, which is the lake's as well.
         return _Mark(str(uuid.UUID(fields["id"])), str(uuid.UUID(fields.get("lake", fields["id"]))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise LakehouseError(
@@ -199,18 +198,18 @@ def _written(settings: Settings, marked: _Mark) -> bytes:
 
 
 def catalog_identity(tables: JavaTables) -> str | None:
-    """The identity that the catalog carries, None where it has none."""
+    """Return the identity that the catalog carries, None where it has none."""
     return tables.namespace_properties(NAMESPACE).get(PROPERTY)
 
 
 def catalog_place(settings: Settings) -> str:
-    """The catalog for people: name and place, without user, password and options."""
+    """Describe the catalog for messages: name and address, without user, password and options."""
     url = make_url(settings.catalog_url).set(username=None, password=None, query={})
     return f"catalog {settings.catalog_name} ({url.render_as_string()})"
 
 
 def unknown_lake(settings: Settings, identity: str) -> LakehouseError:
-    """The refusal of a warehouse whose tables the catalog does not know."""
+    """Return the error for a warehouse whose tables the catalog does not know."""
     return LakehouseError(
         settings.warehouse_url,
         f"holds tables ({identity}) that {catalog_place(settings)} does not know, and nothing was touched",
@@ -224,9 +223,9 @@ def _marks(tables: JavaTables, settings: Settings) -> _Marks:
 
 
 def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table], marks: _Marks) -> bool:
-    """True for a lake that the catalog knows and whose marks a person or a crash took away, False where there is no lake yet.
+    """True for a lake that the catalog knows and that lost a mark to a person or a crash, False where there is no lake yet.
 
-    Raises LakehouseError for a lake that another catalog knows, or where the catalog's tables lie in another warehouse.
+    Raises LakehouseError for a lake of another catalog, and for a catalog whose tables lie in another warehouse.
     """
     if marks.of_warehouse and marks.of_catalog:
         raise LakehouseError(
@@ -238,7 +237,7 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table], m
         )
     known = [table for table in ours if tables.exists(table)]
     if known:
-        # Loaded, and not only listed: a warehouse that is not mounted has the same address and none of the files.
+        # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
         elsewhere = [place for place in map(tables.location, known) if not is_below(place, settings.warehouse_url)]
         if elsewhere:
             raise LakehouseError(
@@ -256,13 +255,13 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table], m
 
 
 def is_below(location: str, warehouse_url: str) -> bool:
-    """Whether a table's location lies in a warehouse, whatever way the two are spelt."""
+    """Whether a table's location lies in a warehouse, however the two URLs are spelt."""
     return f"{_plain(location)}/".startswith(f"{_plain(warehouse_url)}/")
 
 
 def _plain(url: str) -> str:
     if url.startswith("file://"):
-        # As settings spell it; Iceberg's own `file:/` names a folder as it is.
+        # The spelling of settings, which may be encoded; Iceberg's own `file:/` is a plain path.
         return f"{local_path(url)}".rstrip("/")
     scheme, colon, path = url.rstrip("/").partition(":")
     if not colon or scheme not in ("file", "s3", "s3a", "s3n"):

@@ -1,8 +1,8 @@
-"""Small objects and listings in the warehouse without a JVM: in a local folder or a bucket, below any URL of it.
+"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket.
 
 Contains: put (conditional), replace, get, list, delete.
-Add here: another thing to do with an object as bytes.
-Does not contain: what is kept below `_tidemark/` (lake_identity.py and others), tables' rows
+Add here: another operation on an object as bytes.
+Does not contain: the content of `_tidemark/` (lake_identity.py and others), rows of tables
 (lakehouse.py).
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 OWN_FOLDER = "_tidemark"
-"""Below the warehouse: what is about the lake as a whole, and no table's."""
+"""The folder below the warehouse for objects that belong to the lake as a whole, not to a table."""
 _PROBES = "clock"
 _HINT = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
 
@@ -47,14 +47,14 @@ class LakeObject:
     """An object as a listing shows it."""
 
     name: str
-    """Relative to where the listing began its names: the root of the objects."""
+    """Relative to the URL of its LakeObjects."""
     size_bytes: int
     modified_at: datetime
     """Aware, by the store's clock."""
 
 
 class _NewObject:
-    """What is being written, as a file; failures come as ours."""
+    """An object being written, as a file; raises our errors."""
 
     def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
         self._body = body
@@ -72,7 +72,7 @@ class _NewObject:
         return self._size
 
     def flush(self) -> None:
-        """Nothing is to be seen before the end."""
+        """Do nothing: the object becomes visible only when it is closed."""
 
     def close(self) -> None:
         self.closed = True
@@ -81,7 +81,7 @@ class _NewObject:
 
 
 class _OpenObject:
-    """What is being read, as a file; failures come as ours."""
+    """An object being read, as a file; raises our errors."""
 
     def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
         self._body = body
@@ -111,28 +111,28 @@ class _OpenObject:
 
 
 class LakeObjects:
-    """Objects below one URL, by names relative to it; use plain names, letters, digits, `-`, `_`, `.` and `/`.
+    """Objects below one URL, by relative names of letters, digits, `-`, `_`, `.` and `/`.
 
-    Raises LakehouseError or LakehouseUnavailableError where the place refuses or is out of reach.
+    Methods raise LakehouseError where the store refuses and LakehouseUnavailableError where it is out of reach.
     """
 
     def __init__(self, url: str) -> None:
-        """`url`: a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it; need not exist."""
+        """Take a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it; it need not exist."""
         self.url = url.rstrip("/")
         self._folder = _folder_of(self.url)
-        # Known here and told to workers, who have an environment of their own; credentials are theirs, as for Iceberg's files.
+        # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
         self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         self._store: LocalStore | S3Store | None = None
 
     @classmethod
     def of(cls, settings: Settings, folder: str = "") -> Self:
-        """Tidemark's own objects, `<warehouse>/_tidemark[/folder]`."""
+        """Open Tidemark's own objects, `<warehouse>/_tidemark[/folder]`."""
         own = f"{settings.warehouse_url.rstrip('/')}/{OWN_FOLDER}"
         return cls(f"{own}/{folder}" if folder else own)
 
     def put(self, name: str, body: bytes) -> bool:
-        """Create an object, whole or not at all; False, and nothing changed, where there is one of this name already."""
+        """Create an object atomically; returns False, and changes nothing, where the name is taken."""
         with self._failures(name):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ class LakeObjects:
         return True
 
     def replace(self, name: str, body: bytes) -> None:
-        """Put an object in the place of what is there: readers see the one or the other, whole."""
+        """Write an object over an existing one atomically: readers see the old or the new bytes, never a mix."""
         with self._failures(name):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ class LakeObjects:
                 _outlive_a_power_cut(self._folder / name)
 
     def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
-        """The object's bytes, or the first of them; None where there is no such object."""
+        """Return the object's bytes, or the first `first_bytes` of them; None where there is no such object."""
         if self._is_absent():
             return None
         with self._failures(name):
@@ -169,7 +169,7 @@ class LakeObjects:
                 return None
 
     def create(self, name: str) -> IO[bytes]:
-        """A new object to write to, by a name that nobody else uses: whole once it is closed."""
+        """Open a new object for writing, under a name that nobody else uses; it is complete once closed."""
         with self._failures(name):
             if self._folder is None:
                 body: Any = obstore.open_writer(self._opened(), name)
@@ -181,7 +181,7 @@ class LakeObjects:
         return cast("IO[bytes]", writer)
 
     def open(self, name: str) -> IO[bytes]:
-        """An object to read from any place in it."""
+        """Open an object for reading with random access."""
         with self._failures(name):
             if self._folder is not None:
                 return (self._folder / name).open("rb")
@@ -190,7 +190,7 @@ class LakeObjects:
         return cast("IO[bytes]", reader)
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
-        """All objects below a folder, in no order; without the marks that some tools leave for folders."""
+        """Yield all objects below a folder, unordered, without the placeholder objects that some tools create for folders."""
         with self._failures(folder):
             if self._folder is not None:
                 yield from _walk(self._folder, folder)
@@ -201,7 +201,7 @@ class LakeObjects:
                         yield LakeObject(item["path"], item["size"], item["last_modified"])
 
     def clock(self) -> datetime | None:
-        """The time by the store's own clock, which listings show; None for a folder, which has this machine's."""
+        """Return the time by the store's own clock, as listings show it; None for a folder, which uses this machine's clock."""
         if self._folder is not None:
             return None
         name = f"{_PROBES}/{uuid.uuid4().hex}"
@@ -212,7 +212,7 @@ class LakeObjects:
             self.delete(name)
 
     def delete(self, name: str) -> None:
-        """Delete an object; nothing happens where it is gone."""
+        """Delete an object; does nothing where it is gone."""
         if self._is_absent():
             return
         with self._failures(name):
@@ -237,7 +237,7 @@ class LakeObjects:
     @contextmanager
     def _failures(self, name: str) -> Iterator[None]:
         try:
-            # The same stores fail in the same ways wherever they are used; only the words are landing's.
+            # The stores are the same as landing's and fail in the same ways; only the wording has to change.
             with landing_errors(f"{self.url}/{name}".rstrip("/")):
                 yield
         except OSError as error:
@@ -257,14 +257,14 @@ class LakeObjects:
 
 
 def _folder_of(url: str) -> Path | None:
-    # Iceberg writes `file:/path`, which no setting does.
+    # Iceberg writes `file:/path`; settings never do.
     if url.startswith("file:/") and not url.startswith("file://"):
         return Path(url.removeprefix("file:"))
     return local_path(url)
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """A folder that cannot be listed is not an empty one: what lies there would be taken for lost."""
+    """Raise unless the folder is gone: taking an unlistable folder for an empty one would make its files look lost."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -282,7 +282,7 @@ def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
 
 
 def _outlive_a_power_cut(path: Path) -> None:
-    """Both the bytes and the name: who relies on an object goes on to write what rests on it."""
+    """Sync both the bytes and the name: callers go on to write what depends on the object."""
     for place in (path, path.parent):
         descriptor = os.open(place, os.O_RDONLY)
         try:

@@ -1,10 +1,10 @@
-"""Tables behind one catalog: reading them at a snapshot, staging what they may become (ARCHITECTURE, laws 2 and 6).
+"""The tables of one catalog: reading them at a snapshot and staging changes on branches (ARCHITECTURE, laws 2 and 6).
 
-Contains: reading a table as of a snapshot, staging a branch.
+Contains: reading a table as of a snapshot, staging to a branch.
 Add here: another way to stage.
-Does not contain: what becomes of slices (slice_changes.py), publishing (resources/publishing/), branches
-(branches.py), creating a table (creation.py), removing files (procedures.py), reading metadata (metadata.py), what is
-written (tables/), whether it may be seen (load/).
+Does not contain: changes of slices (slice_changes.py), publishing (resources/publishing/), branches (branches.py),
+creating a table (creation.py), removing files (procedures.py), reading metadata (metadata.py), schemas (tables/), audits
+(load/).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 _AS_IT_COMES = {
     "use-table-distribution-and-ordering": "false",
     "distribution-mode": "none",
-    # Else the default here: an open file for each slice and task, which is as much memory as there are days.
+    # The default here keeps a file open for each slice in each task, so memory would grow with the number of days.
     "fanout-enabled": "false",
 }
-"""Options of a write whose rows are in place already: those of a slice follow each other within their task."""
+"""Write options for rows that are already clustered: within a task the rows of a slice are adjacent."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A staged snapshot on a branch: complete, readable, invisible on main."""
+    """A staged snapshot on a branch: complete and readable, but not visible on main."""
 
     table: Table
     branch: str
@@ -60,13 +60,13 @@ class Staged:
 
 
 class Lakehouse:
-    """Iceberg tables behind one catalog name, written through branches and exact file swaps."""
+    """The Iceberg tables of one catalog, written through branches and exact swaps of files."""
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession], catalog_name: str) -> None:
-        """Wrap a session whose catalog `catalog_name` is configured (resources/spark/session.py), or what starts one."""
+        """Wrap a session with the catalog `catalog_name` configured (spark/session.py), or a function that starts it."""
         self._session = spark
         self.engine: SparkSession | None = spark if not callable(spark) else None
-        """The session, None as long as nothing needed one."""
+        """The session; None until something needs it."""
         self.catalog_name = catalog_name
         """The catalog's name in SQL."""
         self._known: set[str] = set()
@@ -74,7 +74,7 @@ class Lakehouse:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session; starts it."""
+        """The session, started on first use."""
         if self.engine is None:
             assert callable(self._session)
             self.engine = self._session()
@@ -86,27 +86,27 @@ class Lakehouse:
 
     @cached_property
     def branches(self) -> Branches:
-        """Our branches of its tables."""
+        """Branches of this catalog's tables."""
         return Branches(self._tables)
 
     @cached_property
     def changes(self) -> SliceChanges:
-        """What becomes of slices of its tables."""
+        """Changes of slices of this catalog's tables."""
         return SliceChanges(self._tables)
 
     @cached_property
     def files(self) -> TableFiles:
-        """Files that tasks wrote, and where they go."""
+        """Commits of data files that tasks wrote."""
         return TableFiles(self._tables)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def identifier(self, table: Table) -> str:
-        """The table's name in SQL, `lake.refined.events`."""
+        """Return the table's name in SQL, `lake.refined.events`."""
         return self._tables.identifier(table)
 
     def head(self, table: Table) -> int:
-        """Snapshot id of main; raises LakehouseError for a table that the catalog does not know."""
+        """Return main's snapshot id; raises LakehouseError for a table that is unknown to the catalog or was never written."""
         self._require(table)
         snapshot = self._load(table).currentSnapshot()
         if snapshot is None:
@@ -116,37 +116,37 @@ class Lakehouse:
         return int(snapshot.snapshotId())
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
-        """The table as of a snapshot, staged ones included; a column that it did not have then is null."""
+        """Return the table as of a snapshot, which may be a staged one. A column that the table did not have then is null."""
         rows = self.spark.read.option("versionAsOf", snapshot_id).table(self._tables.identifier(table))
         return with_missing(rows, table)
 
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
     ) -> dict[Slice, SliceFiles]:
-        """Live files and row counts per slice from metadata alone; all slices, or only those asked for."""
+        """Return live files and row counts per slice, read from metadata; of all slices, or only of those given."""
         return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
 
     def file_sizes(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, dict[str, int]]:
-        """Live files of these slices, with their sizes in bytes, from metadata alone."""
+        """Return slice -> path -> size in bytes of the live files, read from metadata."""
         sizes: dict[Slice, dict[str, int]] = {}
         for path, file in self._tables.files(self._load(table), snapshot_id, set(slices)).items():
             sizes.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
         return sizes
 
     def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
-        """Whether any file may hold rows of a project with one of these days in a column, by its metrics alone."""
+        """Whether, by file metrics, any file may hold rows of one of these projects and days, with the day in `column`."""
         return self._tables.may_hold(self._load(table), snapshot_id, self._tables.expression(column, days))
 
     def commits(self, table: Table, since: int | None) -> list[Commit]:
-        """Commits to main since its head was the snapshot `since`, newest first; all that are kept for None."""
+        """Return commits to main after the snapshot `since`, newest first; for None all that are kept."""
         return list(self._tables.commits(self._load(table), since))
 
     def ancestry(self, table: Table) -> dict[int, datetime]:
-        """The snapshots that main went through and that are kept, and when they were committed; newest first."""
+        """Return the kept snapshots of main's history -> when each was committed, newest first."""
         return dict(self._tables.ancestry(self._load(table)))
 
     def snapshot_ids(self, table: Table) -> frozenset[int]:
-        """All snapshots of the table that are kept, staged ones included."""
+        """Return all kept snapshots of the table, including staged ones."""
         return frozenset(self._tables.snapshot_ids(self._load(table)))
 
     # -- tables ------------------------------------------------------------------------------------------------
@@ -156,26 +156,26 @@ class Lakehouse:
         again(lambda: require_own_lake(self._tables, settings, ours, purpose))
 
     def lake(self, settings: Settings) -> str | None:
-        """The identity of the lake, which its ledger carries as well; None before its first load."""
+        """Return the identity of the lake, which its ledger carries as well; None before the first load."""
         identity: str | None = again(lambda: lake_of(self._tables, settings))
         return identity
 
     def knows(self, table: Table) -> bool:
-        """Whether the catalog knows the table; nothing is created."""
+        """Whether the catalog knows the table; creates nothing."""
         return table.key in self._known or bool(again(lambda: self._tables.exists(table)))
 
     def place(self, table: Table) -> str:
-        """Where the table lies, or would."""
+        """Return the table's location, whether or not it exists yet."""
         return self._tables.place(table)
 
     def ensure(self, table: Table) -> None:
-        """Create the table with its write order and one empty snapshot, unless it is there; for loads alone.
+        """Create the table with its write order and one empty snapshot, unless it exists; only loads call this.
 
-        Raises LakehouseError where its place holds files that the catalog does not know.
+        Raises LakehouseError where its location holds files that the catalog does not know.
         """
         if table.key in self._ensured:
             return
-        # Another process may create the same table at the same moment; the second one finds it.
+        # Another process may create the same table at the same moment; the retry then finds it.
         again(lambda: create_table(self._tables, table))
         again(lambda: add_columns(self._tables, table))
         self._require_columns(table)
@@ -219,9 +219,9 @@ class Lakehouse:
         return staged
 
     def extend(self, table: Table, attempt: str, base_id: int, write: Callable[[str], None]) -> Staged:
-        """Let `write` change a branch that stays, whatever becomes of it, and return what it holds then.
+        """Let `write` change a branch that is kept even after a failure, and return the branch's new snapshot.
 
-        The branch of this attempt is made at `base_id`, main's head, where there is none yet.
+        The attempt's branch is created at `base_id`, main's head, where it does not exist yet.
         """
         if self.branches.head(table, attempt) is None:
             self.branches.create(table, attempt, base_id)
@@ -238,7 +238,7 @@ class Lakehouse:
     ) -> None:
         """Write `rows` over exactly these slices of a branch; slices without rows become empty.
 
-        Rows that lie together by slice already need not be shuffled, only sorted.
+        Rows that are already grouped by slice need no shuffle (`is_shuffled=False`); they are only sorted within tasks.
         """
         placed = rows.select(*[column.name for column in table.columns])
         if is_shuffled:
@@ -249,9 +249,9 @@ class Lakehouse:
         writer.overwrite(slices_condition(table, slices))
 
     def rewrite_slices(self, table: Table, target: str, slices: Collection[Slice], keeps: str = "true") -> None:
-        """Write the rows of these slices of a branch again, with every column that the table has, as few files as it takes.
+        """Rewrite the rows of these slices of a branch, with every column of the table, into as few files as possible.
 
-        `keeps`: a SQL condition, of the rows that stay.
+        `keeps` is a SQL condition; rows that do not meet it are dropped.
         """
         where = slices_condition(table, slices)
         rows = self.spark.read.table(target).where(where).where(keeps)

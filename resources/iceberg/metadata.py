@@ -1,7 +1,7 @@
-"""Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices and batches.
+"""Read Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices and batches.
 
-Contains: reading metadata, and the slices of a file.
-Add here: another thing to be read from metadata.
+Contains: reading metadata, and the slice of a file.
+Add here: another value read from metadata.
 Does not contain: anything that writes (lakehouse.py).
 """
 
@@ -36,7 +36,7 @@ class SliceFiles:
 
     @property
     def file_hash(self) -> str:
-        """Names exactly this set of files; the ledger's row counts only while it matches (law 10)."""
+        """A hash of exactly this set of files; a ledger row is believed only while it matches (law 10)."""
         return hashlib.sha256("\n".join(sorted(self.paths)).encode()).hexdigest()[:32]
 
 
@@ -50,11 +50,11 @@ class Commit:
     snapshot_id: int
     parent_id: int | None
     run_id: str | None
-    """Of the run of ours that wrote it; None for foreign ones."""
+    """The run of ours that committed it; None for a foreign commit."""
     slices: frozenset[Slice]
-    """Those whose files it changed."""
+    """The slices whose files it changed."""
     committed_at: str
-    """Aware time as ISO text, by the clock of the machine that committed."""
+    """Timezone-aware ISO 8601, by the clock of the machine that committed."""
 
 
 class JavaTables:
@@ -66,11 +66,11 @@ class JavaTables:
         self.catalog_name = catalog_name
 
     def java_class(self, name: str) -> Any:
-        """A class of the JVM, in one question: a name written with dots asks for each part of it, in every jar there is."""
+        """Return a class of the JVM in one round trip. Attribute access would look up each part of the name, in every jar."""
         return getattr(self.spark._jvm, name)
 
     def identifier(self, table: Table) -> str:
-        """The table's name in SQL, `lake.refined.events`."""
+        """Return the table's name in SQL, `lake.refined.events`."""
         return f"{self.catalog_name}.{table.identifier}"
 
     def exists(self, table: Table) -> bool:
@@ -79,16 +79,16 @@ class JavaTables:
         return bool(self.spark.catalog.tableExists(self.identifier(table)))
 
     def place(self, table: Table) -> str:
-        """Where the table lies once it is created: in the warehouse that the session was told, whatever catalog it is."""
+        """Return the location a new table gets: in the warehouse that the session is configured with, for any type of catalog."""
         warehouse = str(self.spark.conf.get(f"spark.sql.catalog.{self.catalog_name}.warehouse")).rstrip("/")
         return f"{warehouse}/{table.identifier.replace('.', '/')}"
 
     def location(self, table: Table) -> str:
-        """Where a table that the catalog knows lies."""
+        """Return the location of a table that the catalog knows."""
         return str(self.load(table).location())
 
     def namespace_properties(self, namespace: str) -> dict[str, str]:
-        """What the catalog keeps of a namespace; nothing where it knows none of this name."""
+        """Return the properties that the catalog keeps for a namespace; empty where it does not know the namespace."""
         self._activate()
         catalog = self._spark_catalog()
         gateway: Any = self.spark.sparkContext._gateway
@@ -99,13 +99,13 @@ class JavaTables:
         return {str(key): str(value) for key, value in dict(catalog.loadNamespaceMetadata(names)).items()}
 
     def load(self, table: Table) -> Any:
-        """The table as it is now."""
+        """Load the table's current state as a Java object."""
         self._activate()
         loader = self.java_class("org.apache.iceberg.spark.Spark3Util")
         return loader.loadIcebergTable(self.spark._jsparkSession, self.identifier(table))
 
     def catalog(self) -> Any:
-        """Iceberg's catalog itself."""
+        """Return Iceberg's own Java catalog."""
         self._activate()
         return self._spark_catalog().icebergCatalog()
 
@@ -113,13 +113,13 @@ class JavaTables:
         return self.spark._jsparkSession.sessionState().catalogManager().catalog(self.catalog_name)
 
     def _activate(self) -> None:
-        # A run's op may live in a thread of its own, where table loading needs the session made active.
+        # Dagster may run an op in a thread of its own, and loading a table needs the session active in that thread.
         self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
 
     def files(self, java: Any, snapshot_id: int, slices: Collection[Slice] | None) -> dict[str, Any]:
-        """Path -> Java DataFile of a snapshot; of these slices alone where any are given.
+        """Return path -> Java DataFile of a snapshot, of all slices or only of those given.
 
-        Raises LakehouseError for delete files, which are never written here.
+        Raises LakehouseError for delete files, which Tidemark never writes.
         """
         scan = java.newScan().useSnapshot(snapshot_id)
         if slices is not None:
@@ -134,18 +134,18 @@ class JavaTables:
                         java.name(), "holds delete files, which Tidemark never writes", "Rewrite its data files"
                     )
                 file = task.file()
-                # Files are planned by their metrics: a superset of the slices asked for.
+                # Iceberg plans files by their metrics, which may return more than the slices asked for.
                 if slices is None or slice_of(file) in slices:
                     files[str(file.location())] = file
         return files
 
     def may_hold(self, java: Any, snapshot_id: int, expression: Any) -> bool:
-        """Whether a scan of a snapshot with this filter would open any file."""
+        """Whether a scan of a snapshot with this filter would open at least one file."""
         with closing(java.newScan().useSnapshot(snapshot_id).filter(expression).planFiles()) as tasks:
             return bool(tasks.iterator().hasNext())
 
     def expression(self, day_column: str, slices: Collection[Slice]) -> Any:
-        """The slices as an Iceberg expression."""
+        """Return the slices as an Iceberg expression."""
         expressions = self.java_class("org.apache.iceberg.expressions.Expressions")
         combined = expressions.alwaysFalse()
         for project_id, days in sorted(days_by_project(slices).items()):
@@ -159,9 +159,9 @@ class JavaTables:
         return combined
 
     def commits(self, java: Any, since: int | None) -> Iterator[Commit]:
-        """Commits of main's history made after the snapshot `since` was its head, newest first; all that are kept for None.
+        """Yield commits made to main after `since` was its head, newest first; for None all that are kept.
 
-        A head that was set back to an older snapshot is no commit: what that undid is told by the files alone.
+        Setting main back to an older snapshot is not a commit: only the files of the head show what that undid.
         """
         heads = [int(entry.snapshotId()) for entry in _each(java.history())]
         start = len(heads) - heads[::-1].index(since) if since in heads else 0
@@ -179,7 +179,7 @@ class JavaTables:
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 
     def ancestry(self, java: Any) -> Iterator[tuple[int, datetime]]:
-        """Main's snapshots and when they were committed, newest first, as far as they are kept."""
+        """Yield main's kept snapshots and when they were committed, newest first."""
         snapshot = java.currentSnapshot()
         while snapshot is not None:
             yield int(snapshot.snapshotId()), committed_at(snapshot)
@@ -187,7 +187,7 @@ class JavaTables:
             snapshot = java.snapshot(parent_id) if parent_id is not None else None
 
     def snapshot_ids(self, java: Any) -> Iterator[int]:
-        """All that are kept."""
+        """Yield the ids of all kept snapshots."""
         return (int(snapshot.snapshotId()) for snapshot in _each(java.snapshots()))
 
     def _changed(self, java: Any, snapshot: Any) -> set[Slice]:
@@ -198,7 +198,7 @@ class JavaTables:
 
 
 def committed_at(snapshot: Any) -> datetime:
-    """When a Java snapshot was committed, by the clock of who did."""
+    """Return when a Java snapshot was committed, by the clock of the machine that committed it."""
     return datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)
 
 
@@ -209,7 +209,7 @@ def _each(iterable: Any) -> Iterator[Any]:
 
 
 def slice_of(file: Any) -> Slice:
-    """The slice of a Java DataFile."""
+    """Return the slice of a Java DataFile."""
     value = file.partition().toString()
     # PartitionData renders as PartitionData{event_date=20454, project_id=10001}: one call instead of typed getters.
     fields = dict(part.split("=", 1) for part in value[value.index("{") + 1 : -1].split(", "))
@@ -218,7 +218,7 @@ def slice_of(file: Any) -> Slice:
 
 
 def by_slice(files: Mapping[str, Any], slices: Iterable[Slice] = ()) -> dict[Slice, SliceFiles]:
-    """Files grouped; the slices named are there even where they have none."""
+    """Group files by slice; the given slices are included even where they have no files."""
     paths: dict[Slice, list[str]] = {key: [] for key in slices}
     rows: dict[Slice, int] = dict.fromkeys(paths, 0)
     for path, file in files.items():
@@ -229,7 +229,7 @@ def by_slice(files: Mapping[str, Any], slices: Iterable[Slice] = ()) -> dict[Sli
 
 
 def slices_condition(table: Table, slices: Collection[Slice]) -> Column:
-    """The slices as a condition over columns, which maps to whole partitions."""
+    """Return the slices as a condition over columns; it selects whole partitions."""
     import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
 
     condition = F.lit(False)
@@ -239,7 +239,7 @@ def slices_condition(table: Table, slices: Collection[Slice]) -> Column:
 
 
 def with_missing(rows: DataFrame, table: Table) -> DataFrame:
-    """The rows with every column of the table; those that a snapshot's schema did not have are null."""
+    """Return the rows with every column of the table; a column that the snapshot's schema lacks is null."""
     import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
 
     present = set(rows.columns)
@@ -248,7 +248,7 @@ def with_missing(rows: DataFrame, table: Table) -> DataFrame:
 
 
 def in_batches(batches: Collection[BatchKey], source_column: str | None, day_column: str) -> Column:
-    """Whether a row lies in one of these batches; `source_column` is None where a table holds one source."""
+    """Return the condition that a row belongs to one of these batches; `source_column` is None for a table of one source."""
     import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
 
     condition = F.lit(False)

@@ -1,8 +1,8 @@
-"""A table's metadata files as they lie in the warehouse: whose they are, from when, and whether they ever held anything.
+"""Read a table's metadata files from the warehouse: their table, their age, and whether the table ever held a snapshot.
 
-Contains: listing them and reading their beginnings, without a catalog.
-Add here: another thing a metadata file tells by itself.
-Does not contain: metadata of a table that the catalog knows (metadata.py), what follows
+Contains: listing metadata files and reading their first bytes, without a catalog.
+Add here: another fact that a metadata file holds by itself.
+Does not contain: metadata of a table that the catalog knows (metadata.py), what callers do with the files
 (creation.py, procedures.py, load/).
 """
 
@@ -23,12 +23,12 @@ from resources.iceberg.lake_objects import LakeObject, LakeObjects
 
 _SUFFIX = ".metadata.json"
 _BEGINNING = 4096
-"""Bytes within which Iceberg's own writer says uuid, sequence number and time; schemas and snapshots follow."""
+"""Iceberg writes uuid, sequence number and time within these first bytes; schemas and snapshots follow."""
 _MOST_BYTES = 256 * 1024**2
-"""Decompressed, of a packed file; 100,000 snapshots take a fifth of it."""
+"""Limit of a decompressed file; 100,000 snapshots take a fifth of it."""
 _READERS = 16
 _TOLERATED = timedelta(minutes=1)
-"""By which Iceberg lets a commit be older than the one it follows."""
+"""How much older than its parent Iceberg lets a commit be."""
 
 
 @dataclass(frozen=True)
@@ -38,34 +38,34 @@ class MetadataFile:
     name: str
     """Relative to the table's location."""
     table_uuid: str | None
-    """None for a file that breaks off at once: the process that wrote it died."""
+    """None for a truncated file, whose writer died."""
     commits: int
-    """Sequence number of the last snapshot; 0 for a table that never had any."""
+    """Sequence number of the last snapshot; 0 for a table that never had one."""
     updated_at: datetime
-    """Aware, by the clock of the process that wrote it."""
+    """Timezone-aware, by the clock of the process that wrote it."""
 
 
 def is_metadata(name: str) -> bool:
-    """Whether an object is a metadata file, by its name."""
+    """Whether a name is that of a metadata file."""
     return name.startswith("metadata/") and name.endswith(_SUFFIX)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether an object is beside the table's files: checksums of a local file system, for example."""
+    """Whether an object is not part of the table: a checksum of a local file system, for example."""
     return name.rpartition("/")[2].startswith((".", "_"))
 
 
 def read_metadata_files(objects: LakeObjects, listed: Iterable[LakeObject]) -> list[MetadataFile]:
-    """The metadata files among what was listed below a table's location; reads only their beginnings."""
+    """Return the metadata files among the objects listed below a table's location; reads only their first bytes."""
     wanted = [entry for entry in listed if is_metadata(entry.name) and not is_hidden(entry.name)]
     with ThreadPoolExecutor(_READERS) as pool:
         return [file for file in pool.map(partial(_read, objects), wanted) if file is not None]
 
 
 def first_use(objects: LakeObjects) -> str | None:
-    """The name of a file that somebody may need below a table's location, None where there is none.
+    """Return the name of a file below a table's location that somebody may need; None where there is none.
 
-    A creation that died leaves a first metadata file that no snapshot follows: nobody needs it.
+    A process that died while creating the table leaves a metadata file without snapshots; nobody needs that one.
     """
     metadata = []
     for entry in objects.list():
@@ -77,7 +77,7 @@ def first_use(objects: LakeObjects) -> str | None:
 
 
 def histories(files: Collection[MetadataFile]) -> dict[str, list[MetadataFile]]:
-    """Table uuid -> its files that hold any snapshot, newest first."""
+    """Return table uuid -> its metadata files that have a snapshot, newest first."""
     by_table: dict[str, list[MetadataFile]] = {}
     for file in sorted(files, key=lambda file: (file.updated_at, file.name), reverse=True):
         if file.table_uuid is not None and file.commits:
@@ -86,12 +86,12 @@ def histories(files: Collection[MetadataFile]) -> dict[str, list[MetadataFile]]:
 
 
 def not_ahead(files: Sequence[MetadataFile], now: datetime) -> list[MetadataFile]:
-    """Those that Iceberg commits on top of now; all of them where there is no other."""
+    """Return the files that Iceberg would commit on top of now; all of them where there is none."""
     return [file for file in files if file.updated_at <= now + _TOLERATED] or list(files)
 
 
 def content(objects: LakeObjects, name: str) -> dict[str, Any]:
-    """A metadata file as a whole; raises ValueError where it breaks off or is gone."""
+    """Return a whole metadata file, parsed; raises ValueError where it is truncated or gone."""
     body = objects.get(name)
     if body is None:
         msg = f"{name} is gone"
@@ -108,7 +108,7 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
 
 
 def predecessor(objects: LakeObjects, name: str) -> str | None:
-    """The last name of the metadata file that this one followed, None where it does not tell."""
+    """Return the base name of the metadata file before this one, None where the file does not tell."""
     try:
         log = content(objects, name).get("metadata-log") or ()
         return str(log[-1]["metadata-file"]).rpartition("/")[2] if log else None

@@ -1,8 +1,8 @@
-"""Iceberg's SQL catalog from inside of a transaction of ours: which metadata file each table's pointer names.
+"""Read and swap the pointers of Iceberg's SQL catalog, each to a metadata file, inside a transaction of ours.
 
-Contains: the rows of `iceberg_tables`, locked, compared and swapped; whether catalog and ledger share a database.
-Add here: another thing that a catalog's row says.
-Does not contain: metadata files (prepared.py), what else the transaction writes (publishing/one_transaction.py).
+Contains: locking, comparing and swapping rows of `iceberg_tables`; whether catalog and ledger share a database.
+Add here: another column of a catalog's row.
+Does not contain: metadata files (prepared.py), the rest of the transaction (publishing/one_transaction.py).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _TABLES = sa.table(
         ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location"),
     ),
 )
-"""As Iceberg's JdbcCatalog makes it (JdbcUtil, schema versions V0 and V1); PyIceberg's SqlCatalog names the same columns."""
+"""As Iceberg's JdbcCatalog creates it (JdbcUtil, schema versions V0 and V1); PyIceberg's SqlCatalog has the same columns."""
 
 
 def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table]) -> dict[str, str]:
-    """Table -> metadata file that its pointer names; no other process changes these rows until the transaction ends.
+    """Return table -> metadata file of its pointer; no other process changes these rows until the transaction ends.
 
-    A SQLite transaction that writes has the database for itself; PostgreSQL locks the rows, in one order for everybody.
+    A writing transaction of SQLite locks the whole database. PostgreSQL locks the rows, always in the same order.
     """
     if not tables:
         return {}
@@ -51,7 +51,7 @@ def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table
 
 
 def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepared]) -> None:
-    """Make each pointer name the prepared metadata; raises PublishConflictError where one names another than it follows."""
+    """Point each table at its prepared metadata; raises PublishConflictError where a pointer has moved since."""
     for one in prepared:
         if not one.is_written:
             continue
@@ -79,16 +79,16 @@ def share_a_database(ledger: str, catalog: str) -> bool:
         return False
     if first.get_backend_name() == "sqlite":
         names = [url.database for url in (first, second)]
-        # A database in memory is each connection's own.
+        # Each connection has an in-memory database of its own.
         is_file = all(name and name != ":memory:" for name in names)
         return is_file and len({Path(str(name)).resolve() for name in names}) == 1
-    # Another user may see other schemas, and need not be allowed to write to both.
+    # Another user may see other schemas, and may lack the right to write to both.
     places = {(url.host or "localhost", url.port or 5432, url.database, url.username) for url in (first, second)}
     return len(places) == 1 and schema_of(first) == schema_of(second)
 
 
 def schema_of(url: URL) -> str:
-    """Where a connection to a server creates its tables, and looks for them first."""
+    """Return the schema in which a connection creates its tables and looks for them first."""
     path = re.search(r"search_path\s*=\s*([^\s,]+)", str(url.query.get("options", "")))
     return path[1] if path else "public"
 

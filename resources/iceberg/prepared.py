@@ -1,8 +1,8 @@
-"""A change of one table that is whole but invisible: its snapshot is written, its metadata made, no catalog names them.
+"""A prepared change of one table: its snapshot and metadata are written, and no catalog points at them yet.
 
-Contains: Iceberg's public API for that, applied and never committed; tests/spark/test_iceberg_api.py holds what is used of it.
-Add here: what else a table's next metadata must say.
-Does not contain: naming it in a catalog (pointers.py, catalog_commit.py), the diff (slice_change.py).
+Contains: applying changes through Iceberg's public API without a commit; tests/spark/test_iceberg_api.py pins that API.
+Add here: another field of a table's next metadata.
+Does not contain: pointing a catalog at it (pointers.py, catalog_commit.py), the diff (slice_change.py).
 """
 
 from __future__ import annotations
@@ -37,53 +37,53 @@ MAIN = "main"
 
 @dataclass(frozen=True)
 class Applied:
-    """One table as a change leaves it; its snapshot's manifests are written."""
+    """One table after a change; the manifests of its snapshot are written."""
 
     table: Table
     snapshot_id: int
     parent_id: int
-    """Main's head that it follows."""
+    """Main's head that the snapshot follows."""
     files: Mapping[Slice, SliceFiles]
-    """The live files of every slice that it changes."""
+    """The live files of every slice that the change covers."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether main stays what it is."""
+        """Whether main keeps its snapshot."""
         return self.snapshot_id == self.parent_id
 
     @property
     def published(self) -> Published:
-        """What main shows once a catalog names it."""
+        """What main shows once a catalog points at this state."""
         return Published(self.snapshot_id, self.parent_id, self.files, is_empty=self.is_empty)
 
 
 @dataclass(frozen=True)
 class NextState(Applied):
-    """Its metadata is in memory alone: the catalog writes it."""
+    """A state whose metadata is only in memory: the catalog writes the file."""
 
     base: Any
-    """Java TableMetadata that it follows."""
+    """Java TableMetadata before the change."""
     metadata: Any
-    """Java TableMetadata."""
+    """Java TableMetadata after the change."""
 
 
 @dataclass(frozen=True)
 class Prepared(Applied):
-    """Its metadata is a file, which nobody reads yet."""
+    """A state whose metadata file is written, though nothing points at it yet."""
 
     before: str
-    """Metadata file that it follows; while the catalog names another one, it may not be swapped in."""
+    """The metadata file before the change; the swap is refused unless the catalog still points at it."""
     after: str
-    """Its own metadata file; the same where there is nothing to change."""
+    """The metadata file after the change; equal to `before` where there is nothing to change."""
 
     @property
     def is_written(self) -> bool:
-        """Whether it has a metadata file of its own."""
+        """Whether the change wrote a metadata file."""
         return self.after != self.before
 
 
 def next_state(tables: JavaTables, change: SliceChange, run_id: str) -> NextState:
-    """Apply a change to main's head as it is now; nothing that anybody reads is changed.
+    """Apply a change to main's current head; readers see no difference.
 
     Raises SliceConflictError where main changed in one of the slices since the change's base.
     """
@@ -94,7 +94,7 @@ def next_state(tables: JavaTables, change: SliceChange, run_id: str) -> NextStat
 
 
 def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
-    """The same, and its metadata file."""
+    """Apply a change to main's current head as `next_state` does, and write its metadata file."""
     try:
         return again(lambda: _prepared(tables, change, run_id))
     except FAILURES as error:
@@ -102,16 +102,16 @@ def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
 
 
 def discard(tables: JavaTables, prepared: Prepared) -> None:
-    """Remove the metadata file of a change that no catalog will ever name; its manifests stay for maintenance."""
+    """Remove the metadata file of a change that will never be published; maintenance removes its manifests."""
     if not prepared.is_written:
         return
-    # What cannot be removed now is one that a killed process left: maintenance knows those.
+    # Maintenance removes the file later, as it does after a killed process.
     with suppress(*FAILURES):
         load(tables, prepared.table).io().deleteFile(prepared.after)
 
 
 def was_named(tables: JavaTables, prepared: Prepared) -> bool:
-    """Whether the catalog names the prepared metadata file, or did before others moved its pointer on."""
+    """Whether the catalog points at the prepared metadata file, or did before others moved the pointer on."""
     metadata = load(tables, prepared.table).operations().current()
     named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
     return prepared.is_written and prepared.after in named
@@ -137,7 +137,7 @@ def _applied(tables: JavaTables, java: Any, change: SliceChange, run_id: str) ->
     standing = nothing_to_swap(tables, java, change, old, int(java.currentSnapshot().snapshotId()))
     if standing is None:
         snapshot = row_delta(tables, java, change, old, run_id).apply()
-        # What it was applied to: `apply` asked the catalog, and nothing did since.
+        # `apply` refreshed from the catalog and nothing has since, so this is the metadata it was applied to.
         base = operations.current()
         parent_id = int(snapshot.parentId())
         require_base_files(tables, change, parent_id, old)
@@ -159,6 +159,6 @@ def _builder(tables: JavaTables, base: Any) -> Any:
 
 
 def _next_name(location: str) -> str:
-    """Numbered as Iceberg numbers its own, so that a folder's listing is in order."""
+    """Number the file as Iceberg numbers its own, so that a folder's listing is in order."""
     number = re.match(r"(\d+)-", location.rpartition("/")[2])
     return f"{int(number[1]) + 1 if number else 0:05d}-{uuid.uuid4()}.metadata.json"

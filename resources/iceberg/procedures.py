@@ -1,8 +1,8 @@
-"""What lies below a table, Iceberg's procedures for old snapshots and orphans; nothing else removes files.
+"""Files below a table, and Iceberg's procedures for old snapshots and orphans; no other module removes table files.
 
-Contains: calls of procedures, and what they need to know.
+Contains: calls of procedures, and the listings that they need.
 Add here: another procedure.
-Does not contain: which of it is due (domain/retention.py, operations/maintenance.py), joining files
+Does not contain: what is due (domain/retention.py, operations/maintenance.py), compaction
 (operations/rewrites.py), publishing (resources/publishing/).
 """
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 _FILES_PER_CALL = 1000
 
 _NAMED = "Still referenced by refs"
-"""What Iceberg says of a snapshot that a branch or tag points at."""
+"""Iceberg's message for a snapshot that a branch or tag points at."""
 
 
 @dataclass(frozen=True)
 class Below:
-    """The files of one table, whoever knows them."""
+    """All files below one table's location, known to the table or not."""
 
     location: str
     table_uuid: str
-    """The table's own."""
+    """The uuid of the table itself."""
     files: tuple[LakeObject, ...]
-    """All of them, by their names below the location."""
+    """All files, with names relative to the location."""
     log: frozenset[str]
-    """Metadata files that the table itself names, and its present one, by their last names."""
+    """Base names of the current metadata file and of those that it lists."""
     unknown: tuple[MetadataFile, ...]
-    """Metadata files that no step back from the present one leads to."""
+    """Metadata files that cannot be reached by going back from the current one."""
 
 
 class Upkeep:
@@ -55,9 +55,9 @@ class Upkeep:
         self._tables = JavaTables(spark, catalog_name)
 
     def snapshots(self, table: Table) -> tuple[list[SnapshotAge], set[int]]:
-        """All snapshots, and those that a branch or tag points at."""
+        """Return all snapshots, and the ids of those that a branch or tag points at."""
         java = self._tables.load(table)
-        # What main showed once and was set back over may be the only copy of rows that landing lost.
+        # A snapshot that main showed before it was set back may hold the only copy of rows that landing lost.
         main = {int(entry.snapshotId()) for entry in java.history()}
         snapshot = java.currentSnapshot()
         while snapshot is not None:
@@ -75,20 +75,20 @@ class Upkeep:
         return snapshots, {int(ref.snapshotId()) for ref in java.refs().values()}
 
     def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
-        """Expire these snapshots and delete the files that only they needed; returns how many files.
+        """Expire these snapshots and delete the files that only they needed; returns the number of deleted files.
 
-        By the procedure alone: it compares what is reachable before and after, where the Java API's own clean-up deletes live
-        files after a rollback (`test_maintenance.py::test_a_rollback_behind_our_back_loses_no_live_file`).
+        Uses the procedure, which compares the reachable files before and after. The clean-up of the Java API deletes live files
+        after a rollback (`test_maintenance.py::test_a_rollback_behind_our_back_loses_no_live_file`).
         """
         wanted = list(snapshot_ids)
         while wanted:
             listed = ", ".join(map(str, wanted))
-            # By age nothing goes: without a bound of its own the procedure would expire what is five days old as well.
+            # Disable expiry by age: by default the procedure also expires snapshots older than five days.
             by_name = f"snapshot_ids => array({listed}), older_than => TIMESTAMP '1970-01-01 00:00:00'"
             try:
                 row = self._call(table, "expire_snapshots", by_name)[0]
             except FAILURES as error:
-                # A rollback has named one of them since it was found to be due: that one stays.
+                # A rollback has put a branch at one of them since they were chosen; that snapshot stays.
                 named = self.snapshots(table)[1]
                 if _NAMED not in str(error) or not named.intersection(wanted):
                     raise
@@ -98,7 +98,7 @@ class Upkeep:
         return 0
 
     def orphans(self, table: Table, before: datetime) -> list[str]:
-        """Files below the table's location that nothing of the table knows of and that are older than `before`; removes none."""
+        """Return the files below the table's location that the table does not reference and that are older than `before`."""
         at = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
         options = f"older_than => TIMESTAMP '{at}', dry_run => true"
         if self._tables.load(table).location().startswith("s3"):
@@ -106,7 +106,7 @@ class Upkeep:
         return [str(row["orphan_file_location"]) for row in self._call(table, "remove_orphan_files", options)]
 
     def remove(self, table: Table, paths: Sequence[str]) -> None:
-        """Delete exactly these files; nothing happens for one that is gone."""
+        """Delete exactly these files; a file that is gone already is no error."""
         io = self._tables.load(table).io()
         for start in range(0, len(paths), _FILES_PER_CALL):
             listed = self._tables.java_class("java.util.ArrayList")()
@@ -115,11 +115,11 @@ class Upkeep:
             io.deleteFiles(listed)
 
     def below(self, table: Table) -> Below:
-        """What lies below the table's location, beside what the table says of itself."""
+        """List the files below the table's location, and compare them with the table's own metadata."""
         location = self._tables.location(table)
         objects = LakeObjects(location)
         listed = [file for file in objects.list() if not is_hidden(file.name)]
-        # After the listing: what a load commits meanwhile would else be unknown.
+        # Load the table after the listing; otherwise files that a load commits in between would look unknown.
         java = self._tables.load(table)
         metadata = java.operations().current()
         log = {str(entry.file()) for entry in metadata.previousFiles()} | {str(metadata.metadataFileLocation())}
@@ -135,11 +135,11 @@ class Upkeep:
         )
 
     def keep_metadata(self, table: Table) -> None:
-        """Let commits remove no metadata, where the table is of a version that did."""
+        """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
         keep_metadata(self._tables.load(table))
 
     def _call(self, table: Table, procedure: str, arguments: str) -> list[Row]:
-        # The procedures look the table up in the session's thread, as table loading does.
+        # Loading the table makes the session active in this thread, which the procedures need as well.
         self._tables.load(table)
         catalog = self._tables.catalog_name
         return self.spark.sql(

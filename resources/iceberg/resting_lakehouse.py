@@ -1,6 +1,6 @@
-"""The lakehouse of a load that may have nothing to do: heads are read from the catalog, Spark starts when it is needed.
+"""The lakehouse of a load that may have nothing to do: it reads heads from the catalog and starts Spark on demand.
 
-Contains: what is answered at rest.
+Contains: the answers that need no JVM.
 Add here: another question whose answer is certain without a JVM.
 Does not contain: reading the catalog (catalog_at_rest.py), everything that needs Iceberg itself
 (lakehouse.py).
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 class RestingLakehouse(Lakehouse):
-    """Answers at rest as long as nothing woke it; awake it is a Lakehouse, whose every answer is Iceberg's."""
+    """Answers from the catalog's database until Spark has started; from then on it behaves as its base class."""
 
     def __init__(self, settings: Settings, start: Callable[[], SparkSession]) -> None:
-        """`start` gives the session, with the settings' catalog configured; it is called once, or never."""
+        """Take `start`, which returns the session with the settings' catalog configured; it is called at most once."""
         super().__init__(start, settings.catalog_name)
         self._settings = settings
         self._catalog = CatalogAtRest(settings)
 
     def close(self) -> None:
-        """Let go of the catalog's database."""
+        """Close the connection to the catalog's database."""
         self._catalog.close()
 
     def head(self, table: Table) -> int:
-        """As the Lakehouse has it."""
+        """As `Lakehouse.head`."""
         resting = self._at_rest(table)
         return super().head(table) if resting is None or resting.head is None else resting.head
 
     def knows(self, table: Table) -> bool:
-        """As the Lakehouse has it."""
+        """As `Lakehouse.knows`."""
         return self._at_rest(table) is not None or super().knows(table)
 
     def ensure(self, table: Table) -> None:
-        """Nothing to do where the table is as this version makes it; else as the Lakehouse has it."""
+        """Do nothing where the table is as this version creates it; otherwise as `Lakehouse.ensure`."""
         resting = self._at_rest(table)
         is_whole = (
             resting is not None
@@ -60,20 +60,20 @@ class RestingLakehouse(Lakehouse):
             super().ensure(table)
 
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
-        """Nothing to do where no table has a branch of ours; else as the Lakehouse has it."""
+        """Do nothing where no table has a branch of ours; otherwise as `Lakehouse.sweep`."""
         resting = [self._at_rest(table) for table in tables]
         if all(table is not None and not any(name.startswith(PREFIX) for name in table.refs) for table in resting):
             return []
         return super().sweep(tables, is_live)
 
     def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
-        """As the Lakehouse has it; certain at rest where both carry the same mark."""
+        """As `Lakehouse.require_own`; needs no JVM where catalog and warehouse carry the same mark."""
         known = None if self.engine is not None else self._catalog.namespace_properties(NAMESPACE)
         if known is None or not are_marked_alike(settings, known):
             super().require_own(settings, ours, purpose)
 
     def lake(self, settings: Settings) -> str | None:
-        """As the Lakehouse has it."""
+        """As `Lakehouse.lake`."""
         return marked_lake(settings) or super().lake(settings)
 
     def _at_rest(self, table: Table) -> TableAtRest | None:

@@ -1,8 +1,8 @@
-"""What becomes of some slices of one table, as a row delta that fails where another writer was there (law 2).
+"""A change of some slices of one table, as a row delta that fails where another writer changed them (law 2).
 
-Contains: the exact file diff, the checks for other writers, who won.
+Contains: the exact file diff, the checks for other writers, naming the writer that won.
 Add here: another condition under which a publish must not succeed.
-Does not contain: making it visible (prepared.py, table_commit.py), what is in the files (lakehouse.py).
+Does not contain: making the change visible (prepared.py, table_commit.py), writing the files (lakehouse.py).
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ PUBLISH_PROPERTY = "tidemark.publish-id"
 
 @dataclass(frozen=True)
 class SliceChange:
-    """Slices of one table, and the files that they consist of afterwards."""
+    """Slices of one table, and the files that they consist of after the change."""
 
     table: Table
     base_id: int
-    """Main's head when it was read."""
+    """Main's head when the change was computed."""
     slices: frozenset[Slice]
     files: Mapping[str, Any]
     """Path -> Java DataFile."""
     branches: tuple[str, ...] = ()
-    """Where they were staged; these go when main shows them."""
+    """Branches on which the files were staged; they are removed once main shows the files."""
     is_restored: bool = False
-    """Whether the files were live once and not since: somebody may have removed one, so each is looked for."""
+    """Whether the change restores files of an earlier snapshot: somebody may have removed one, so each is checked."""
 
     @property
     def files_by_slice(self) -> dict[Slice, SliceFiles]:
-        """The files of every slice, as they are after it."""
+        """The files of every slice after the change."""
         return by_slice(self.files, self.slices)
 
     @property
     def subject(self) -> str:
-        """For messages: the table and the first of its slices."""
+        """The table and its first three slices, for messages."""
         return f"{self.table.key} {', '.join(sorted(map(str, self.slices))[:3])}"
 
 
 @dataclass(frozen=True)
 class Published:
-    """What main of one table shows since a publish."""
+    """What main of one table shows after a publish."""
 
     snapshot_id: int
     parent_id: int
     files: Mapping[Slice, SliceFiles]
     """The live files of every published slice."""
     is_empty: bool = False
-    """True where the files were live already and main stayed what it was."""
+    """True where the files were live already, so that main did not change."""
 
 
 def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> dict[str, Any]:
-    """What the slices consist of before: path -> Java DataFile.
+    """Return the files of the slices before the change: path -> Java DataFile.
 
-    Raises SliceConflictError where the base has expired: others moved main on since, and nothing tells any more what they did.
+    Raises SliceConflictError where the base has expired: others moved main on since, and what they did is no longer known.
     """
     if java.snapshot(change.base_id) is None:
         lost = {(change.table.key, key) for key in change.slices}
@@ -74,9 +74,9 @@ def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> dict[st
 
 
 def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[str, Any], run_id: str) -> Any:
-    """The operation, neither applied nor committed; it refuses where main changed in one of the slices since the base."""
+    """Return the operation, neither applied nor committed; it fails where main changed in one of the slices since the base."""
     new = change.files
-    # A row delta, unlike an overwrite, is able to insist on files that it leaves where they are.
+    # Unlike an overwrite, a row delta can require that the files it does not touch still exist.
     operation = java.newRowDelta()
     for path in sorted(old.keys() - new.keys()):
         operation.removeRows(old[path])
@@ -89,8 +89,8 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[s
     operation.conflictDetectionFilter(tables.expression(change.table.day_column, change.slices))
     operation.validateDataFilesExist(kept).validateDeletedFiles()
     operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
-    # Files that a failed commit would clean up stay for maintenance: one that succeeded while its answer was lost is tried
-    # again inside of Iceberg, conflicts with itself, and would delete the manifests of a live snapshot.
+    # Leave the files of a failed commit to maintenance. A commit may succeed while its answer is lost: Iceberg then retries
+    # it, it conflicts with itself, and its clean-up would delete the manifests of a live snapshot.
     operation.deleteWith(tables.java_class("java.util.stream.Stream").builder())
     operation.set(RUN_PROPERTY, run_id)
     return operation
@@ -99,9 +99,9 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[s
 def nothing_to_swap(
     tables: JavaTables, java: Any, change: SliceChange, old: Mapping[str, Any], head_id: int
 ) -> Published | None:
-    """The result where the slices stay what they were at the base; None where they do not.
+    """Return the result of a change that leaves the slices as they were at the base; None for any other change.
 
-    `head_id`: of main, or of the branch that is to change. Raises SliceConflictError where they are something else there by now.
+    `head_id` is the head of main or of the branch to change. Raises SliceConflictError where the slices differ there by now.
     """
     if old.keys() != change.files.keys():
         return None
@@ -114,10 +114,10 @@ def nothing_to_swap(
 
 
 def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, old: Mapping[str, Any]) -> None:
-    """Raise where the change's own slices lost files between base and parent: their files are not what was staged.
+    """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
 
-    Iceberg refuses files that others added there, and the removal of files that it deletes itself; that others joined or
-    removed files beside those it adds, it lets pass. The rows are right then, the account of them is not.
+    Iceberg detects files that others added, and others' removal of files that this change deletes. It does not detect that
+    others compacted or removed further files. The rows are right then, but the recorded list of files is not.
     """
     if parent_id == change.base_id:
         return
@@ -129,7 +129,7 @@ def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, 
 
 
 def refusal(tables: JavaTables, change: SliceChange, error: Exception) -> Exception:
-    """What Iceberg's refusal means: who won, and which slices; any other failure as ours or as it is."""
+    """Return the error to raise: a conflict that names the winner and the slices, or any other failure, ours where known."""
     if not is_conflict(error):
         return failure(change.subject, error) or error
     key = change.table.key
@@ -146,5 +146,5 @@ def refusal(tables: JavaTables, change: SliceChange, error: Exception) -> Except
 
 
 def load(tables: JavaTables, table: Table) -> Any:
-    """The table as it is now, also where the catalog is away for a moment."""
+    """Load the table's current state, with retries while the catalog is out of reach."""
     return again(lambda: tables.load(table))

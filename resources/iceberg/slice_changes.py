@@ -1,9 +1,9 @@
-"""Changes of slices of the tables of one catalog: what a staged snapshot makes of main, what goes back to a former one.
+"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state.
 
-Contains: making a change, preparing and committing it.
-Add here: another origin of the files that slices consist of afterwards.
-Does not contain: staging (lakehouse.py), what is written to a catalog (prepared.py, catalog_commit.py, table_commit.py), the
-publish of several tables (resources/publishing/).
+Contains: creating, preparing and committing a change.
+Add here: another origin of the files that slices consist of after a change.
+Does not contain: staging (lakehouse.py), writes to a catalog (prepared.py, catalog_commit.py, table_commit.py), publishing
+several tables (resources/publishing/).
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 _ASKED_AT_ONCE = 16
-"""Files that a store is asked for side by side: a year that goes back is thousands of them."""
+"""Number of files checked in parallel: restoring a year needs thousands."""
 
 
 class SliceChanges:
-    """Makes them, and hands them on to Iceberg."""
+    """Creates changes of slices and hands them to Iceberg."""
 
     def __init__(self, tables: JavaTables) -> None:
-        """Of these tables."""
+        """Change slices of the tables of one catalog."""
         self._tables = tables
 
     def of(
         self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
     ) -> SliceChange:
-        """What makes these slices of main, read at `base_id`, what they are in a staged snapshot."""
+        """Return the change that gives main's slices, read at `base_id`, the files of a staged snapshot."""
         wanted = frozenset(slices)
         files = self._tables.files(load(self._tables, table), snapshot_id, wanted)
         return SliceChange(table, base_id, wanted, files, tuple(branches))
 
     def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
-        """What makes these slices what they were in the snapshots named (None: empty), and writes no data.
+        """Return the change that restores each slice to its snapshot (None: empty) without writing data.
 
-        Raises LakehouseError where a file of then is gone. For snapshots kept meanwhile (`branches.keeping`): what a foreign
-        hand removes nevertheless is looked for once more by the publish.
+        Raises LakehouseError where one of the files is gone. Callers keep the snapshots from expiring (`branches.keeping`); the
+        publish checks once more that nobody removed a file.
         """
         files = self.require_files(table, snapshots)
         return SliceChange(table, base_id, frozenset(snapshots), files, is_restored=True)
 
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
-        """A change on top of main's head, whole and invisible; raises SliceConflictError (resources/iceberg/prepared.py)."""
+        """Apply a change to main's head without making it visible; raises SliceConflictError (resources/iceberg/prepared.py)."""
         return prepare(self._tables, change, run_id)
 
     def discard(self, prepared: Prepared) -> None:
-        """Forget a prepared change that was not and will not be published."""
+        """Discard a prepared change that was not and will not be published."""
         discard(self._tables, prepared)
 
     def was_named(self, prepared: Prepared) -> bool:
-        """Whether a catalog shows a prepared change, or did before others came."""
+        """Whether the catalog shows a prepared change, or did before others committed."""
         return was_named(self._tables, prepared)
 
     def next_state(self, change: SliceChange, run_id: str) -> NextState:
-        """The same, for a catalog that writes metadata itself."""
+        """Apply a change as `prepare` does, for a catalog that writes metadata itself."""
         return next_state(self._tables, change, run_id)
 
     def commit_together(self, states: Sequence[NextState]) -> None:
-        """States of several tables, in one commit of a REST catalog; raises PublishConflictError (catalog_commit.py)."""
+        """Commit states of several tables in one commit of a REST catalog; raises PublishConflictError (catalog_commit.py)."""
         commit_together(self._tables, states)
 
     def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
-        """A change committed to main, or to a branch; `name` tells this commit from others of the run.
+        """Commit a change to main or to a branch; `name` distinguishes this commit from others of the run.
 
         Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
         """
@@ -84,7 +84,7 @@ class SliceChanges:
             self._require_there(change.table, change.files)
 
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
-        """Path -> Java DataFile of these slices in these snapshots; raises LakehouseError for one that is gone."""
+        """Return path -> Java DataFile of these slices in these snapshots; raises LakehouseError for a file that is gone."""
         java = load(self._tables, table)
         files: dict[str, Any] = {}
         for snapshot_id in {known for known in snapshots.values() if known is not None}:

@@ -1,7 +1,7 @@
-"""One commit that changes what main of one table says of slices: where no transaction spans several tables.
+"""One commit that changes slices of one table, for catalogs without a transaction over several tables.
 
-Contains: the commit, and what one whose answer was lost did.
-Add here: another way in which an answer is lost.
+Contains: the commit, and finding out what a commit with a lost answer did.
+Add here: another way in which an answer may be lost.
 Does not contain: the diff (slice_change.py), a publish of all tables at once (publishing/one_transaction.py).
 """
 
@@ -29,7 +29,7 @@ from resources.iceberg.slice_change import (
 def commit_change(
     tables: JavaTables, change: SliceChange, name: str, run_id: str, *, branch: str | None = None
 ) -> Published:
-    """Commit a change to main, or to a branch that exists; `name` tells it from others of the run.
+    """Commit a change to main or to an existing branch; `name` distinguishes it from other commits of the run.
 
     Raises SliceConflictError, with nothing published, when main changed in one of the slices since the base.
     """
@@ -50,7 +50,7 @@ def commit_change(
     try:
         operation.commit()
     except FAILURES as error:
-        # A commit whose answer was lost is retried, and then conflicts with itself: history tells.
+        # Iceberg retries a commit whose answer was lost, and the retry conflicts with the first try: history decides.
         committed = _committed(tables, change, publish_id, branch)
         if committed is None:
             raise refusal(tables, change, error) from error
@@ -67,7 +67,7 @@ def commit_change(
 
 
 def _committed(tables: JavaTables, change: SliceChange, publish_id: str, branch: str | None) -> tuple[int, int] | None:
-    """Snapshot and parent of a commit, None where history since its base does not hold it."""
+    """Snapshot and parent of a commit; None where the history since its base does not contain it."""
     java = load(tables, change.table)
     snapshot = java.currentSnapshot() if branch is None else java.snapshot(branch)
     while snapshot is not None and snapshot.snapshotId() != change.base_id:

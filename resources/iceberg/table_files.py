@@ -1,8 +1,9 @@
-"""Data files that tasks wrote, committed to a branch by name: Iceberg takes their metrics as told, and opens no file again.
+"""Commit data files that tasks wrote to a branch: Iceberg takes their metrics as given and opens no file.
 
-Contains: the layout that a table's metadata asks for, append and replace.
-Add here: another commit of files by name.
-Does not contain: writing them (transforms/data_files.py), branches and publishing (lakehouse.py).
+Contains: the file layout that a table's metadata requires, append and replace.
+Add here: another commit of finished files.
+Does not contain: writing the files (transforms/data_files.py), branches (branches.py), publishing
+(resources/publishing/).
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ DATA_FOLDER = "data"
 
 @dataclass(frozen=True)
 class FileChange:
-    """Files that take the place of others."""
+    """New files that replace others."""
 
     files: Sequence[str]
-    """New ones, as `transforms.data_files.data_file` describes them."""
+    """New files, as `transforms.data_files.data_file` describes them."""
     whole: Collection[Slice]
-    """Slices of which all former files go."""
+    """Slices whose old files are all removed."""
     gone: Mapping[Slice, Collection[str]] = field(default_factory=dict)
-    """Other slices -> the files of them that go; the rest stays."""
+    """Other slices -> the files that are removed; their other files stay."""
 
 
 class TableFiles:
     """Commits files to branches of the tables of one catalog."""
 
     def __init__(self, tables: JavaTables) -> None:
-        """Of these tables."""
+        """Commit files to the tables of one catalog."""
         self._tables = tables
 
     def layout(self, table: Table, *, is_ordered: bool) -> FileLayout:
-        """How tasks write files of a table that the catalog knows; `is_ordered`: rows come in the table's order."""
+        """Return how tasks write files of an existing table; `is_ordered` says that rows arrive in the table's write order."""
         java = self._tables.load(table)
-        # As text, in one question: asked one by one, names and ids of a wide table are hundreds.
+        # Fetch the schema as text in one call: a wide table would take hundreds of calls for names and ids.
         parser = self._tables.java_class("org.apache.iceberg.SchemaParser")
         ids = {field["name"]: field["id"] for field in json.loads(parser.toJson(java.schema()))["fields"]}
         return FileLayout(
@@ -64,15 +65,15 @@ class TableFiles:
         )
 
     def store(self, table: Table) -> LakeObjects:
-        """Where they lie: objects below the table's location."""
+        """Return the objects below the table's location, where data files are written."""
         return LakeObjects(self._tables.location(table))
 
     def append(self, table: Table, target: str, files: Iterable[str]) -> None:
-        """Add files, described as `transforms.data_files.data_file` does, to a branch by its SQL name; in one commit."""
+        """Add files, described by `transforms.data_files.data_file`, to a branch in one commit; `target` is its SQL name."""
         self._commit(table, _branch(target), (), files)
 
     def replace(self, table: Table, target: str, change: FileChange) -> None:
-        """Change the files of a branch, in one commit."""
+        """Replace files of a branch in one commit; raises LakehouseError where a file to remove is not on the branch."""
         branch, java = _branch(target), self._tables.load(table)
         held = self._tables.files(java, int(java.snapshot(branch).snapshotId()), {*change.whole, *change.gone})
         gone = {path for paths in change.gone.values() for path in paths}

@@ -1,1 +1,1 @@
-"""Landing: where the vendor drops exports."""
+"""Landing: the folder or bucket where the vendor drops exports."""

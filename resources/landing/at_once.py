@@ -1,8 +1,8 @@
-"""Several folders of a bucket are asked for at once: each costs some requests one after the other, whatever it holds.
+"""List several folders of a bucket in parallel: each costs a few sequential requests, even an empty one.
 
-Contains: the order and the bound of what is asked at once.
-Add here: another way to ask.
-Does not contain: what is asked (store.py).
+Contains: the order of the answers and the limit of parallel requests.
+Add here: another way to run requests in parallel.
+Does not contain: the requests themselves (store.py).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 _AT_ONCE = 16
-"""What is not yet taken is in memory, so that no more is asked for ahead."""
+"""Answers that the caller has not taken yet are held in memory, so no more than this are requested ahead."""
 _T = TypeVar("_T")
 
 
 def each_at_once(ask: Callable[[str], _T], names: Sequence[str]) -> Iterator[tuple[str, _T]]:
-    """Name and answer, in the order of the names; raises what the first of them raises."""
+    """Yield name and answer in the order of the names; raises the error of the first request that failed."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]

@@ -1,8 +1,9 @@
-"""The kinds of places landing may be: a local folder, an S3 bucket; how each is opened, listed and written.
+"""Landing as an S3 bucket: how it is opened, listed, read and written.
 
-Contains: what differs between them.
-Add here: another kind of place.
-Does not contain: what is listed, read and written (store.py) and what a failure means (errors.py).
+Contains: what differs between a bucket and a local folder.
+Add here: another kind of object store.
+Does not contain: a local folder (folder.py), which objects are listed, read and written (store.py), what a failure
+means (errors.py).
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig
 
 _RETRIES_END = timedelta(seconds=60)
-# obstore asks the provider again 5 minutes before the end of life it was told, boto3 renews a credential 10
-# minutes before its real end: told to live 10 minutes, none is used past its real end.
+# obstore asks the provider again 5 minutes before the stated expiry, and boto3 renews a credential 10 minutes before its
+# real expiry. With a stated lifetime of 10 minutes, no credential is used after its real expiry.
 _CREDENTIAL_LIFE = timedelta(minutes=10)
 _READ_TIMEOUT = timedelta(seconds=60)
 _REQUEST_TIMEOUT = timedelta(minutes=10)
-"""For a whole object; a stalled connection ends earlier, by the read timeout."""
+"""For a whole object; a stalled connection ends earlier, at the read timeout."""
 _STEP_BYTES = 4 * 1024**2
 
 
@@ -62,7 +63,7 @@ class Bucket:
 
     @classmethod
     def from_url(cls, url: str, s3: S3Resource | None) -> Self:
-        """Of `s3://bucket[/prefix]`; raises SettingsError where no bucket is named."""
+        """Parse `s3://bucket[/prefix]`; raises SettingsError for a URL without a bucket."""
         # Not urlsplit: `#` and `?` are ordinary characters of a prefix.
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not bucket:
@@ -72,7 +73,7 @@ class Bucket:
             resolved = s3.process_config_and_initialize()
             shared = {setting.name for setting in fields(cls)} - {"bucket", "prefix"}
             named = {name: getattr(resolved, name) for name in shared}
-        # Known here and told to workers, who have an environment of their own; credentials are theirs.
+        # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
         endpoint = named.pop("endpoint_url", None) or environ_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
         region = named.pop("region_name", None) or environ_of("AWS_REGION", "AWS_DEFAULT_REGION")
         return cls(bucket, prefix.strip("/"), endpoint_url=endpoint, region_name=region, **named)
@@ -83,10 +84,10 @@ class Bucket:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def require(self) -> None:
-        """Listing a bucket that is not there fails by itself."""
+        """Do nothing: listing a missing bucket fails by itself."""
 
     def open(self) -> S3Store:
-        """A store with credentials and endpoint as boto3 finds them."""
+        """Open a store with credentials and endpoint as boto3 finds them."""
         session = self._session()
         client = self._client(session)
         endpoint = client.meta.endpoint_url
@@ -97,8 +98,8 @@ class Bucket:
             prefix=self.prefix or None,
             credential_provider=provider,
             config={
-                # boto3 has settled variables, profile and fields; said in full, obstore's own look at the
-                # environment changes nothing. Path style is what the endpoint without bucket asks for.
+                # boto3 has resolved variables, profile and fields. With every value given, obstore's own reading of the
+                # environment changes nothing. An endpoint without the bucket requires path style.
                 "aws_endpoint_url_s3": endpoint,
                 "region": client.meta.region_name,
                 "skip_signature": self.use_unsigned_session,
@@ -113,7 +114,7 @@ class Bucket:
         )
 
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
-        """By boto3, page by page."""
+        """List with boto3, page by page."""
         root = f"{self.prefix}/" if self.prefix else ""
         pages = self.client().get_paginator("list_objects_v2")
         asked = {"Bucket": self.bucket, "Prefix": f"{root}{folder}/", "StartAfter": f"{root}{after}"}
@@ -122,7 +123,7 @@ class Bucket:
                 yield Listed(item["Key"].removeprefix(root), item["ETag"], item["Size"])
 
     def read(self, store: S3Store, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
-        """By obstore, in pieces to a file where it is large."""
+        """Read with obstore; a large object is streamed to a file."""
         if is_glance:
             first = obstore.get(store, key, options={"if_match": etag, "range": (0, 1)})
             return io.BytesIO(first.bytes().to_bytes())
@@ -140,7 +141,7 @@ class Bucket:
         return content
 
     def create(self, store: S3Store, key: str, content: IO[bytes]) -> bool:
-        """By obstore, or from the file where it is large; on condition that there is no such key."""
+        """Write with obstore, or a large object with boto3, on condition that the key does not exist; False where it does."""
         start = content.tell()
         size = content.seek(0, io.SEEK_END) - start
         content.seek(start)
@@ -153,7 +154,7 @@ class Bucket:
         except AlreadyExistsError:
             return False
         except ClientError as error:
-            # A conflict: somebody else writes the same key at this moment.
+            # A conflict means that somebody else is writing the same key.
             if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (
                 HTTPStatus.PRECONDITION_FAILED,
                 HTTPStatus.CONFLICT,
@@ -163,7 +164,7 @@ class Bucket:
         return True
 
     def client(self) -> Any:
-        """A client of boto3, for what obstore does not offer."""
+        """Return a boto3 client, for calls that obstore does not offer."""
         return self._client(self._session())
 
     def _session(self) -> boto3.Session:
@@ -187,7 +188,7 @@ class Bucket:
 
 
 def environ_of(*names: str) -> str | None:
-    """The first of these variables that says something."""
+    """Return the value of the first of these variables that is set and not empty."""
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 

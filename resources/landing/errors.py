@@ -1,8 +1,8 @@
-"""Failures of landing as ours: a person must act, or time may heal.
+"""Translate failures of landing: permanent ones, which an operator must fix, and transient ones.
 
-Contains: the reading of types, HTTP statuses and texts of obstore and boto3.
+Contains: classifying errors of obstore and boto3 by type, HTTP status and text.
 Add here: another failure seen in the wild.
-Does not contain: what is done about it.
+Does not contain: how callers react.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pipeline_assets.domain.masking import scrubbed
 
 @contextmanager
 def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
-    """Turn failures of obstore and boto3 into ours; that an object is missing or changed is for the caller."""
+    """Turn failures of obstore and boto3 into ours; a missing or changed object is left to the caller."""
     try:
         yield
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
         is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        # The disk that is full is the worker's.
+        # The full disk is the worker's, which the caller handles.
         if (is_object and is_moved) or is_full:
             raise
         raise _failure(subject, error, is_object=is_object) from error
@@ -47,8 +47,8 @@ _ACCESS_HINT = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, an
 _REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
 _PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:", "ConnectTimeoutError:",
             "ReadTimeoutError:")  # fmt: skip
-"""Passing trouble that comes dressed as a refusal: S3 answers a slow client, or too many calls for KMS keys, with 400,
-and a credential provider that could not reach its server looks like a bad credential."""
+"""Transient failures that look like refusals. S3 answers a slow client, or too many calls for KMS keys, with 400. A
+credential provider that cannot reach its server looks like a bad credential."""
 
 
 _OBJECT_HINT = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
@@ -57,14 +57,14 @@ _OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMat
                       "AuthorizationQueryParametersError", "authorization mechanism", "TokenRefreshRequired", "RequestExpired",
                       "MissingSecurityHeader", "InvalidClientTokenId", "UnrecognizedClient", "MissingAuthenticationToken",
                       "InvalidBucketName", "InvalidRegion", "IllegalLocationConstraint", "NotSignedUp")  # fmt: skip
-"""Refusals that no single object is to blame for, although some come with the status of those that are."""
+"""Refusals of the connection, although some have the HTTP status of a refused object."""
 _OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
                 errno.EIO, errno.ESTALE, errno.EBADMSG)  # fmt: skip
-"""Where it is the whole disk instead, no other file can be read either, which the load finds out."""
+"""Errors of a single file. If the whole disk has failed, the load finds out at the next file."""
 
 
 def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkError:
-    """Access (a person must act) or unavailable (time may heal), by type of error, HTTP status and text."""
+    """Classify a failure as an access error, an unreadable object or a transient failure, by type, HTTP status and text."""
     text = str(error).split("\n\nDebug source")[0]
     status = re.search(r"status code: (\d{3})", text)
     code = int(status[1]) if status else 0
@@ -77,7 +77,7 @@ def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkErro
         or "(os error 13)" in text
         or "incorrectly configured region" in text
     )
-    # 400 is the answer to a key of the client's that is not given, and to a KMS key that is disabled or gone.
+    # S3 answers 400 where a customer-provided key is missing, and where a KMS key is disabled or deleted.
     is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or _is_of_the_file(error)
     if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
         return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_HINT)
@@ -91,8 +91,8 @@ def _is_of_the_file(error: Exception) -> bool:
 
 
 def _short(text: str) -> str:
-    """One line without the XML around S3's own words."""
+    """The error on one line, without the XML around S3's message."""
     said = re.search(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>", text)
     line = f"{said[1]}, {said[2]}" if said else text
-    # Before it is cut: half of a key is none to whoever removes keys.
+    # Scrub before cutting: the scrubber would not recognise half of a secret key.
     return scrubbed(" ".join(line.split()))[:300].rstrip(". ")

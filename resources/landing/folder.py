@@ -1,8 +1,8 @@
-"""Landing as a local folder: what lies in it, and never what a link in it leads to elsewhere.
+"""Landing as a local folder; links that lead out of it are never followed.
 
-Contains: listing, reading and writing files by the operating system's own calls.
-Add here: another thing that a folder may hold and a bucket may not.
-Does not contain: names (amplitude/keys.py), what a failure means (errors.py).
+Contains: listing, reading and writing files with system calls.
+Add here: another kind of file that a folder may hold and a bucket may not.
+Does not contain: names (formats/amplitude/keys.py), what a failure means (errors.py).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from resources.landing.place import Listed
 
 _STEP_BYTES = 1024**2
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Not blocking: a pipe named like an object would else be waited for without end."""
+"""Non-blocking: otherwise opening a named pipe would wait forever."""
 _HINT = "Put a plain file in its place, with the right to read it; every load tries again"
 _STAGING = ".tidemark-writing"
-"""Beside the projects' folders, where no listing looks."""
+"""Beside the projects' folders, outside of every listing."""
 OUTSIDE = "a link that leads out of landing; nothing of what it leads to is read"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A local folder, which may itself be reached by a link.
+    """A local folder; its own path may contain links.
 
-    Links within it are followed, to files and to a project's folder; those that lead out are named. A hard link to a file
-    elsewhere cannot be told from a file.
+    Links that stay within it are followed, to files and to a project's folder; those that lead out are reported. A hard link
+    to a file elsewhere cannot be told from a file.
     """
 
     root: Path
@@ -49,16 +49,16 @@ class Folder:
         return str(self.root)
 
     def require(self) -> None:
-        """The folder must be there: an absent one would read as "nothing was delivered"."""
+        """Raise LandingAccessError where the folder is missing: it would look like "nothing was delivered"."""
         if not self.root.is_dir():
             raise LandingAccessError(self.url, "is not a folder", "Correct TIDEMARK_LANDING_URL or create it")
 
     def open(self) -> LocalStore:
-        """A store rooted in the folder, for those who write to one; it follows links wherever they lead."""
+        """Open a store rooted in the folder, for callers that write through obstore; it follows all links."""
         return LocalStore(prefix=self.root)
 
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:  # noqa: ARG002 - no order, so no start
-        """Files of a project's folder and of real folders below it; links to folders below are not followed, but named."""
+        """Yield the files of a project's folder and its subfolders; links to subfolders are reported and not followed."""
         top = self.root / folder
         if not top.is_symlink() and not top.exists():
             return
@@ -81,7 +81,7 @@ class Folder:
             except OSError as error:
                 if path == top:
                     raise
-                # Nothing below a folder of a project's is ever a delivery: it may be another user's, or just removed.
+                # Subfolders never hold deliveries. This one may be another user's, or was just removed.
                 if not isinstance(error, FileNotFoundError):
                     yield Listed(name, "", 0, f"a folder that cannot be listed ({error.strerror})", Oddity.UNLISTED)
                 continue
@@ -89,7 +89,7 @@ class Folder:
             yield from files
 
     def _inside(self, path: Path, name: str) -> tuple[list[tuple[Path, str]], list[Listed]]:
-        """Folders directly in a folder, and everything else in it."""
+        """Return the direct subfolders of a folder, and its other entries."""
         folders: list[tuple[Path, str]] = []
         files: list[Listed] = []
         with os.scandir(path) as entries:
@@ -105,7 +105,7 @@ class Folder:
         try:
             status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
-            # Deleted since the folder was read.
+            # The file was deleted after the folder was listed.
             return
         if not stat.S_ISLNK(status.st_mode):
             yield Listed(key, version_of(status), status.st_size)
@@ -114,7 +114,7 @@ class Folder:
             inside = self._resolved(os.path.relpath(entry.path, self.root))
             target = None if inside is None else inside.stat()
         except OSError:
-            # A loop, or a target that is gone: listed by the link itself, and refused when it is to be read.
+            # The link is a loop or its target is gone: list the link itself; reading it will be refused.
             yield Listed(key, version_of(status), status.st_size)
             return
         if target is None:
@@ -125,7 +125,7 @@ class Folder:
             yield Listed(key, version_of(target), target.st_size)
 
     def read(self, _: object, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
-        """The file that was listed with `etag`; raises ObjectMovedError and UnreadableObjectError."""
+        """Return the bytes of the version that was listed with `etag`; raises ObjectMovedError and UnreadableObjectError."""
         content = None
         try:
             inside = self._resolved(key)
@@ -137,7 +137,7 @@ class Folder:
                     raise UnreadableObjectError(key, "is no file that can be read", _HINT)
                 size = min(status.st_size, 1) if is_glance else status.st_size
                 content = _copied(file, size) if version_of(status) == etag else None
-                # It may be rewritten in place while it is read.
+                # Compare once more: another process may have rewritten the file in place during the read.
                 if content is not None and version_of(os.fstat(file.fileno())) == etag:
                     return content
         except FileNotFoundError as error:
@@ -148,7 +148,7 @@ class Folder:
         raise ObjectMovedError(key, "was overwritten or deleted since it was listed", "The next run lists it anew")
 
     def create(self, _: object, key: str, content: IO[bytes]) -> bool:
-        """A file as `write_new` writes it; raises LandingAccessError where its folder is a link that leads out, and OSError."""
+        """Write a file as `write_new` does; raises LandingAccessError where its folder is a link that leads out, and OSError."""
         folder, _, name = key.rpartition("/")
         (self.root / folder).mkdir(exist_ok=True)
         inside = self._resolved(folder)
@@ -161,13 +161,13 @@ class Folder:
             os.close(descriptor)
 
     def _resolved(self, key: str) -> Path | None:
-        """The place of a file or folder without any link; None where that is not in the root."""
+        """The path of a file or folder with all links resolved; None where it is outside of the root."""
         root = Path(os.path.realpath(self.root))
         target = Path(os.path.realpath(self.root / key, strict=True))
         return target if target.is_relative_to(root) else None
 
     def _descriptor(self, place: Path) -> int:
-        """An open file of a place without links: what became one since is refused, at each step of the way."""
+        """Open a resolved path step by step; a component that has become a link since is refused."""
         root = Path(os.path.realpath(self.root))
         folder = os.open(root, _READ | os.O_DIRECTORY)
         try:
@@ -183,7 +183,7 @@ class Folder:
 
 def _copied(file: IO[bytes], size: int) -> IO[bytes]:
     content = io.BytesIO() if size <= IN_MEMORY_BYTES else a_spool_on_disk()
-    # Not beyond the size: what grows while it is read is told by its version.
+    # Stop at the size: a file that grows meanwhile is detected by its version.
     while part := file.read(min(_STEP_BYTES, size - content.tell())):
         content.write(part)
     content.seek(0)
@@ -191,5 +191,5 @@ def _copied(file: IO[bytes], size: int) -> IO[bytes]:
 
 
 def version_of(status: os.stat_result) -> str:
-    """Inode, time and size, as obstore writes them: what the ledger holds of older loads stays valid."""
+    """Return inode, time and size in obstore's format, so that versions recorded by older loads stay valid."""
     return f'"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"'

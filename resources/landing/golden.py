@@ -1,8 +1,9 @@
-"""Golden totals in landing: `golden/{date}.csv`, one small file a day, beside the folders of projects.
+"""Golden totals in landing: `golden/{date}.csv`, one small file per day, beside the folders of projects.
 
-Contains: finding and reading them.
-Add here: another file beside the exports that a person or a system puts there.
-Does not contain: what a line means (pipeline_assets/formats/golden_csv.py), comparing.
+Contains: finding and reading these files.
+Add here: another kind of file that others put beside the exports.
+Does not contain: what a line means (pipeline_assets/formats/golden_csv.py), comparing totals
+(pipeline_assets/load/golden.py).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from resources.landing.store import LandingStore
 
 
 def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: date) -> GoldenReading:
-    """The totals of the days from `first` to `last`: one listing, and each file once.
+    """Return the totals of the days from `first` to `last`; lists the folder once and reads each file once.
 
-    A file that cannot be read is a fault beside the good ones. Raises LandingAccessError and LandingUnavailableError, which
-    concern all.
+    A file that cannot be read is returned as a fault beside the totals of the others. Raises LandingAccessError and
+    LandingUnavailableError where landing itself cannot be read.
     """
     found = landing.list_beside(PREFIX, golden_key(first), golden_key(last))
     reading = GoldenReading.of(GoldenSource.LANDING, [_read(landing, entry, names) for entry in found])

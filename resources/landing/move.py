@@ -1,9 +1,9 @@
-"""Moving objects within landing: copied, read back and compared, and only then deleted.
+"""Move objects within landing: copy, read back, compare, and only then delete.
 
-Contains: upload times, the verified copy, and the delete that names a version.
+Contains: upload times, the verified copy, and the delete of one version.
 Add here: another way in which a move may go wrong.
 Does not contain: which objects move (operations/split/), kinds of places (move_places.py), names
-(amplitude/keys.py).
+(formats/amplitude/keys.py).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _READ_BYTES = 1024**2
 class Mover:
     """Copies, verifies and deletes objects of a landing; every step may be repeated after a kill.
 
-    Nothing is overwritten, and nothing is deleted of which no equal copy was read back. Each method raises
+    It overwrites nothing, and deletes an object only after reading back an equal copy. Each method raises
     LandingAccessError, LandingUnavailableError and DiskFullError as `LandingStore` does.
     """
 
     def __init__(self, landing: LandingStore) -> None:
-        """No I/O happens here."""
+        """Wrap a landing; does no I/O."""
         self._landing = landing
         self._place = movable(landing.place)
 
     def uploads(self, folder: str) -> Iterator[Upload]:
-        """All objects below a project's folder, in no order, with the times they were written."""
+        """Yield all objects below a project's folder, unordered, with the times they were written."""
         return self._place.uploads(folder)
 
     def find(self, key: str) -> Upload | None:
-        """The present version of an object; None where there is none."""
+        """Return the current version of an object; None where there is none."""
         return self._place.find(key)
 
     def open(self, key: str, etag: str) -> IO[bytes]:
@@ -46,14 +46,14 @@ class Mover:
         return self._landing.open(key, etag)
 
     def sha256(self, upload: Upload) -> str:
-        """Of the version that was listed; raises ObjectMovedError where it is gone."""
+        """Return the SHA-256 of the listed version; raises ObjectMovedError where it is gone."""
         with self.open(upload.key, upload.etag) as content:
             return _hash(content)
 
     def copy(self, source: Upload, target_key: str) -> Upload:
-        """The copy, read back and equal byte for byte; made now, or by somebody before.
+        """Return a verified copy, equal byte for byte; makes it unless it exists already.
 
-        Raises LandingConflictError where the target holds other bytes, ObjectMovedError where either changed meanwhile.
+        Raises LandingConflictError where the target holds other bytes, ObjectMovedError where source or copy changed meanwhile.
         """
         with self.open(source.key, source.etag) as content:
             sha256, size = _hash(content), content.tell()
@@ -73,7 +73,7 @@ class Mover:
         return copy
 
     def mark(self, key: str) -> None:
-        """Put an empty object where there is none."""
+        """Create an empty object unless the key exists; raises ObjectMovedError where it could not be written."""
         if (
             self._place.find(key) is None
             and not self._landing.create(key, io.BytesIO())
@@ -83,11 +83,11 @@ class Mover:
         failpoint(Failpoint.AFTER_MARKER, key)
 
     def delete(self, source: Upload, copy: Upload) -> None:
-        """Delete the version that was copied, whose verified copy is still there; nothing happens where it is gone.
+        """Delete the copied version while its verified copy still exists; does nothing where the source is gone.
 
-        A bucket compares the version as it deletes. A folder knows no such call: there it is compared just before. A bucket
-        with versions keeps the bytes behind a delete marker. Raises ObjectMovedError, with nothing deleted, where the source or
-        the copy is another version by now.
+        A bucket compares the version in the delete request. A folder has no such call, so the version is compared just before.
+        A versioned bucket keeps the bytes behind a delete marker. Raises ObjectMovedError, with nothing deleted, where source or
+        copy has another version by now.
         """
         present = self._place.find(copy.key)
         if present is None or present.etag != copy.etag:

@@ -1,8 +1,8 @@
-"""What a move asks of a folder and of a bucket: upload times, and deletes of one version.
+"""What a move needs from a folder and a bucket: upload times, and deletes of one version.
 
-Contains: these calls for each kind of place.
-Add here: another kind of place.
-Does not contain: their order (move.py), listing, reading and create-only writes (folder.py, backends.py).
+Contains: these calls for each kind of landing.
+Add here: another kind of landing.
+Does not contain: the order of the calls (move.py), listing, reading and create-only writes (folder.py, backends.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from resources.landing.place import Place
 
 _ABSENT = 404
 _TAKEN = (409, 412)
-"""What S3 answers where a condition on the present version does not hold, or another write is under way."""
+"""S3's answers where the condition on the current version fails, or another write is in progress."""
 _WRITE_CURE = "Check TIDEMARK_LANDING_URL and the rights to write and delete there"
 
 
@@ -37,26 +37,26 @@ class Upload:
     etag: str
     size_bytes: int
     uploaded_at: datetime
-    """Aware; by the clock of the place: S3's, or the file's time of last change."""
+    """Timezone-aware: S3's last-modified time, or the file's modification time."""
     is_link: bool = False
-    """A link within a folder: deleting it would not delete what it leads to."""
+    """Whether it is a link in a folder: deleting the link would not delete its target."""
 
 
 class MovablePlace(Protocol):
-    """The calls of a move."""
+    """The calls that a move makes."""
 
     def uploads(self, folder: str) -> Iterator[Upload]:
-        """All objects below a folder, in no order."""
+        """Yield all objects below a folder, unordered."""
 
     def find(self, key: str) -> Upload | None:
-        """The present version; None where there is none."""
+        """Return the current version; None where there is none."""
 
     def delete(self, upload: Upload) -> bool:
-        """Delete this version; True where it is gone by now, False, and nothing deleted, where another one is there."""
+        """Delete this version; True once it is gone, False, with nothing deleted, where the key has another version."""
 
 
 def movable(place: Place) -> MovablePlace:
-    """The calls for a kind of place."""
+    """Return the calls for a landing; raises SettingsError for a kind that cannot move objects."""
     if isinstance(place, Folder):
         return _MovableFolder(place)
     if isinstance(place, Bucket):
@@ -65,7 +65,7 @@ def movable(place: Place) -> MovablePlace:
 
 
 class _MovableFolder:
-    """By the system's own calls, relative to a folder that was opened without leaving landing."""
+    """A folder: system calls relative to a folder descriptor that was opened within landing."""
 
     def __init__(self, place: Folder) -> None:
         self._place = place
@@ -74,7 +74,7 @@ class _MovableFolder:
         with landing_errors(self._place.url):
             self._place.require()
             for listed in self._place.list_plainly(folder, ""):
-                # Oddities are no objects; loads name them.
+                # Oddities are not objects; loads report them.
                 found = None if listed.oddity else self.find(listed.key)
                 if found is not None:
                     yield found
@@ -104,7 +104,7 @@ class _MovableFolder:
 
     @contextmanager
     def _folder_of(self, key: str) -> Iterator[tuple[int | None, str]]:
-        """The opened folder of an object, None where there is none, and the object's name in it."""
+        """Open the folder of an object; yields its descriptor (None where there is no folder) and the object's name in it."""
         folder, _, name = key.rpartition("/")
         root = os.path.realpath(self._place.root)
         try:
@@ -122,7 +122,7 @@ class _MovableFolder:
 
 
 class _MovableBucket:
-    """By boto3, whose requests carry conditions on versions."""
+    """A bucket: boto3 requests with conditions on versions."""
 
     def __init__(self, place: Bucket) -> None:
         self._place = place
@@ -149,7 +149,7 @@ class _MovableBucket:
         return Upload(key, found["ETag"], found["ContentLength"], found["LastModified"].astimezone(UTC))
 
     def delete(self, upload: Upload) -> bool:
-        # A server that passes the condition over would delete any version.
+        # Check first: a server that ignores the condition would delete any version.
         present = self.find(upload.key)
         if present is None:
             return True
@@ -157,11 +157,11 @@ class _MovableBucket:
             return False
         named = self._named(upload.key)
         is_deleted = self._happens(upload.key, lambda: self._client().delete_object(**named, IfMatch=upload.etag))
-        # An answer that was lost is asked for again, and then nothing is there to fit the condition.
+        # After a lost answer the retried delete finds no version to match the condition.
         return is_deleted or self.find(upload.key) is None
 
     def _happens(self, key: str, call: Any) -> bool:
-        """False where the condition of a request does not hold."""
+        """Run a request; False where its condition fails."""
         try:
             with landing_errors(key, is_object=True):
                 try:

@@ -1,8 +1,8 @@
-"""A new file in a folder: whole and on the disk before it has its name, and never in the place of another one.
+"""Create a file in a folder: complete and synced before it gets its name, and never over another file.
 
-Contains: the one way in which anything of ours is written into a local landing.
-Add here: another thing that a file system lacks.
-Does not contain: which folder is written to (folder.py), what a failure means (errors.py).
+Contains: the only code that writes into a local landing.
+Add here: a workaround for another feature that a file system lacks.
+Does not contain: choosing the folder (folder.py), what a failure means (errors.py).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _LONGEST_WRITE_SECONDS = 24 * 3600
 _NO_LINKS = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EINVAL}
 )
-"""File systems without hard links, and a project's folder on another one than the folder of what is being written."""
+"""Errors of file systems without hard links, and of a project's folder on another file system than the staging folder."""
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
-"""What file systems answer that keep their folders safe by themselves."""
+"""Errors of file systems that need no fsync of folders."""
 
 
 def write_new(staging: Path, folder: int, name: str, content: IO[bytes]) -> bool:
-    """A file that outlives a power cut; False, and nothing changed, where the name is taken. Raises OSError, with nothing left.
+    """Write a file that survives a power cut; False, with nothing changed, where the name is taken. Raises OSError.
 
-    `staging`: a folder where no listing looks; `folder`: the opened folder that gets the name. The whole file is linked to
-    its name. Where the file system knows no links it is written under its name, which only a new file gets: a kill may leave
-    a part of it there then, that whoever compares bytes refuses.
+    `staging` is a folder outside of every listing; `folder` is the descriptor of the target folder. The complete file is
+    linked to its name. A file system without links writes it under its name instead, with an exclusive create: a kill may
+    then leave a partial file, which callers detect when they compare bytes. After an error no file is left.
     """
     with _staged(staging, content) as staged:
         try:
-            # A link takes no name that is taken, be it by a link that leads nowhere.
+            # A link never replaces an existing name, not even a dangling link.
             os.link(staged, name, dst_dir_fd=folder, follow_symlinks=False)
         except OSError as error:
-            # The answer of a server may be lost, and be asked for again.
+            # A file server may lose its answer and get the request again.
             if not _is_there(staged, folder, name):
                 if isinstance(error, FileExistsError):
                     return False
@@ -55,16 +55,16 @@ def write_new(staging: Path, folder: int, name: str, content: IO[bytes]) -> bool
 
 @contextmanager
 def _staged(staging: Path, content: IO[bytes]) -> Iterator[Path]:
-    """The bytes in a file that is gone with the block."""
+    """Write the bytes to a temporary file, which is removed after the block."""
     staging.mkdir(exist_ok=True)
     for left in staging.iterdir():
-        # Of a process that was killed; what has another name is not ours.
+        # Remove files of killed processes; a file with another name is not ours.
         with suppress(FileNotFoundError):
             if _STAGED_NAME.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _LONGEST_WRITE_SECONDS:
                 left.unlink()
     path = staging / uuid.uuid4().hex
     try:
-        # Some servers tell of a full disk when the file is closed.
+        # Some servers report a full disk only when the file is closed.
         with path.open("xb") as file:
             shutil.copyfileobj(content, file, _STEP_BYTES)
             file.flush()
@@ -96,7 +96,7 @@ def _written_under_its_name(staged: Path, folder: int, name: str) -> bool:
             os.fsync(file.fileno())
     except BaseException:
         with suppress(FileNotFoundError):
-            # Somebody may have put another file in its place.
+            # Somebody may have replaced it by another file.
             if os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), ours):
                 os.unlink(name, dir_fd=folder)
         raise

@@ -1,8 +1,8 @@
-"""What landing asks of the place it lies in.
+"""What landing needs from a folder or a bucket.
 
-Contains: the protocol, and an object as it is listed.
-Add here: another question to a place.
-Does not contain: kinds of places (folder.py, backends.py).
+Contains: the protocol, and a listed object.
+Add here: another call that every kind of landing must support.
+Does not contain: the kinds of landing (folder.py, backends.py).
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ class Listed(NamedTuple):
     etag: str
     size_bytes: int
     oddity: str = ""
-    """Why it is no object at all, whatever its name."""
+    """Why this entry is not an object, whatever its name; empty for an object."""
     kind: Oddity = Oddity.LINK
-    """Of the oddity, where there is one."""
+    """The kind of oddity, where there is one."""
 
 
 class Place(Protocol):
-    """What differs between kinds of places: opening, order of keys, reading, and a listing that takes any key."""
+    """What differs between the kinds of landing: opening, order of keys, reading, and a listing that accepts any key."""
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """The path or URL, for messages."""
 
     @property
     def is_ordered(self) -> bool:
-        """Whether a listing is in the order of keys."""
+        """Whether listings are ordered by key."""
 
     def open(self) -> LocalStore | S3Store:
-        """A connection, which belongs to the process."""
+        """Open a connection, which this process must not share."""
 
     def require(self) -> None:
-        """Raise LandingAccessError where an absent place would list as empty."""
+        """Raise LandingAccessError where a missing landing would be listed as empty."""
 
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
-        """Objects of a folder behind a key, any key whatever; where not ordered, all of them."""
+        """Yield the objects of a folder after a key, which may be any string; all objects where listings are unordered."""
 
     def read(self, store: Any, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
-        """The version that was listed with `etag`, of which a glance is the first byte.
+        """Return the bytes of the version that was listed with `etag`; with `is_glance` only the first byte.
 
-        Fails as obstore does, or with ObjectMovedError, UnreadableObjectError.
+        Raises obstore's errors, ObjectMovedError and UnreadableObjectError.
         """
 
     def create(self, store: Any, key: str, content: IO[bytes]) -> bool:
-        """Put what follows in `content` under a key, whole or not at all; False, and nothing changed, where anything is there."""
+        """Write the rest of `content` under a key atomically; False, with nothing changed, where the key exists."""

@@ -1,8 +1,8 @@
 """Landing as the load path sees it: list arrivals, read and create objects, in a local folder or S3 alike.
 
-Contains: how landing is listed, read and added to.
-Add here: another question to it.
-Does not contain: the grammar of keys (pipeline_assets/formats/), kinds of places (backends.py), what a
+Contains: listing, reading and adding to landing.
+Add here: another read of landing.
+Does not contain: the grammar of keys (pipeline_assets/formats/), the kinds of landing (folder.py, backends.py), what a
 failure means (errors.py).
 """
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from obstore.store import LocalStore, S3Store
 
 _MOST_ALONE = 20
-"""How many days that lie alone are passed over for the first arrival; each costs a request."""
+"""How many isolated days the search for the first arrival passes over; each costs a request."""
 _OPENING_KEYS = 1000
-"""How many keys before a folder's first day are looked at for odd objects: a page, so it is one request."""
+"""How many keys before a folder's first day are checked for odd objects: one page, which is one request."""
 
 
 class LandingStore:
-    """Lists and reads landing; cheap to build and to pickle, connects on first use in each process."""
+    """Lists and reads landing; cheap to create and to pickle; connects on first use in each process."""
 
     def __init__(self, place: Place, keys: ObjectKeys) -> None:
-        """Use `from_settings`; no I/O happens here."""
+        """Use `from_settings` instead; does no I/O."""
         self._place = place
         self._keys = keys
         self._store: LocalStore | S3Store | None = None
@@ -61,16 +61,16 @@ class LandingStore:
 
     @classmethod
     def from_settings(cls, settings: Settings, s3: S3Resource | None = None) -> Self:
-        """Landing at `settings.landing_url`; fields of `s3` win over `AWS_*` variables and AWS profiles.
+        """Create the store for `settings.landing_url`; fields of `s3` win over `AWS_*` variables and AWS profiles.
 
-        Raises SettingsError for a URL without bucket or a marker pattern that cannot work.
+        Raises SettingsError for an S3 URL without a bucket or a marker pattern that cannot work.
         """
         keys = EXPORT_FORMAT.keys(settings.marker_pattern)
         folder = local_path(settings.landing_url)
         if folder is None:
             return cls(Bucket.from_url(settings.landing_url, s3), keys)
         if re.search(r"#(\{hour\}|[0-9]+)$", settings.marker_pattern):
-            # Obstore, which others may use, keeps unfinished uploads under such names.
+            # Other users of the folder may use obstore, which keeps unfinished uploads under such names.
             reason = "ends in `#` and digits, which hides it from tools that list a folder"
             raise SettingsError("TIDEMARK_MARKER_PATTERN", reason, "End it in a word")
         return cls(Folder(folder.absolute()), keys)
@@ -82,7 +82,7 @@ class LandingStore:
 
     @property
     def place(self) -> Place:
-        """The kind of place it is, for those who write to it."""
+        """The folder or bucket itself, for callers that write to it."""
         return self._place
 
     def list(
@@ -93,13 +93,12 @@ class LandingStore:
         last_day: date,
         asked_for: tuple[date, date] | None = None,
     ) -> Listing:
-        """What arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
+        """Return the objects that arrived from `first_day` to `last_day` (arrival days, UTC, both inclusive), sorted.
 
-        In a bucket only the keys of these days are read, and one page of what lies before a project's first
-        day: odd objects elsewhere stay unseen there. A local folder shows all of them. A project without a folder has
-        nothing. Deliveries before or after the days `asked_for`, which anybody will ask for, are named as strays, the
-        first and the last of many. Raises LandingAccessError (no such place, no rights) and
-        LandingUnavailableError (network, server).
+        In a bucket only the keys of these days are listed, and one page of keys before a project's first day; odd objects
+        elsewhere go unnoticed. A local folder is listed completely. A project without a folder has no objects. `asked_for`
+        are the days that loads will ever request: deliveries outside of them are returned as strays, the first and last of
+        many. Raises LandingAccessError (missing landing, no rights) and LandingUnavailableError (network, server).
         """
         deliveries: list[Delivery] = []
         markers: list[Marker] = []
@@ -136,21 +135,21 @@ class LandingStore:
         return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
 
     def list_beside(self, folder: str, first_key: str, last_key: str) -> tuple[Listed, ...]:
-        """What lies in a folder that is no project's, between two keys, both inclusive, by key; nothing where there is none.
+        """Return the objects of a folder beside the projects', between two keys, both inclusive, sorted; empty without a folder.
 
         Raises LandingAccessError and LandingUnavailableError.
         """
         with landing_errors(self.url):
             self._place.require()
-            # The bounds of a scan are exclusive; a folder has no order, and shows all that it holds.
+            # The bounds of a scan are exclusive; a folder is unordered and lists everything.
             bounds = (first_key[:-1], f"{last_key}\0")
             listed = self._scan(folder, *bounds) if self._place.is_ordered else self._place.list_plainly(folder, "")
             return tuple(sorted(entry for entry in listed if first_key <= entry.key <= last_key))
 
     def list_folder(self, folder: str) -> Sequence[Listed]:
-        """Every object below a folder of landing, whatever its name, in the order of names; none where there is no such folder.
+        """Return every object below a folder of landing, whatever its name, sorted; empty where there is no such folder.
 
-        Raises as `list` does.
+        Raises the errors of `list`.
         """
         with landing_errors(self.url):
             self._place.require()
@@ -159,10 +158,11 @@ class LandingStore:
         return listed
 
     def open(self, key: str, etag: str) -> IO[bytes]:
-        """The bytes of the object version that was listed with `etag`, to be closed; where many, on disk.
+        """Open the object version that was listed with `etag`; the caller closes it. A large one is spooled to disk.
 
-        Raises ObjectMovedError when that version is gone (overwritten, deleted), UnreadableObjectError when it alone is refused,
-        LandingUnavailableError when network or server fail beyond the retries, LandingAccessError when credentials are wrong.
+        Raises ObjectMovedError when that version is gone (overwritten, deleted), UnreadableObjectError when only this object is
+        refused, LandingUnavailableError when network or server still fail after the retries, LandingAccessError when credentials
+        are wrong.
         """
         failpoint(Failpoint.MID_PARSE, key)
         try:
@@ -173,7 +173,7 @@ class LandingStore:
             raise ObjectMovedError(key, reason, "The next run lists it anew") from None
 
     def create(self, key: str, content: IO[bytes]) -> bool:
-        """Put an object where none is, whole or not at all; False, and nothing changed, where one is: nothing is overwritten.
+        """Create an object atomically; False, with nothing changed, where the key exists: nothing is ever overwritten.
 
         Raises LandingAccessError (no right to write, a link that leads elsewhere), LandingUnavailableError, DiskFullError.
         """
@@ -188,9 +188,9 @@ class LandingStore:
             raise DiskFullError(key, reason, f"Make room in {self.url}, then run the same command again") from error
 
     def is_readable(self, delivery: Delivery) -> bool:
-        """Whether a byte of a listed object can be read: that tells a refused object from a refused connection.
+        """Whether a listed object can be read at all; this distinguishes a refused object from a refused connection.
 
-        Raises LandingUnavailableError where nobody can tell.
+        Raises LandingUnavailableError where landing is out of reach.
         """
         try:
             with landing_errors(delivery.key, is_object=True):
@@ -200,7 +200,7 @@ class LandingStore:
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection behind: it belongs to a process."""
+        """Pickle without the connection, which belongs to this process."""
         return self.__dict__ | {"_store": None, "_store_pid": 0}
 
     def _opened(self) -> LocalStore | S3Store:
@@ -217,7 +217,7 @@ class LandingStore:
         last_day: date,
         asked_for: tuple[date, date] | None,
     ) -> Iterable[tuple[str, Iterable[Listed]]]:
-        """Project and its objects, in the order of the projects; a bucket is asked for several projects at once."""
+        """Yield each project and its objects, in the order of the projects; a bucket lists several projects in parallel."""
 
         def listed(project_id: str) -> Iterable[Listed]:
             with landing_errors(self.url):
@@ -226,14 +226,14 @@ class LandingStore:
         if not self._place.is_ordered or len(projects) < 2:
             return ((project_id, listed(project_id)) for project_id in projects)
         with landing_errors(self.url):
-            # Once, before threads ask for it.
+            # Connect once, before several threads need the connection.
             self._opened()
         return each_at_once(listed, projects)
 
     def _listed(
         self, source: Source, project_id: str, first_day: date, last_day: date, asked_for: tuple[date, date] | None
     ) -> Iterable[Listed]:
-        """The objects of the days asked for, the first arrivals and odd objects met on the way, each once."""
+        """The objects of the requested days, the first arrivals, and odd objects found on the way, each once."""
         self._place.require()
         folder = source.prefix(project_id)
         if not self._place.is_ordered:
@@ -248,13 +248,13 @@ class LandingStore:
             scans += [islice(self._scan(folder, *bounds), MOST_STRAYS) for bounds in outside]
         for scan in scans:
             for entry in scan:
-                # The first wins: obstore drops the closing slash of a folder's placeholder, which then goes by
-                # the name of the object it sorts behind.
+                # The first entry wins: obstore drops the trailing slash of a folder's placeholder, which then has the same key
+                # as the object before it.
                 listed.setdefault(entry.key, entry)
         return listed.values()
 
     def _first_arrivals(self, source: Source, project_id: str, stem: KeyStem) -> Iterator[Listed]:
-        """One object of the first day, and of those after it until two lie near each other: a day alone is not believed."""
+        """One object of the first day, and of the following days until two are close together: an isolated day is not trusted."""
         (after, before), last = stem.whole, None
         for _ in range(_MOST_ALONE):
             arrival = None
@@ -273,7 +273,7 @@ class LandingStore:
             last, after = arrival, stem.window(arrival, arrival)[1]
 
     def _scan(self, folder: str, after: str = "", before: str = "") -> Iterator[Listed]:
-        """Objects of a folder with keys between the bounds, both exclusive; an empty bound is none."""
+        """Yield the objects of a folder with keys between the bounds, both exclusive; an empty bound means unbounded."""
         last = after
         try:
             for chunk in obstore.list(self._opened(), prefix=folder, offset=after or None, chunk_size=1000):
@@ -285,7 +285,7 @@ class LandingStore:
                         last = key
                         yield Listed(key, meta["e_tag"] or "", meta["size"])
         except InvalidPathError:
-            # One key that obstore cannot express (`//`, `..`, control characters) ends its whole listing.
+            # A key that obstore cannot represent (`//`, `..`, control characters) aborts its whole listing.
             for entry in self._place.list_plainly(folder, last):
                 if before and entry.key >= before:
                     return
@@ -298,6 +298,6 @@ class LandingStore:
         except FileNotFoundError:
             return True
         except UnreadableObjectError:
-            # Reading it says why, and costs its batch alone.
+            # The load reads it later, reports the reason, and refuses only its batch.
             return False
         return False

@@ -1,1 +1,1 @@
-"""The ledger: what is recorded, in a SQL database."""
+"""The ledger: records of deliveries, slices and runs in a SQL database."""

@@ -1,8 +1,8 @@
-"""What loads did of late, for those who watch: verdicts that they reported, how long tables took, who is at work.
+"""Recent activity of loads, for monitoring: reported verdicts, seconds per table, live processes.
 
 Contains: one query per figure, none of which writes.
-Add here: another figure of runs that the database can sum up.
-Does not contain: sums over days (summaries.py), looks at processes, which are counted (processes.py).
+Add here: another figure about runs that the database can compute.
+Does not contain: sums over days (summaries.py), observing processes, which writes to the ledger (processes.py).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True)
 class Processes:
-    """Of the processes on record, which go back thirty days."""
+    """Counts of the recorded processes; ended ones are kept for thirty days."""
 
     open: int
-    """Begun, and neither ended nor found dead."""
+    """Processes that began, and neither ended nor were found dead."""
     died: int
-    """Found dead."""
+    """Processes that were found dead."""
 
 
 class Activity:
-    """Reads of runs, publications and processes."""
+    """Reads runs, publications and processes."""
 
     def __init__(self, read: _Connect) -> None:
-        """`read` opens a connection."""
+        """Take `read`, which opens a connection."""
         self._read = read
 
     def reported(self) -> Mapping[tuple[str, str], int]:
-        """Table and verdict -> how often loads that went through all their tables reported it of a slice."""
+        """Return (table, verdict) -> how often finished loads reported that verdict for a slice."""
         query = sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))
         found: Counter[tuple[str, str]] = Counter()
         with self._read() as connection:
@@ -49,14 +49,14 @@ class Activity:
         return found
 
     def seconds(self) -> Mapping[str, float]:
-        """Table -> seconds that the run which published it last took for it, up to its last record."""
+        """Return table -> seconds that the run that published the table last spent on it."""
         found = {}
         with self._read() as connection:
-            # From one table's name to the next by the index, never over all that was published.
+            # Step through the index from one table name to the next instead of scanning all publications.
             table: str | None = _name_after(connection, "")
             while table is not None:
-                # No index leads with the table here, so that the newest number is the first that is looked at: an index of all
-                # of a table's publications would be read to its end to be put in their order.
+                # `coalesce` keeps the database from using an index on the table: it would read and sort all of the table's
+                # publications. Going backwards by id, it stops at the first match.
                 is_of_table = sa.func.coalesce(PUBLICATIONS.c.table_name, "") == table
                 query = sa.select(PUBLICATIONS.c.seconds).where(is_of_table, PUBLICATIONS.c.seconds.is_not(None))
                 seconds = connection.execute(query.order_by(PUBLICATIONS.c.id.desc()).limit(1)).scalar()
@@ -66,7 +66,7 @@ class Activity:
         return found
 
     def processes(self) -> Processes:
-        """How many processes are open, and how many died."""
+        """Return how many processes are open, and how many died."""
         is_lost = PROCESSES.c.lost_at.is_not(None)
         is_open = sa.and_(~is_lost, PROCESSES.c.ended_at.is_(None))
         query = sa.select(*(sa.func.coalesce(sa.func.sum(sa.case((one, 1), else_=0)), 0) for one in (is_open, is_lost)))

@@ -1,9 +1,9 @@
-"""What a person did about deliveries and slices, as one act that can be kept anywhere and applied to a ledger, twice as once.
+"""Decisions of operators on deliveries and slices, as acts that can be stored anywhere and applied to a ledger idempotently.
 
-Contains: acts, their JSON, what each does to the rows of a ledger.
+Contains: acts, their JSON, and applying them to the rows of a ledger.
 Add here: another kind of act.
-Does not contain: where acts are kept (decision_objects.py), questions about decisions
-(interventions.py), what follows from one (pipeline_assets/load/).
+Does not contain: where acts are stored (decision_objects.py), queries about decisions (interventions.py), how loads
+react to them (pipeline_assets/load/).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from resources.ledger.schema import EXCLUSIONS, HOLDS
 
 
 class ActKind(StrEnum):
-    """What was done."""
+    """What the operator did."""
 
     EXCLUDE = "exclude"
     LIFT = "lift"
@@ -35,20 +35,20 @@ class ActKind(StrEnum):
 
 @dataclass(frozen=True)
 class Act:
-    """One decision, of as many versions or slices as a person named at once."""
+    """One decision of an operator, on one or more versions or slices."""
 
     kind: ActKind
     at: str
-    """When, as ISO text in UTC; later than that of each act that was known then, also where a clock was ahead."""
+    """ISO 8601 in UTC; later than every act known at that time, even where another machine's clock was ahead."""
     run_id: str | None
     reason: str | None
-    """Of a lift, a hold or a release; each exclusion has its own."""
+    """The reason of a lift, a hold or a release; each exclusion has its own."""
     exclusions: tuple[Exclusion, ...] = ()
     slices: Mapping[str, Collection[Slice]] = field(default_factory=dict)
     """Table -> held or released slices."""
 
     def to_json(self) -> dict[str, Any]:
-        """As what JSON can write."""
+        """Return the act as JSON-compatible values."""
         return {
             "kind": self.kind.value,
             "at": self.at,
@@ -69,7 +69,7 @@ class Act:
 
     @staticmethod
     def from_json(body: Mapping[str, Any]) -> Act:
-        """The inverse; raises KeyError, TypeError or ValueError for anything else."""
+        """Parse the result of `to_json`; raises KeyError, TypeError or ValueError for anything else."""
         return Act(
             ActKind(body["kind"]),
             str(body["at"]),
@@ -84,7 +84,7 @@ class Act:
 
 
 _OF_THE_ACT = {"batch", "run_id", "excluded_at", "lift_reason", "lifted_at"}
-"""Fields of an exclusion that are not written with it."""
+"""Fields of an exclusion that come from its act, not from the stored exclusion."""
 
 
 def _exclusion(body: Mapping[str, Any]) -> Exclusion:
@@ -94,9 +94,9 @@ def _exclusion(body: Mapping[str, Any]) -> Exclusion:
 
 
 def apply(connection: Connection, act: Act) -> int:
-    """Write what an act changes in the ledger; returns how many versions or slices.
+    """Apply an act to the ledger; returns how many versions or slices it changed.
 
-    Those of which a later act is on record stay: acts may be read back late, or twice.
+    Versions and slices with a later act on record stay as they are: acts may be read back late, or twice.
     """
     return _APPLIED[act.kind](connection, act)
 
@@ -130,7 +130,7 @@ def _hold(connection: Connection, act: Act) -> int:
     count = 0
     for table, key in _slices(act):
         here = (HOLDS.c.table_name == table, HOLDS.c.event_date == key.event_date, HOLDS.c.project_id == key.project_id)
-        # Those that the same run holds already for this reason stay as they are.
+        # Slices that the same run already holds for this reason stay as they are.
         is_own = sa.and_(HOLDS.c.run_id == act.run_id, HOLDS.c.reason == act.reason, HOLDS.c.released_at.is_(None))
         is_known = sa.or_(is_own, HOLDS.c.held_at >= act.at, HOLDS.c.released_at > act.at)
         if connection.execute(sa.select(HOLDS.c.id).where(*here, is_known)).first() is not None:
@@ -167,7 +167,7 @@ def _slices(act: Act) -> Iterator[tuple[str, Slice]]:
 
 
 def names_version(exclusion: Exclusion) -> tuple[sa.ColumnElement[bool], ...]:
-    """The version that an exclusion names."""
+    """Return the conditions that select the version that an exclusion names."""
     return (
         EXCLUSIONS.c.source == exclusion.batch.source.value,
         EXCLUSIONS.c.object_key == exclusion.object_key,
@@ -176,7 +176,7 @@ def names_version(exclusion: Exclusion) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def hold_in_force(table: str, key: Slice) -> tuple[sa.ColumnElement[bool], ...]:
-    """The hold of a slice that nobody has released."""
+    """Return the conditions that select the unreleased hold of a slice."""
     return (
         HOLDS.c.table_name == table,
         HOLDS.c.event_date == key.event_date,
@@ -186,13 +186,13 @@ def hold_in_force(table: str, key: Slice) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def last_act_at(connection: Connection) -> str:
-    """When the last act on record was."""
+    """Return the time of the last recorded act as ISO text; empty where there is none."""
     times = (EXCLUSIONS.c.excluded_at, EXCLUSIONS.c.lifted_at, HOLDS.c.held_at, HOLDS.c.released_at)
     return max(connection.execute(sa.select(sa.func.max(at))).scalar() or "" for at in times)
 
 
 def acts_on_record(connection: Connection) -> list[Act]:
-    """The acts that make the rows of this ledger, oldest first."""
+    """Return the acts that would recreate the rows of this ledger, oldest first."""
     acts: list[Act] = []
     for row in connection.execute(sa.select(EXCLUSIONS).order_by(EXCLUSIONS.c.id)).mappings():
         exclusion = exclusion_of(row)
@@ -201,13 +201,13 @@ def acts_on_record(connection: Connection) -> list[Act]:
             acts.append(Act(ActKind.LIFT, exclusion.lifted_at, row["lift_run_id"], exclusion.lift_reason, (exclusion,)))
     for row in connection.execute(sa.select(HOLDS).order_by(HOLDS.c.id)).mappings():
         acts.extend(_acts_of_hold(row))
-    # An earlier row of the same slice is released when the next one holds it: at the same time, and before it.
+    # A new hold of a slice releases its earlier one at the same time, so releases sort first.
     return sorted(acts, key=lambda act: (act.at, act.kind not in (ActKind.LIFT, ActKind.RELEASE)))
 
 
 def _acts_of_hold(row: RowMapping) -> Iterator[Act]:
     slices = {row["table_name"]: [Slice(row["event_date"], row["project_id"])]}
-    # Those of older versions may lack the time.
+    # Holds of older versions may lack the time.
     held_at = row["held_at"] or ""
     yield Act(ActKind.HOLD, held_at, row["run_id"], row["reason"], slices=slices)
     if row["released_at"] is not None:

@@ -1,8 +1,8 @@
-"""Figures over years of what arrived, counted by the database: objects, rows, lateness and what was refused of them.
+"""Figures over years of arrivals, computed by the database: objects, rows, lateness and refusals.
 
-Contains: one query per figure, and the plain rows that it gives.
-Add here: another figure of arrivals of which the database can hold the sums.
-Does not contain: figures of slices, batches and runs (summaries.py), what figures mean
+Contains: one query per figure, and the plain rows that it returns.
+Add here: another figure about arrivals that the database can compute.
+Does not contain: figures of slices, batches and runs (summaries.py), interpreting figures
 (pipeline_assets/inspection/).
 """
 
@@ -27,20 +27,20 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True)
 class RefusedLines:
-    """Refused lines and objects of one arrival day that have the same reason."""
+    """Refused lines and objects of one arrival day with the same reason."""
 
     day: date
     error: str | None
-    """Why whole objects are refused; None of objects that are read, but for some lines."""
+    """Why whole objects were refused; None where only lines of readable objects were."""
     objects: int
     lines: int
     line_reason: str | None = None
-    """Why single lines are refused; None where an older version recorded them. Objects with lines of several are in each."""
+    """Why lines were refused; None where an older version recorded them. An object with several reasons counts in each."""
 
 
 @dataclass(frozen=True)
 class ArrivedOn:
-    """What arrived on one day, as far as raw holds it."""
+    """What arrived on one day and is in raw."""
 
     project_id: str
     day: date
@@ -50,16 +50,16 @@ class ArrivedOn:
 
 
 class ArrivalSummaries:
-    """Reads of all that arrived, which never turn every row into a record: each answers within a second over years."""
+    """Reads arrivals without creating a record per row, so that each query over years takes less than a second."""
 
     def __init__(self, read: _Connect) -> None:
-        """`read` opens a connection."""
+        """Take `read`, which opens a connection."""
         self._read = read
 
     def arrivals(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> list[tuple[str, date, date, int]]:
-        """Project, arrival day, event day and rows in raw, of what arrived in the range."""
+        """Return (project, arrival day, event day, rows in raw) of arrivals in the range."""
         query = sa.select(
             BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.event_date, BATCH_DAYS.c.digest
         ).where(
@@ -73,7 +73,7 @@ class ArrivalSummaries:
     def lateness(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> list[tuple[str, date, LatenessSketch | None]]:
-        """Project, arrival day and sketch of each batch day with rows that arrived in the range; None = not measured."""
+        """Return (project, arrival day, lateness sketch) of each non-empty batch day in the range; None = not measured."""
         columns = (BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.lateness)
         query = sa.select(*columns).where(
             BATCH_DAYS.c.source == source.value,
@@ -88,7 +88,7 @@ class ArrivalSummaries:
             ]
 
     def arrived(self, source: Source, projects: Sequence[str], first: date, last: date) -> list[ArrivedOn]:
-        """Objects, stored bytes and rows per project and arrival day in the range, of the versions that raw holds."""
+        """Return objects, stored bytes and rows per project and arrival day in the range, of the versions in raw."""
         names = (DELIVERIES.c.project_id, DELIVERIES.c.arrival_date)
         sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (DELIVERIES.c.size_bytes, DELIVERIES.c.rows))
         query = sa.select(*names, sa.func.count(), *sums).where(
@@ -102,7 +102,7 @@ class ArrivalSummaries:
             return [ArrivedOn(project, day, n, int(size), int(count)) for project, day, n, size, count in rows]
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
-        """Refused lines and objects per arrival day and reason, of the versions that raw holds or that were refused last."""
+        """Return refused lines and objects per arrival day and reason, of versions in raw and of last refused versions."""
         columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
         query = (
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
@@ -117,7 +117,7 @@ class ArrivalSummaries:
         found: Counter[tuple[date, str | None, str | None]] = Counter()
         objects: Counter[tuple[date, str | None, str | None]] = Counter()
         for day, error, reasons, count, lines in groups:
-            # Of each object of the group the same.
+            # Every object of the group has these same counts.
             told = json.loads(reasons) if reasons else {}
             named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
             for reason, of_reason in named.items():

@@ -1,8 +1,8 @@
-"""What arrived, or was excluded, since a slice was published last: named beside a change, to say where it came from.
+"""Deliveries that arrived or were excluded since a slice was last published, to explain where a change came from.
 
-Contains: one question, asked within a transaction that records.
-Add here: another thing that changes what a slice holds.
-Does not contain: which changes are told of (notices.py).
+Contains: one query, run inside the transaction that records the change.
+Add here: another event that changes the content of a slice.
+Does not contain: which changes get a notice (notices.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from resources.ledger.engine import in_parts
 from resources.ledger.schema import BATCH_DAYS, DELIVERIES, EXCLUSIONS
 
 Place = tuple[str, Slice]
-"""Table and slice; of a raw table's deliveries, their arrival day."""
+"""Table and slice; for deliveries of a raw table the slice holds the arrival day."""
 _Batch = tuple[str, str, date]
 """Source, project and arrival day, as the ledger's rows have them."""
 
 
 def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[Place, Arrivals]:
-    """What arrived since these times, each of its own slice, in batches that hold rows of its day."""
+    """Return what arrived, was excluded or was included since each slice's time, in batches with rows of the slice's day."""
     if not since:
         return {}
     earliest = min(since.values())

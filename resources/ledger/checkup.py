@@ -1,8 +1,8 @@
-"""What the ledger shows of whether this deployment can recover: rebuilds, foreign commits, markers, objects, processes.
+"""Evidence in the ledger of whether this deployment can recover: rebuilds, foreign commits, markers, objects, processes.
 
-Contains: one query per question, and the plain rows that it gives.
-Add here: another question of `tidemark doctor` that the ledger answers.
-Does not contain: what follows from an answer (pipeline_assets/doctor/), figures over time (summaries.py).
+Contains: one query per question, and the plain rows that it returns.
+Add here: another question of `tidemark doctor` to the ledger.
+Does not contain: judging the answers (pipeline_assets/doctor/), figures over time (summaries.py).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from resources.ledger.schema import BATCHES, DECISIONS, DELIVERIES, PROCESSES, P
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _NOT_KNOWN = ("null", "{}")
-"""An input state as text, where the publication names none."""
+"""Texts of the input state of a publication that names no inputs."""
 
 
 @dataclass(frozen=True)
 class BuiltAgain:
-    """Slices that were published several times from the same inputs by the same code."""
+    """Counts of slices that were published several times from the same inputs by the same code."""
 
     equal: int
-    """Each time with the same content."""
+    """Slices whose content was the same each time."""
     differing: tuple[str, ...]
-    """`table day/project` of those that were not."""
+    """`table day/project` of the slices whose content differed."""
 
 
 @dataclass(frozen=True)
 class FoundCommit:
-    """A change that a load found in a table, and that no living run had recorded."""
+    """A change that a load found in a table and that no running load had recorded."""
 
     table: str
     day: date
@@ -70,7 +70,7 @@ class ObjectSizes:
 
 @dataclass(frozen=True)
 class ProcessOnRecord:
-    """A process of a run, of the last 30 days."""
+    """The process of a run in the last 30 days."""
 
     run_id: str
     job: str
@@ -82,19 +82,19 @@ class ProcessOnRecord:
 
 
 class Checkup:
-    """Reads that `tidemark doctor` rests on; none of them writes."""
+    """Reads the evidence for `tidemark doctor`; never writes."""
 
     def __init__(self, read: _Connect) -> None:
-        """`read` opens a connection."""
+        """Take `read`, which opens a connection."""
         self._read = read
 
     def built_again(self, projects: Sequence[str]) -> BuiltAgain:
-        """Over all publications on record that name what they were built from."""
+        """Compare repeated publications from the same inputs, over all that name their inputs."""
         c = PUBLICATIONS.c
         inputs = sa.cast(c.input_state, sa.Text)
         place = (c.table_name, c.event_date, c.project_id)
         contents = sa.func.count(sa.distinct(c.digest_after))
-        # First by the unique index alone: most slices were published once, and their texts need not be read.
+        # Find repeated slices by the unique index first: most slices were published once, and reading their texts is slow.
         often = sa.select(*place).group_by(*place).having(sa.func.count() > 1).subquery()
         same = [column == often.c[column.name] for column in place]
         query = (
@@ -111,7 +111,7 @@ class Checkup:
         return BuiltAgain(len(rows) - len(differing), differing)
 
     def verdicts(self) -> Counter[str]:
-        """Verdict -> how often loads on record came to it, over all tables."""
+        """Return verdict -> how often finished loads reached it, over all tables."""
         found: Counter[str] = Counter()
         with self._read() as connection:
             for verdicts in connection.execute(
@@ -122,7 +122,7 @@ class Checkup:
         return found
 
     def found_commits(self, projects: Sequence[str]) -> list[FoundCommit]:
-        """The newest first."""
+        """Return the foreign and unrecorded commits that loads found, newest first."""
         c = PUBLICATIONS.c
         is_found = sa.or_(c.cause == CauseKind.FOREIGN.value, c.cause.startswith(CauseKind.UNRECORDED_RUN.value))
         query = sa.select(c.table_name, c.event_date, c.project_id, c.cause, c.published_at).where(
@@ -135,7 +135,7 @@ class Checkup:
             ]
 
     def of_unfinished_runs(self, projects: Sequence[str]) -> int:
-        """Publications whose run is not on record to its end: it died, or works; a rollback is no load."""
+        """Count publications whose run is not recorded as finished, because it died or is running; rollbacks do not count."""
         c = PUBLICATIONS.c
         query = (
             sa.select(sa.func.count())
@@ -151,7 +151,7 @@ class Checkup:
             return int(connection.execute(query).scalar_one())
 
     def marked_days(self, projects: Sequence[str], first: date) -> list[MarkedDay]:
-        """Arrival days of regular exports since `first` that were accepted with deliveries."""
+        """Return the arrival days of regular exports since `first` that were accepted with deliveries."""
         c = BATCHES.c
         query = sa.select(c.project_id, c.arrival_date, c.hours_marked, c.is_closed).where(
             c.source == Source.REGULAR.value,
@@ -167,11 +167,11 @@ class Checkup:
             ]
 
     def object_sizes(self, projects: Sequence[str], first: date) -> list[ObjectSizes]:
-        """Of each arrival day and project since `first`, both sources together."""
+        """Return object sizes per arrival day and project since `first`, both sources together."""
         c = DELIVERIES.c
         place = (c.project_id, c.arrival_date)
         figures = (sa.func.count(), sa.func.max(c.size_bytes), sa.func.sum(c.size_bytes))
-        # The index leads with the source, so that both are named.
+        # Name both sources, because the index starts with the source.
         of_both = c.source.in_([source.value for source in Source])
         query = sa.select(*place, *figures).where(
             of_both, c.project_id.in_(projects), c.arrival_date >= first, c.is_accepted
@@ -183,7 +183,7 @@ class Checkup:
             ]
 
     def recoveries(self, projects: Sequence[str]) -> dict[str, date]:
-        """Project -> the newest arrival day of which a recovery was accepted."""
+        """Return project -> the newest arrival day of an accepted recovery."""
         c = BATCHES.c
         query = sa.select(c.project_id, sa.func.max(c.arrival_date)).where(
             c.source == Source.BACKFILL.value,
@@ -195,19 +195,19 @@ class Checkup:
             return {row[0]: row[1] for row in connection.execute(query.group_by(c.project_id))}
 
     def processes(self) -> list[ProcessOnRecord]:
-        """Oldest first; those of which only a look is on record come before all."""
+        """Return all recorded processes, oldest first; those without a start time come before all."""
         c = PROCESSES.c
         query = sa.select(PROCESSES).order_by(sa.func.coalesce(c.begun_at, ""))
         with self._read() as connection:
             return [_process(row) for row in connection.execute(query).mappings()]
 
     def known_decisions(self) -> frozenset[str]:
-        """The objects beside the tables whose acts this ledger holds."""
+        """Return the names of the decision objects whose acts this ledger holds."""
         with self._read() as connection:
             return frozenset(connection.execute(sa.select(DECISIONS.c.name)).scalars())
 
     def first_load(self) -> str | None:
-        """When the first load on record began."""
+        """Return when the first recorded load began, None where there is none."""
         with self._read() as connection:
             return connection.execute(sa.select(sa.func.min(RUNS.c.started_at))).scalar()
 

@@ -1,8 +1,8 @@
-"""Which snapshots of all tables belong together: one cut for each publish.
+"""Consistent cuts: the snapshots of all tables that belong together, one cut per publish.
 
-Contains: finding a cut, the newest one, of a run or of a moment.
-Add here: another way to name a cut.
-Does not contain: writing them (writing.py), whether their snapshots are kept still (pipeline_assets/inspection/cuts.py).
+Contains: finding a cut: the newest, that of a run, or that of a moment.
+Add here: another way to select a cut.
+Does not contain: writing cuts (writing.py), whether their snapshots still exist (pipeline_assets/inspection/cuts.py).
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ class Cut:
     number: int
     """Ascends with each publish."""
     run_id: str
-    """Of the run that published last before it."""
+    """The run whose publish created the cut."""
     published_at: str
-    """Aware time as ISO text."""
+    """Timezone-aware ISO 8601."""
     snapshots: Mapping[str, int]
     """Table -> snapshot of main."""
 
 
 class Cuts:
-    """Reads of cuts."""
+    """Reads cuts."""
 
     def __init__(self, read: _Connect) -> None:
-        """`read` opens a connection."""
+        """Take `read`, which opens a connection."""
         self._read = read
 
     def first(self) -> Cut | None:
-        """The oldest on record."""
+        """Return the oldest recorded cut, None where there is none."""
         return self._one(sa.select(CUTS).order_by(CUTS.c.number).limit(1))
 
     def newest(self) -> Cut | None:
-        """What tables show together now, as far as runs of ours made it."""
+        """Return the newest cut that runs of ours published, None where there is none."""
         return self._one(_last())
 
     def at(self, moment: datetime) -> Cut | None:
-        """What they showed at a moment (aware)."""
+        """Return the cut that was current at a timezone-aware moment, None where there was none."""
         return self._one(_last().where(CUTS.c.published_at <= moment.astimezone(UTC).isoformat()))
 
     def of_run(self, run_id: str) -> Cut | None:
-        """What they showed when a run published last; None where it published nothing."""
+        """Return the last cut that a run published; None where it published nothing."""
         return self._one(_last().where(CUTS.c.run_id == run_id))
 
     def runs(self, beginning: str) -> list[str]:
-        """Ids of all runs on record that begin so."""
+        """Return the ids of all recorded runs that start with this text, sorted."""
         found = set()
         with self._read() as connection:
             for table in (CUTS, RUNS):
@@ -76,5 +76,5 @@ class Cuts:
 
 
 def _last() -> sa.Select[tuple[object, ...]]:
-    # By number: a clock that was set back makes a later publish look earlier.
+    # Order by number: after a clock was set back, a later publish has an earlier time.
     return sa.select(CUTS).order_by(CUTS.c.number.desc()).limit(1)

@@ -1,9 +1,9 @@
-"""Decisions kept where the tables are, one small object each, so that whoever loses the ledger does not lose them.
+"""Decisions of operators, stored in the warehouse as small objects, so that they survive the loss of the ledger.
 
-Contains: names and content of these objects.
-Add here: a change of how an act is kept.
-Does not contain: what an act does (acts.py), when it is read back (load/read_back.py), storing
-bytes (iceberg/lake_objects.py).
+Contains: the names and content of these objects.
+Add here: a change of the stored format.
+Does not contain: what an act does (acts.py), reading acts back into a ledger (load/read_back.py), storing bytes
+(iceberg/lake_objects.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from resources.iceberg.lake_objects import LakeObjects
 from resources.ledger.acts import Act
 
 FOLDER = "decisions"
-"""Below Tidemark's own objects in the warehouse."""
+"""The folder of decisions, below `_tidemark/` in the warehouse."""
 _VERSION = 1
 _HINT = "Install the version that wrote it, or restore the object; without it a decision of a person would be lost"
 _HINT_FOR_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
@@ -29,22 +29,22 @@ _NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{32}\.json")
 
 
 class DecisionObjects:
-    """Acts as objects that are written once, never changed, and read in the order of their names."""
+    """Stores acts as objects that are written once, never changed, and read in the order of their names."""
 
     def __init__(self, place: LakeObjects) -> None:
-        """Wrap the folder; nothing is opened before first use."""
+        """Wrap the folder; opens nothing before first use."""
         self._place = place
 
     def names(self) -> list[str]:
-        """All of them, oldest first; what else lies in the folder is not ours."""
+        """Return the names of all decision objects, oldest first; other objects in the folder are ignored."""
         return sorted(entry.name for entry in self._place.list() if _NAME.fullmatch(entry.name))
 
     def last_at(self) -> datetime:
-        """When the last decision here was."""
+        """Return the time of the last stored decision; 1970 where there is none."""
         return max((_time_of(name) for name in self.names()[-1:]), default=_BEFORE)
 
     def write(self, acts: Sequence[Act], at: datetime) -> str:
-        """Keep acts that belong together, as one object named for the time; returns its name."""
+        """Store acts that belong together as one object named after the time; returns its name."""
         body = json.dumps({"version": _VERSION, "acts": [act.to_json() for act in acts]}, indent=1).encode()
         while True:
             name = f"{at.strftime(_TIME)}-{uuid.uuid4().hex}.json"
@@ -52,7 +52,7 @@ class DecisionObjects:
                 return name
 
     def read(self, name: str) -> list[Act]:
-        """The acts of an object; raises LakehouseError where they cannot be told."""
+        """Return the acts of an object; raises LakehouseError where it cannot be read."""
         body = self._place.get(name)
         if body is None:
             raise self._unreadable(name, "is gone since it was listed")

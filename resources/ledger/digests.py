@@ -1,8 +1,8 @@
-"""Digests on record that another version of the row hash measured, and the names that the present one gives to the same content.
+"""Replace digests of a former row hash by the current digests of the same content.
 
-Contains: finding and renaming them.
-Add here: another place where the ledger keeps digests.
-Does not contain: measuring content, and deciding that it is the same (load/carry_over.py).
+Contains: finding former digests and renaming them.
+Add here: another column of the ledger that holds digests.
+Does not contain: measuring content and deciding that it is the same (load/carry_over.py).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from resources.ledger.rows import batch_day_row, with_renamed_digests
 from resources.ledger.schema import BATCH_DAYS, HEADS, PUBLICATIONS, SLICES
 
 DOUBTED = "doubted"
-"""In place of a hash of files: no slice's files have it, and neither have none."""
+"""Replaces a hash of files; no set of files has this hash, not even the empty set."""
 Opened = Callable[[], AbstractContextManager[Connection]]
 
 
 @dataclass(frozen=True)
 class Renamed:
-    """What was measured under one digest and is under another."""
+    """The former and the current digest of the same content."""
 
     former: Digest
     present: Digest
 
 
 class DigestsOnRecord:
-    """The digests of slices, batch days, publications and input states."""
+    """Reads and renames the digests of slices, batch days, publications and input states."""
 
     def __init__(self, read: Opened, write: Opened) -> None:
-        """`read` and `write` open a connection, the latter in a transaction."""
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
     def are_present(self, table: str) -> bool:
@@ -58,7 +58,7 @@ class DigestsOnRecord:
             )
 
     def former_slices(self, table: str) -> dict[Slice, Digest]:
-        """The slices of a table whose digest another version measured; reads all rows of the table's slices."""
+        """Return slice -> digest of a table's slices whose digest is of another version; reads all rows of the table."""
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
             SLICES.c.table_name == table, _is_former(SLICES.c.digest)
         )
@@ -66,7 +66,7 @@ class DigestsOnRecord:
             return {Slice(day, project): Digest.parse(text) for day, project, text in connection.execute(query)}
 
     def batch_days(self, source: Source) -> dict[Slice, dict[date, BatchDay]]:
-        """Slice -> arrival day -> its rows, of those whose digest another version measured."""
+        """Return slice -> arrival day -> batch day, of those whose digest is of another version."""
         columns = (BATCH_DAYS.c.event_date, BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.digest)
         query = sa.select(*columns, BATCH_DAYS.c.lineage).where(
             BATCH_DAYS.c.source == source.value, _is_former(BATCH_DAYS.c.digest)
@@ -83,10 +83,10 @@ class DigestsOnRecord:
         slices: Mapping[Slice, Renamed],
         batch_days: Mapping[tuple[BatchKey, date], tuple[Digest, BatchDay]],
     ) -> None:
-        """Write the present digests where the former ones stand, in one transaction.
+        """Replace the former digests by the current ones, in one transaction.
 
-        What another run wrote meanwhile has another digest, and stays. What was built from these slices is given their new names
-        as well, or all of it would look stale.
+        Rows that another run changed meanwhile have another digest and stay. The input states of slices built from these are
+        renamed as well; otherwise all of them would look stale.
         """
         with self._write() as connection:
             for key, renamed in slices.items():
@@ -101,7 +101,7 @@ class DigestsOnRecord:
                 _rename_inputs(connection, kept, names, table, slices)
 
     def doubt(self, table: str, slices: Collection[Slice]) -> None:
-        """Let the next look at the table find these slices different from what is on record."""
+        """Make the next load find these slices different from what is on record, and the table's head too."""
         with self._write() as connection:
             for key in slices:
                 at = {"table_name": table, "event_date": key.event_date, "project_id": key.project_id}
@@ -112,7 +112,7 @@ class DigestsOnRecord:
 
 
 def _is_former(digest: sa.Column[str]) -> Any:
-    # What no version could measure (h0) is of none.
+    # A digest that no version could measure (h0) belongs to none.
     return sa.and_(digest.not_like(f"h{ROW_HASH_VERSION}:%"), digest.not_like("h0:%"), digest != str(EMPTY))
 
 
@@ -139,7 +139,7 @@ def _rename_inputs(
 
 
 def _renaming(table: str, project_id: str, slices: Mapping[Slice, Renamed]) -> Callable[[InputDay, Digest], Digest]:
-    """What a digest in an input state of a project is called by now."""
+    """Return a function that renames a digest in an input state of a project."""
 
     def rename(named: InputDay, digest: Digest) -> Digest:
         renamed = slices.get(Slice(named.day, project_id)) if named.table == table else None

@@ -1,8 +1,8 @@
-"""The ledger's database: opened, brought to the present schema, and how a transaction begins on each kind.
+"""Open the ledger's database, migrate it to the current schema, and begin transactions on each kind of database.
 
 Contains: what differs between SQLite and PostgreSQL when connecting.
-Add here: another database.
-Does not contain: queries (store.py) and what older schemas become (migrations.py).
+Add here: another kind of database.
+Does not contain: queries (queries.py), migrations of older schemas (migrations.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from resources.ledger.migrations import lock, prepare, version_of
 from resources.ledger.schema import SCHEMA_VERSION
 
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
-"""A server may be away for about six seconds."""
+"""These retries bridge an outage of about six seconds."""
 
 _CLIENT = {
     "connect_timeout": 10,
@@ -33,26 +33,26 @@ _CLIENT = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""For libpq: a server that vanished without a word is noticed within a minute. Seconds, the last one milliseconds."""
+"""Options of libpq that detect a silently vanished server within a minute. In seconds, the last one in milliseconds."""
 _LOCK_SECONDS = 300
-"""No transaction of ours takes a tenth of that; whoever holds a lock for longer hangs."""
+"""Our transactions take less than a tenth of this; a process that holds a lock for longer hangs."""
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
-"""For the session: so does the server of a client, and ends its transaction with its locks. Seconds."""
+"""Session settings, in seconds: the server detects a vanished client, and ends its transaction and locks."""
 _LOCKED = "lock timeout"
 OUT_OF_REACH = "the ledger is out of reach"
 _AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked", "server closed the",
          "Connection reset", "timed out", "timeout expired", "name resolution", _LOCKED)  # fmt: skip
-"""Signs of a database that time may bring back; any other failure to open one is for a person."""
+"""Signs of a transient outage; any other failure to open the database needs an operator."""
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """The driver left to itself commits each change of a schema; a write that starts as a read fails beside another one."""
+    """Begin explicitly: the driver alone commits each DDL statement, and a read that turns into a write fails beside another."""
     is_writing = connection.get_execution_options().get("is_writing")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
 
 
 def _bound_session(raw: Any, _: Any) -> None:
-    """Statements, because a pooler before the server takes no options with a connection."""
+    """Set the limits by statements, because a connection pooler in front of the server rejects connection options."""
     with raw.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
         for name, seconds in _SERVER.items():
@@ -62,13 +62,13 @@ def _bound_session(raw: Any, _: Any) -> None:
 
 _T = TypeVar("_T")
 _VALUES_PER_STATEMENT = 500
-"""SQLite takes 32,766 values in one statement (999 before 3.32), PostgreSQL's protocol 65,535; history has no such bound."""
+"""SQLite accepts 32,766 values per statement (999 before 3.32), PostgreSQL 65,535; history may exceed both."""
 
 
 def in_parts(values: Sequence[_T], width: int = 1) -> Iterator[Sequence[_T]]:
-    """Values of a condition whose number grows with history, in parts that every database takes in one statement.
+    """Yield a condition's values in parts that fit into one statement of every database.
 
-    `width`: how many values of the statement each of these is.
+    `width` is the number of statement parameters per value.
     """
     size = _VALUES_PER_STATEMENT // width
     for start in range(0, len(values), size):
@@ -76,13 +76,13 @@ def in_parts(values: Sequence[_T], width: int = 1) -> Iterator[Sequence[_T]]:
 
 
 def insert_into(connection: Connection, table: sa.Table) -> Any:
-    """An insert that can say what happens where the row is there already (`on_conflict_…`)."""
+    """Return an insert that supports `on_conflict_…` on the connection's database."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[Connection]:
-    """A connection; a server that is away for a moment, for a restart, is waited for."""
+    """Open a connection; waits for a server that is away for a moment, for example during a restart."""
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             connection = engine.connect()
@@ -97,7 +97,7 @@ def connected(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction that is written in from its start, beside no other one: what it reads it may rely on."""
+    """Open a write transaction that excludes other writers from its start, so what it reads stays valid."""
     with connected(engine.execution_options(is_writing=True)) as connection, connection.begin():
         lock(connection)
         yield connection
@@ -105,11 +105,11 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def ledger_failures(url: str) -> Iterator[None]:
-    """Turn failures that time may heal into ours."""
+    """Turn transient failures into LedgerUnavailableError."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        # The end of some connections is told as an error of no kind.
+        # Some lost connections raise only the base error.
         if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)) or error.connection_invalidated:
             raise _unavailable(url, error) from error
         raise
@@ -125,21 +125,21 @@ def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
 
 
 def open_engine(url: str) -> Engine:
-    """Connect and migrate; raises LedgerError."""
+    """Connect and migrate; returns the engine; raises LedgerError."""
     parsed = make_url(url)
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg2")
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     is_sqlite = parsed.get_backend_name() == "sqlite"
-    # A pooled connection that a server's restart has cut is found out before it is used. What the URL says wins.
+    # Check a pooled connection before use: a restart of the server may have cut it. Options of the URL win.
     told = {name: value for name, value in _CLIENT.items() if name not in parsed.query}
     options: dict[str, Any] = (
         {"connect_args": {"timeout": 30, "isolation_level": None}}
         if is_sqlite
         else {"pool_pre_ping": True, "connect_args": told}
     )
-    # Parameters hold names and reasons that others wrote: an error that repeats the statement repeats none of them.
+    # Keep parameters out of error messages: they hold names and reasons that people wrote.
     engine = sa.create_engine(parsed, hide_parameters=True, **options)
     if is_sqlite:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))

@@ -1,8 +1,8 @@
-"""Golden totals as they were read last, and what became of comparing them: `status` and the page of health read no landing.
+"""Golden totals as last read, and the results of comparing them; `status` and the health page read these, not landing.
 
-Contains: reading and replacing totals and faults, recording results with their notices.
-Add here: another question about them.
-Does not contain: comparing them (pipeline_assets/load/golden.py), where they come from
+Contains: reading and replacing totals and faults, recording results with notices.
+Add here: another query of them.
+Does not contain: comparing totals (pipeline_assets/load/golden.py), reading their sources
 (resources/landing/golden.py, resources/golden_query.py).
 """
 
@@ -27,15 +27,15 @@ from resources.ledger.notices import write_notice
 from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_RESULTS, GOLDEN_TOTALS
 
 _MEASURED = ("event_date", "project_id", "table_name", "measure")
-"""What a source tells one value of."""
+"""A source has one value for each combination of these."""
 _Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 class GoldenTotals:
-    """Reads and writes of golden totals; each write is one transaction."""
+    """Reads and writes golden totals; each write is one transaction."""
 
     def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
     def of(
@@ -45,7 +45,7 @@ class GoldenTotals:
         last: date | None = None,
         tables: Collection[str] | None = None,
     ) -> list[GoldenTotal]:
-        """What is on record of the days (of all, where a bound is not given), in their order."""
+        """Return the recorded totals of the days, in order of day; a missing bound means unbounded."""
         query = sa.select(GOLDEN_TOTALS).where(GOLDEN_TOTALS.c.project_id.in_(projects))
         if first is not None:
             query = query.where(GOLDEN_TOTALS.c.event_date >= first)
@@ -67,10 +67,10 @@ class GoldenTotals:
             ]
 
     def replace(self, reading: GoldenReading) -> None:
-        """What a source says of its days takes the place of what it said of them before.
+        """Replace the recorded totals of the days in a reading of one source.
 
-        A day that it no longer tells of keeps its totals: a file that is gone retracts nothing, one without lines does. Of a
-        day that was read in part, only the measures that were read are replaced.
+        A day that is not in the reading keeps its totals: a missing file retracts nothing, an empty file does. For a partly read
+        day only the measures that were read are replaced.
         """
         if not reading.days and reading.asked is None:
             return
@@ -106,7 +106,7 @@ class GoldenTotals:
                 connection.execute(GOLDEN_TOTALS.insert(), rows)
 
     def faults(self, sources: Collection[GoldenSource]) -> list[GoldenFault]:
-        """What was no total when these sources were read last, source by source."""
+        """Return the faults of the last reading of these sources, by source."""
         columns = (GOLDEN_FAULTS.c.origin, GOLDEN_FAULTS.c.reason, GOLDEN_FAULTS.c.fix)
         query = sa.select(*columns).where(GOLDEN_FAULTS.c.source.in_([source.value for source in sources]))
         with self._read() as connection:
@@ -121,9 +121,9 @@ class GoldenTotals:
         last: date,
         run_id: str | None,
     ) -> list[Notice]:
-        """Record what comparing these days gave, with a notice of each that differs by now, or no longer; returns these.
+        """Record the results of comparing these days; returns the notices written for days that began or ceased to differ.
 
-        All in one transaction. A day of the range that was found to differ, and that no total tells of any more, agrees.
+        Runs in one transaction. A day in the range that differed before and has no totals any more counts as agreeing.
         """
         stamp = {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()}
         told: list[Notice] = []
@@ -152,7 +152,7 @@ class GoldenTotals:
 
 
 def _replace_faults(connection: Connection, reading: GoldenReading, now: str) -> None:
-    """Of files those of the days that were asked for; a query answers anew each time, whatever it was asked for."""
+    """Replace a source's faults: for files those of the requested days, for a query all of them."""
     if reading.asked is None:
         return
     source = reading.source.value

@@ -1,7 +1,7 @@
-"""Whose ledger this is: it carries the identity of the lake that it tells of.
+"""Bind a ledger to its lake: the ledger carries the identity of the lake that it describes.
 
-Contains: comparing and taking it.
-Add here: another sign that ledger and lake belong together.
+Contains: comparing the identity, and recording it on first use.
+Add here: another check that ledger and lake belong together.
 Does not contain: the identity itself (iceberg/lake_identity.py).
 """
 
@@ -22,16 +22,16 @@ _NUMBER = 1
 
 
 class LakeOfLedger:
-    """The lake that a ledger belongs to, from the first run that may write on."""
+    """The lake that a ledger belongs to; the first run that may write records it."""
 
     def __init__(self, read: _Connect, write: _Connect, url: str) -> None:
-        """Wrap a ledger's ways of connecting."""
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write, self._url = read, write, url
 
     def require(self, lake: str | None, *, may_take: bool) -> None:
-        """Raise LedgerError for the ledger of another lake; one of no lake is taken for this one where that is allowed.
+        """Raise LedgerError for the ledger of another lake; with `may_take` a ledger without a lake is bound to this one.
 
-        `lake` is None where nothing is loaded yet: the ledger of a lake is none of that one.
+        `lake` is None before the first load; a ledger that is already bound to a lake is refused then as well.
         """
         with self._read() as connection:
             recorded = self._found(connection)

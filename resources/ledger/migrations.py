@@ -1,7 +1,7 @@
-"""Bring a ledger's SQL schema to the present version.
+"""Migrate a ledger's SQL schema to the current version.
 
-Contains: one function per step between versions.
-Add here: the step a change of schema.py needs.
+Contains: the migration of each version to the next.
+Add here: the step that a change of schema.py needs.
 Does not contain: the schema itself (schema.py).
 """
 
@@ -15,19 +15,19 @@ from sqlalchemy.engine import Connection
 from resources.ledger.schema import DELIVERIES, EXCLUSIONS, HOLDS, METADATA, PUBLICATIONS, SCHEMA, SCHEMA_VERSION
 
 _LOCK = 5_411_827_360
-"""Any number that other users of the database do not take for an advisory lock."""
+"""The key of our advisory lock; an arbitrary number that other users of the database are unlikely to use."""
 
 
 def lock(connection: Connection) -> None:
-    """Let no other process of ours write until the transaction ends; SQLite's transactions that write do so by themselves."""
+    """Keep our other processes from writing until the transaction ends; SQLite's write transactions do so by themselves."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
 
 
 def prepare(connection: Connection) -> int:
-    """Create what is missing, migrate what is older; returns the version found, the present one for a new ledger.
+    """Create missing tables and migrate older ones; returns the resulting version, which is higher for a newer ledger.
 
-    Expects a transaction that no other process can write beside: SQLite's is, PostgreSQL is asked for a lock of ours.
+    Expects a write transaction. SQLite's excludes other writers; on PostgreSQL this takes our advisory lock.
     """
     lock(connection)
     version = version_of(connection)
@@ -44,7 +44,7 @@ def prepare(connection: Connection) -> int:
 
 
 def version_of(connection: Connection) -> int | None:
-    """The recorded version; None for a database without a ledger."""
+    """Return the recorded version; None for a database without a ledger."""
     if not sa.inspect(connection).has_table(SCHEMA.name):
         return None
     version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
@@ -52,8 +52,8 @@ def version_of(connection: Connection) -> int | None:
 
 
 def _refused_beside_accepted(connection: Connection) -> None:
-    """A refused version no longer hides the accepted one, so `is_accepted` joins the key of `deliveries`."""
-    # Read and written back, because no one statement changes a primary key in both SQLite and PostgreSQL.
+    """Add `is_accepted` to the key of `deliveries`, so that a refused version no longer hides the accepted one."""
+    # Copy the rows, because no single statement changes a primary key in both SQLite and PostgreSQL.
     rows = [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM {DELIVERIES.name}")).mappings()]
     connection.execute(sa.text(f"DROP TABLE {DELIVERIES.name}"))
     DELIVERIES.create(connection)
@@ -66,7 +66,7 @@ def _refused_beside_accepted(connection: Connection) -> None:
 
 
 def _publications_by_parent(connection: Connection) -> None:
-    """A snapshot that main is set back to is another publication of its slices, so the parent joins their key."""
+    """Add the parent to the key of `publications`: setting main back to a snapshot publishes its slices again."""
     old = f"{PUBLICATIONS.name}_2"
     connection.execute(sa.text(f"ALTER TABLE {PUBLICATIONS.name} RENAME TO {old}"))
     PUBLICATIONS.create(connection)
@@ -75,14 +75,14 @@ def _publications_by_parent(connection: Connection) -> None:
     connection.execute(sa.text(f"INSERT INTO {PUBLICATIONS.name} ({columns}) SELECT {columns} FROM {old}"))
     connection.execute(sa.text(f"DROP TABLE {old}"))
     if connection.dialect.name == "postgresql":
-        # Numbers that were written do not move the sequence that new ones are drawn from.
+        # Inserting explicit ids does not advance the sequence.
         sequence = sa.func.pg_get_serial_sequence(PUBLICATIONS.name, "id")
         last = sa.select(sa.func.coalesce(sa.func.max(PUBLICATIONS.c.id), 0) + 1).scalar_subquery()
         connection.execute(sa.select(sa.func.setval(sequence, last, False)))
 
 
 def _decisions_on_record(connection: Connection) -> None:
-    """An exclusion names its batch and bytes (nothing had written any before); a hold stays on record when it is released."""
+    """Recreate `exclusions`, which nothing wrote before, with batch and bytes, and `holds`, which now keeps released holds."""
     connection.execute(sa.text(f"DROP TABLE IF EXISTS {EXCLUSIONS.name}"))
     rows = [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM {HOLDS.name}")).mappings()]
     connection.execute(sa.text(f"DROP TABLE {HOLDS.name}"))
@@ -95,7 +95,7 @@ def _decisions_on_record(connection: Connection) -> None:
 
 
 def _missing_columns(connection: Connection) -> None:
-    """Columns that may be null are added to the tables that lack them; whole tables are created with the others."""
+    """Add missing nullable columns to existing tables; missing tables are created with the others."""
     inspector = sa.inspect(connection)
     for table in METADATA.sorted_tables:
         if not inspector.has_table(table.name):
@@ -108,7 +108,7 @@ def _missing_columns(connection: Connection) -> None:
 
 
 def _missing_indexes(connection: Connection) -> None:
-    """Indexes are added to the tables that lack them."""
+    """Add missing indexes to existing tables."""
     inspector = sa.inspect(connection)
     for table in METADATA.sorted_tables:
         if inspector.has_table(table.name):

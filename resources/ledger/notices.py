@@ -1,8 +1,8 @@
-"""The notices that follow from what a run records, written in the same transaction: none is lost by a crash or made twice.
+"""Write the notices of a run's changes in the transaction that records them, so that a crash neither loses nor repeats one.
 
-Contains: what stood before, compared with what is recorded now.
-Add here: another record that people are told of.
-Does not contain: which notice follows (pipeline_assets/domain/notices.py), sending and reading them
+Contains: comparing the records before and after a run.
+Add here: another record that deserves a notice.
+Does not contain: the rules for notices (pipeline_assets/domain/notices.py), sending and reading them
 (outbox.py).
 """
 
@@ -40,20 +40,20 @@ from resources.ledger.schema import BATCHES, NOTICES, PUBLICATIONS, SLICES
 
 @dataclass(frozen=True)
 class Before:
-    """What was on record before a run's changes are written."""
+    """The records before a run's changes are written."""
 
     slices: Mapping[Place, Standing] = field(default_factory=dict)
     batches: Mapping[BatchKey, Standing] = field(default_factory=dict)
     published_at: Mapping[Place, str] = field(default_factory=dict)
-    """Of final slices that are published again: when they were published last."""
+    """When each final slice that is published again was last published."""
 
     def was_final(self, publication: PublicationRecord) -> bool:
-        """Whether the published slice stood final."""
+        """Whether the slice was final before this publication."""
         return self.slices.get((publication.table, publication.key), Standing()).is_final
 
 
 def read_before(connection: Connection, changes: Changes) -> Before:
-    """What these changes will be compared with; read in their transaction, before anything is written."""
+    """Read the records that these changes are compared with, in their transaction and before anything is written."""
     slices = dict(_slices(connection, [*changes.slices, *changes.publications]))
     batches = dict(_batches(connection, changes.batches))
     final = [one for one in changes.publications if slices.get((one.table, one.key), Standing()).is_final]
@@ -67,9 +67,9 @@ def write_notices(
     judged: tuple[Sequence[SliceRecord], Sequence[BatchRecord]],
     stamp: Mapping[str, Any],
 ) -> None:
-    """Write the notices of a run's changes; a notice that is there already stays as it is.
+    """Write the notices of a run's changes; existing notices stay as they are.
 
-    `judged`: the slices and batches of the changes whose rows were written; what another run recorded meanwhile is not told of.
+    `judged` holds the slices and batches whose rows were written; those that another run recorded meanwhile get no notice.
     """
     changed = [one for one in changes.publications if before.was_final(one) and one.digest_before != one.digest_after]
     notices = [
@@ -81,7 +81,7 @@ def write_notices(
 
 
 def write_notice(connection: Connection, notice: Notice, stamp: Mapping[str, Any]) -> None:
-    """Put a notice into the outbox, in the transaction of what it tells of; one that is there already stays as it is."""
+    """Put a notice into the outbox, in the transaction of its change; an existing notice stays as it is."""
     row = {
         "id": notice.id,
         "kind": notice.kind.value,
@@ -95,7 +95,7 @@ def write_notice(connection: Connection, notice: Notice, stamp: Mapping[str, Any
 
 
 def published_of(record: PublicationRecord, figures: Mapping[str, float], recorded_at: str = "") -> Published:
-    """A publication as a notice tells of it; `recorded_at` where it does not say itself when readers saw it."""
+    """Return a publication in the form of a notice; `recorded_at` is its time where the record has none."""
     return Published(
         record.table,
         record.key,
@@ -172,7 +172,7 @@ def _change_notices(
     stamp: Mapping[str, Any],
 ) -> Iterator[Notice]:
     records = {(record.table, record.key): record for record in changes.slices}
-    # A person who holds a slice chose what it is; no delivery did.
+    # An operator chose the content of a held slice, so no delivery explains the change.
     places = [place for one in changed if not _is_held(records.get(place := (one.table, one.key)))]
     arrivals = arrivals_since(connection, {place: before.published_at.get(place, "") for place in places})
     for one in changed:
@@ -214,7 +214,7 @@ def _refusals(
 
 
 def _is_derived(record: SliceRecord) -> bool:
-    """Raw days are judged by their batches."""
+    """Whether the slice is of a derived table; raw days are judged by their batches instead."""
     return record.table not in SOURCE_OF_TABLE
 
 
@@ -255,7 +255,7 @@ def _judged_batch(record: BatchRecord) -> Judged:
 
 
 def _last_refusals(connection: Connection, days: Sequence[Judged]) -> dict[Place, Notice]:
-    """The latest notice of a refusal, or of its end, of each of these days."""
+    """Return the latest refusal or refusal-end notice of each of these days."""
     found: dict[Place, Notice] = {}
     kinds = (NoticeKind.REFUSAL.value, NoticeKind.REFUSAL_END.value)
     for table, keys in _by_table((one.table, one.key) for one in days).items():

@@ -1,9 +1,9 @@
-"""The outbox: notices that runs wrote beside what they recorded, and up to which of them each receiver was told.
+"""The outbox: notices that runs wrote with their records, and the last notice that each receiver got.
 
-Contains: questions about notices and changes, and the standing of receivers.
-Add here: another question about what people are told.
-Does not contain: which notices there are (notices.py), what a receiver refused for good
-(set_aside.py), sending them (pipeline_assets/operations/notices.py).
+Contains: queries of notices and changes, and the state of receivers.
+Add here: another query of notices.
+Does not contain: creating notices (notices.py), notices that a receiver refused for good (set_aside.py), sending
+(pipeline_assets/operations/notices.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SET_
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _SEEN_EVERY = timedelta(hours=12)
-"""A receiver that is known is written to no more often, so that asking for what is due writes nothing."""
+"""`seen_at` of a known receiver is updated no more often than this, so that most reads write nothing."""
 _WELL: Mapping[str, Any] = {
     "failures": 0,
     "failed_at": None,
@@ -35,12 +35,12 @@ _WELL: Mapping[str, Any] = {
     "refused_body": None,
     "refusals": 0,
 }
-"""A receiver that took what it was sent last."""
+"""Columns of a receiver that accepted its last notices."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A notice that a receiver was not told yet."""
+    """A notice that a receiver has not got yet."""
 
     number: int
     notice: Notice
@@ -54,37 +54,37 @@ class Receiver:
 
     id: str
     place: str
-    """As it may be shown."""
+    """The address as it may be shown."""
     sent_number: int
-    """The number of the notice that it was told last."""
+    """The number of the last notice that it accepted."""
     failures: int = 0
-    """Attempts since the last that succeeded."""
+    """Failed attempts since the last success."""
     failed_at: datetime | None = None
     error: str | None = None
     retry_at: datetime | None = None
-    """Before this it asked for no request."""
+    """The receiver asked for no request before this time."""
 
 
 @dataclass(frozen=True)
 class RecordedPublication:
-    """A publication, and what is on record of the finality of its slice."""
+    """A publication, and whether its slice was final before."""
 
     record: PublicationRecord
     was_final: bool | None
-    """None where an older version recorded it, and nothing else tells."""
+    """None where an older version recorded the publication and its slice does not tell either."""
 
 
 class Outbox:
-    """Reads and writes of notices and receivers; each write is one transaction."""
+    """Reads and writes notices and receivers; each write is one transaction."""
 
     def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
     # -- receivers ---------------------------------------------------------------------------------------------
 
     def register(self, places: Mapping[str, str]) -> dict[str, Receiver]:
-        """Know these receivers (id -> place); a new one is told of what is recorded from now on."""
+        """Register receivers (id -> place) and return them; a new receiver gets the notices recorded from now on."""
         now = datetime.now(UTC)
         seen_before = (now - _SEEN_EVERY).isoformat()
         with self._read() as connection:
@@ -103,13 +103,13 @@ class Outbox:
         return {name: receiver for name, receiver in self.receivers().items() if name in places}
 
     def receivers(self) -> dict[str, Receiver]:
-        """Id -> receiver, of all that were ever registered and not forgotten."""
+        """Return id -> receiver, of all that were registered and not forgotten."""
         with self._read() as connection:
             rows = connection.execute(sa.select(RECEIVERS)).mappings()
             return {row["id"]: _receiver(row) for row in rows}
 
     def pending(self, receiver_id: str, most: int) -> list[Pending]:
-        """The first notices that the receiver was not told yet, oldest first."""
+        """Return the oldest notices that the receiver has not got yet, at most `most` of them."""
         sent = sa.select(RECEIVERS.c.sent_number).where(RECEIVERS.c.id == receiver_id).scalar_subquery()
         query = sa.select(NOTICES).where(NOTICES.c.number > sent).order_by(NOTICES.c.number).limit(most)
         with self._read() as connection:
@@ -119,7 +119,7 @@ class Outbox:
             ]
 
     def waiting(self) -> dict[str, int]:
-        """Receiver -> how many notices it was not told yet, of those that lack any."""
+        """Return receiver id -> number of notices it has not got yet, where there are any."""
         counted = sa.select(RECEIVERS.c.id, sa.func.count().label("notices")).where(
             NOTICES.c.number > RECEIVERS.c.sent_number
         )
@@ -127,7 +127,7 @@ class Outbox:
             return {row.id: row.notices for row in connection.execute(counted.group_by(RECEIVERS.c.id))}
 
     def mark_sent(self, receiver_id: str, number: int) -> None:
-        """It took all notices up to this one."""
+        """Record that the receiver accepted all notices up to this number."""
         with self._write() as connection:
             later = sa.case((RECEIVERS.c.sent_number < number, number), else_=RECEIVERS.c.sent_number)
             values = {"sent_number": later, **_WELL}
@@ -136,9 +136,9 @@ class Outbox:
     def mark_failed(
         self, receiver_id: str, error: str, retry_at: datetime | None, refused_body: str | None = None
     ) -> int:
-        """It took nothing; what it was not told stays.
+        """Record a failed attempt; the pending notices stay pending.
 
-        `refused_body`: the id of what it refused for good. Returns how often it refused this very body.
+        `refused_body` is the id of a body that it refused for good. Returns how often it has refused this body in a row.
         """
         is_it = RECEIVERS.c.id == receiver_id
         with self._write() as connection:
@@ -157,10 +157,10 @@ class Outbox:
                 return 0
             return connection.execute(sa.select(RECEIVERS.c.refusals).where(is_it)).scalar() or 0
 
-    # -- what people are told ----------------------------------------------------------------------------------
+    # -- notices and publications --------------------------------------------------------------------------------
 
     def of_run(self, run_id: str, table: str) -> list[Notice]:
-        """The changes of final days that a run recorded of a table, in the order of days."""
+        """Return the notices of changed final days that a run recorded for a table, by day."""
         query = sa.select(NOTICES.c.body).where(
             NOTICES.c.run_id == run_id, NOTICES.c.table_name == table, NOTICES.c.kind == NoticeKind.CHANGE.value
         )
@@ -169,13 +169,13 @@ class Outbox:
             return [notice_from_json(body) for body in bodies]
 
     def recorded_since(self, since: datetime) -> list[Notice]:
-        """The notices recorded since, oldest first."""
+        """Return the notices recorded since a time, oldest first."""
         query = sa.select(NOTICES.c.body).where(NOTICES.c.recorded_at >= since.astimezone(UTC).isoformat())
         with self._read() as connection:
             return [notice_from_json(body) for body in connection.execute(query.order_by(NOTICES.c.number)).scalars()]
 
     def of_ids(self, ids: Collection[str]) -> list[Notice]:
-        """The notices of these ids that are on record."""
+        """Return the notices with these ids, without those that are not on record."""
         query = sa.select(NOTICES.c.body)
         with self._read() as connection:
             return [
@@ -185,10 +185,10 @@ class Outbox:
             ]
 
     def published_since(self, since: datetime) -> list[RecordedPublication]:
-        """The publications that readers see since, oldest first.
+        """Return the publications made visible since a time, oldest first.
 
-        Where an older version recorded one, the time since when its slice is final tells whether it was: the run that
-        made it final began at that very time, and its own publication changed no final day.
+        For a publication of an older version, the time when its slice became final tells whether it was final before. That
+        time is the start of the run that made it final, so that run's own publication changed no final day.
         """
         final = (SLICES.c.is_final, SLICES.c.final_at, RUNS.c.started_at)
         same_slice = [SLICES.c[name] == PUBLICATIONS.c[name] for name in ("table_name", "event_date", "project_id")]
@@ -210,10 +210,10 @@ class Outbox:
     # -- upkeep ------------------------------------------------------------------------------------------------
 
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
-        """Remove the changes that every receiver was told of and that were recorded before; returns how many.
+        """Remove change notices recorded before a time that every receiver has got; returns how many.
 
-        Refusals stay: nothing else has their history, while a change is on record with its publication. `receivers`:
-        those that are in use; others are forgotten as well once nobody named them since `before`.
+        Refusals stay, because nothing else keeps their history; a change stays on record with its publication. `receivers` are
+        those in use; others are forgotten once they were not registered since `before`.
         """
         cutoff = before.astimezone(UTC).isoformat()
         is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)

@@ -1,9 +1,9 @@
-"""The ledger as it will be once what a load staged is published: what is on record, and over it what the load found out.
+"""The ledger as it will be once a load's staged changes are published: the records, overlaid with the pending changes.
 
-Contains: every question that a load asks about what it changes itself.
-Add here: another such question.
-Does not contain: writing it down (writing.py), what is decided at once and for all: acts of persons, strays, golden
-totals go to the ledger itself (store.py).
+Contains: every query of a load about records that the load itself changes.
+Add here: another such query.
+Does not contain: writing the changes (writing.py), records that are written at once, not on publish: decisions,
+strays, golden totals (store.py).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from resources.ledger.store import Ledger
 
 
 class PendingLedger(Ledger):
-    """A ledger whose steps wait: it answers as if they were written, and nobody else sees them."""
+    """A ledger with pending changes: it answers as if they were written, and no other process sees them."""
 
     def __init__(self, under: Ledger) -> None:
-        """Over a ledger, which stays as it is."""
+        """Overlay a ledger, which is not changed."""
         super().__init__(under.url, under.kept)
         self._under = under
         self._deliveries: dict[tuple[Source, str, bool], DeliveryRecord | None] = {}
@@ -36,14 +36,14 @@ class PendingLedger(Ledger):
 
     @property
     def engine(self) -> Engine:
-        """The ledger's own."""
+        """The engine of the underlying ledger."""
         return self._under.engine
 
     def close(self) -> None:
-        """Nothing: the ledger stays open."""
+        """Do nothing: the underlying ledger stays open."""
 
     def record(self, changes: Changes, run_id: str) -> None:
-        """Answer from now on as if these changes were written by the run."""
+        """Answer from now on as if the run had written these changes."""
         for batch, object_key in changes.forgotten_deliveries:
             self._deliveries[batch.source, object_key, True] = None
         for batch, object_key in changes.forgotten_refusals:
@@ -63,7 +63,7 @@ class PendingLedger(Ledger):
     def deliveries(
         self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
     ) -> dict[str, DeliveryRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.deliveries`, with the pending changes applied."""
         found = super().deliveries(source, projects, first, last, is_accepted=is_accepted)
         for (of, object_key, accepted), record in self._deliveries.items():
             if (of, accepted) != (source, is_accepted):
@@ -75,7 +75,7 @@ class PendingLedger(Ledger):
         return found
 
     def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.batches`, with the pending changes applied."""
         own = {
             key: record
             for key, record in self._batches.items()
@@ -86,7 +86,7 @@ class PendingLedger(Ledger):
     def _nearest_arrivals(
         self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool
     ) -> dict[str, date]:
-        """As the Ledger has it."""
+        """As `Ledger._nearest_arrivals`, with the pending changes applied."""
         under = super()._nearest_arrivals
         found = under(bounds, source, is_before=is_before)
         gone = {
@@ -105,17 +105,17 @@ class PendingLedger(Ledger):
         return found
 
     def _known(self) -> set[BatchKey]:
-        """Batches of which a delivery is known by what the load found out itself."""
+        """Batches with a delivery in the pending changes."""
         known = {record.batch for record in self._deliveries.values() if record is not None}
         return known | {key for key, record in self._batches.items() if record.deliveries > 0}
 
     def _is_held(self, batch: BatchKey, source: Source | None) -> bool:
-        """Whether a delivery of the day is known all the same, of the source or of either."""
+        """Whether a delivery of the day is still known, of the given source or of either."""
         places = [replace(batch, source=of) for of in ([source] if source is not None else Source)]
         return any(map(self._is_delivered, places))
 
     def _emptied(self, projects: Sequence[str]) -> set[BatchKey]:
-        """Batches of which the ledger underneath knows deliveries that are gone from here."""
+        """Batches whose deliveries in the underlying ledger are removed by the pending changes."""
         emptied = {key for key, record in self._batches.items() if not record.deliveries and key.project_id in projects}
         if emptied:
             arrivals = [key.arrival_date for key in emptied]
@@ -136,7 +136,7 @@ class PendingLedger(Ledger):
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[BatchKey, dict[date, BatchDay]]:
-        """As the Ledger has it."""
+        """As `Ledger.batch_days`, with the pending changes applied."""
         found = super().batch_days(source, projects, first, last)
         for key, days in self._days_of_batches.items():
             if key.source is source and key.project_id in projects and first <= key.arrival_date <= last:
@@ -148,7 +148,7 @@ class PendingLedger(Ledger):
     def batch_days_of(
         self, source: Source, project_id: str, event_days: Sequence[date]
     ) -> dict[date, dict[BatchKey, BatchDay]]:
-        """As the Ledger has it."""
+        """As `Ledger.batch_days_of`, with the pending changes applied."""
         found = super().batch_days_of(source, project_id, event_days)
         for key, days in self._days_of_batches.items():
             if (key.source, key.project_id) != (source, project_id):
@@ -162,7 +162,7 @@ class PendingLedger(Ledger):
     def slices(
         self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
     ) -> dict[Slice, SliceRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.slices`, with the pending changes applied."""
         wanted = None if days is None else set(days)
         own = {
             key: record
@@ -174,27 +174,27 @@ class PendingLedger(Ledger):
         return super().slices(table, projects, wanted) | own
 
     def first_day(self, table: str) -> date | None:
-        """As the Ledger has it."""
+        """As `Ledger.first_day`, with the pending changes applied."""
         own = {key: record for (of, key), record in self._slices.items() if of == table}
         days = [self._first_day_of_slices(table, own), self._first_day_of_publications(table)]
         days += [key.event_date for key, one in own.items() if one.digest != EMPTY or one.verdict is Verdict.HELD]
         published = [one.key for one in self._publications if one.table == table]
         if published:
-            # Asked as everybody asks: a publication that is on record already counts as it is there.
+            # Use the public query: a publication that is already on record counts as recorded.
             projects = sorted({key.project_id for key in published})
             told = self.publications_of(table, projects, {key.event_date for key in published})
             days += [one.key.event_date for one in told if one.digest_before != EMPTY or one.digest_after != EMPTY]
         return min((day for day in days if day is not None), default=None)
 
     def publications_of(self, table: str, projects: Sequence[str], days: Iterable[date]) -> list[PublicationRecord]:
-        """As the Ledger has it."""
+        """As `Ledger.publications_of`, with the pending changes applied."""
         wanted = set(days)
         found = super().publications_of(table, projects, wanted)
         told = {(one.key, one.snapshot_id, one.parent_id) for one in found}
         for one in self._publications:
             place = (one.key, one.snapshot_id, one.parent_id)
             if one.table == table and one.key.project_id in projects and one.key.event_date in wanted:
-                # Recorded once, whoever comes with it again.
+                # Skip publications that are on record already.
                 found += [one] if place not in told else []
                 told.add(place)
         return found

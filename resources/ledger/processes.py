@@ -1,8 +1,8 @@
-"""The processes of runs, kept in the ledger: who works, the last sign of life, and what observers noticed.
+"""The processes of runs in the ledger: which are running, their last heartbeat, and what observers saw.
 
-Contains: writing a beat and looking at all.
-Add here: another thing to know of a process.
-Does not contain: who counts as dead (pipeline_assets/domain/processes.py), the thread that beats
+Contains: writing heartbeats and observing all processes.
+Add here: another fact about a process.
+Does not contain: which process counts as dead (pipeline_assets/domain/processes.py), the heartbeat thread
 (heartbeat.py).
 """
 
@@ -25,14 +25,14 @@ _KEPT = timedelta(days=30)
 
 
 class Processes:
-    """Reads and writes of processes; each call is one transaction, and none waits for the locks of a load's writes."""
+    """Reads and writes processes; each call is one transaction, and none waits for the locks of a load."""
 
     def __init__(self, engine: Callable[[], Engine], url: str) -> None:
         """Wrap a ledger's engine, which is opened on first use."""
         self._engine, self._url = engine, url
 
     def begin(self, run_id: str, job: str, identity: Identity, steps: int) -> None:
-        """An op of the run begins in this process; an earlier one of the run is forgotten, old processes too."""
+        """Record that an op of the run begins in this process, replacing the run's earlier process; removes old processes."""
         with self._transaction() as (connection, now):
             row: dict[str, Any] = {
                 "job": job,
@@ -53,28 +53,28 @@ class Processes:
             connection.execute(PROCESSES.delete().where((PROCESSES.c.ended_at < old) | (PROCESSES.c.lost_at < old)))
 
     def beat(self, run_id: str) -> bool:
-        """A sign of life, which also brings back one that was taken for dead; False where nothing is on record of it."""
+        """Record a heartbeat, which also revives a process that was taken for dead; False where the run is not on record."""
         with self._transaction() as (connection, now):
             row = {"beats": PROCESSES.c.beats + 1, "beat_at": now.isoformat(), "lost_at": None}
             return bool(connection.execute(self._of(run_id).values(row)).rowcount)
 
     def end(self, run_id: str) -> None:
-        """The op has ended, well or not."""
+        """Record that the op has ended, with or without success."""
         with self._transaction() as (connection, now):
             connection.execute(self._of(run_id).values(ended_at=now.isoformat()))
 
     def lose(self, run_ids: Collection[str]) -> None:
-        """They were found dead."""
+        """Record that the processes of these runs were found dead."""
         with self._transaction() as (connection, now):
             for run_id in run_ids:
                 lost = self._of(run_id).where(PROCESSES.c.lost_at.is_(None))
                 connection.execute(lost.values(lost_at=now.isoformat()))
 
     def look(self, unfinished: Collection[str], expected: Mapping[str, str]) -> dict[str, Process]:
-        """Run -> its process, of all that have not ended and of `unfinished` runs; the look is counted.
+        """Return run -> process, of all that have not ended and of `unfinished` runs; counts this observation.
 
-        Of the runs whose process is `expected` (run -> job) and not on record that alone is, so that other looks tell how long
-        it is missed.
+        A run in `expected` (run -> job) without a recorded process gets a row with no heartbeat, so that later observations can
+        tell how long its process has been missing.
         """
         with self._transaction() as (connection, now):
             known = set(connection.scalars(sa.select(PROCESSES.c.run_id)))
@@ -95,7 +95,7 @@ class Processes:
             return processes
 
     def find(self, attempt: str) -> Process | None:
-        """The process of a run, which may be named without the dashes of its id."""
+        """Return the process of a run, given its id with or without dashes; None where it is not on record."""
         plain = sa.func.replace(PROCESSES.c.run_id, "-", "")
         with ledger_failures(self._url), connected(self._engine()) as connection:
             rows = connection.execute(sa.select(PROCESSES).where(plain == attempt.replace("-", ""))).mappings()
@@ -110,7 +110,7 @@ class Processes:
 
     @contextmanager
     def _transaction(self) -> Iterator[tuple[Connection, datetime]]:
-        """A connection that writes, and what time it is by the database, the one clock that all observers share."""
+        """Open a write transaction; yields the connection and the time by the database's clock, which all observers share."""
         with ledger_failures(self._url):
             engine = self._engine().execution_options(is_writing=True)
             with connected(engine) as connection, connection.begin():

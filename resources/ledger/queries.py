@@ -1,8 +1,8 @@
-"""Questions to the ledger: what is on record of deliveries, batches, slices, publications and runs.
+"""Queries of the ledger: deliveries, batches, slices, publications and runs.
 
-Contains: queries that give records.
-Add here: a new question.
-Does not contain: writing (store.py), sums over years (summaries.py), what persons decided
+Contains: queries that return records.
+Add here: a new query.
+Does not contain: writing (store.py), sums over years (summaries.py), decisions of operators
 (interventions.py).
 """
 
@@ -26,14 +26,14 @@ from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HEADS, PUBL
 
 
 class Queries(ABC):
-    """The questions of a ledger; each is asked in one transaction."""
+    """The queries of a ledger; each runs in one transaction."""
 
     @abstractmethod
     def _read(self) -> AbstractContextManager[Connection]:
-        """A transaction that only reads; raises LedgerError."""
+        """Open a read transaction; raises LedgerError."""
 
     def head(self, table: str) -> Head | None:
-        """The snapshot of the table that the ledger agreed with last; None where it knows nothing of the table."""
+        """Return the snapshot that the ledger last agreed with; None where it does not know the table."""
         with self._read() as connection:
             return self._head(connection, table)
 
@@ -44,7 +44,7 @@ class Queries(ABC):
     def deliveries(
         self, source: Source, projects: Sequence[str], first: date, last: date, *, is_accepted: bool = True
     ) -> dict[str, DeliveryRecord]:
-        """Object key -> the version whose rows raw holds (or the one refused last), of arrivals in the range."""
+        """Return object key -> the version in raw (or the version refused last), of arrivals in the range."""
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(DELIVERIES).where(
@@ -57,11 +57,11 @@ class Queries(ABC):
             return {row["object_key"]: delivery_of(row) for row in rows}
 
     def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
-        """Batches of both sources that arrived in the range."""
+        """Return the batches of both sources that arrived in the range."""
         with self._read() as connection:
             rows = connection.execute(
                 sa.select(BATCHES).where(
-                    # Named although it is all of them: the key leads with it.
+                    # Name all sources, because the key starts with the source.
                     BATCHES.c.source.in_([source.value for source in Source]),
                     BATCHES.c.project_id.in_(projects),
                     BATCHES.c.arrival_date.between(first, last),
@@ -70,14 +70,14 @@ class Queries(ABC):
             return {record.key: record for record in map(batch_of, rows)}
 
     def next_arrivals(self, after: Mapping[str, date], source: Source | None = None) -> dict[str, date]:
-        """Project -> the first arrival day after the one given, with a known delivery of the source (of either), read or not.
+        """Return project -> its first arrival day after the given day with a known delivery, of the source or of either.
 
-        Each is looked up by itself: a project's history is never read as a whole.
+        Uses one index lookup per project and never reads a whole history.
         """
         return self._nearest_arrivals(after, source, is_before=False)
 
     def previous_arrivals(self, before: Mapping[str, date], source: Source | None = None) -> dict[str, date]:
-        """The same of the last arrival day before the one given."""
+        """Return project -> its last arrival day before the given day, as `next_arrivals` does for later ones."""
         return self._nearest_arrivals(before, source, is_before=True)
 
     def _nearest_arrivals(
@@ -104,7 +104,7 @@ class Queries(ABC):
         return {project: nearer(days) for project, days in found.items() if days}
 
     def _batches_of(self, source: Source, object_keys: Sequence[str]) -> set[BatchKey]:
-        """The batches of these objects, of any version on record."""
+        """The batches of these objects, over all recorded versions."""
         query = sa.select(DELIVERIES.c.project_id, DELIVERIES.c.arrival_date).where(DELIVERIES.c.source == source.value)
         with self._read() as connection:
             return {
@@ -116,7 +116,7 @@ class Queries(ABC):
     def batch_days(
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> dict[BatchKey, dict[date, BatchDay]]:
-        """Batch -> event day -> its rows in raw, for batches that arrived in the range."""
+        """Return batch -> event day -> its rows in raw, of batches that arrived in the range."""
         batches: dict[BatchKey, dict[date, BatchDay]] = {}
         for batch, day, part in self._batch_days(source, projects, BATCH_DAYS.c.arrival_date.between(first, last)):
             batches.setdefault(batch, {})[day] = part
@@ -125,7 +125,7 @@ class Queries(ABC):
     def batch_days_of(
         self, source: Source, project_id: str, event_days: Sequence[date]
     ) -> dict[date, dict[BatchKey, BatchDay]]:
-        """Event day -> batch -> its rows, for event days of one project."""
+        """Return event day -> batch -> its rows in raw, of event days of one project."""
         batches: dict[date, dict[BatchKey, BatchDay]] = {day: {} for day in event_days}
         for chunk in in_parts(event_days):
             for batch, day, part in self._batch_days(source, [project_id], BATCH_DAYS.c.event_date.in_(chunk)):
@@ -135,7 +135,7 @@ class Queries(ABC):
     def _batch_days(
         self, source: Source, projects: Sequence[str], where: Any
     ) -> Iterator[tuple[BatchKey, date, BatchDay]]:
-        # Without sketches: a load asks for thousands of rows, and never how late they came.
+        # Leave out lateness sketches: a load reads thousands of rows and needs no sketches.
         names = ("project_id", "arrival_date", "event_date", "digest", "lineage")
         with self._read() as connection:
             rows = connection.execute(
@@ -150,7 +150,7 @@ class Queries(ABC):
     def slices(
         self, table: str, projects: Sequence[str] | None, days: Iterable[date] | None = None
     ) -> dict[Slice, SliceRecord]:
-        """The recorded slices of a table, of all days or of those given."""
+        """Return slice -> record of a table, of all days or of those given."""
         query = sa.select(SLICES).where(SLICES.c.table_name == table)
         if projects is not None:
             query = query.where(SLICES.c.project_id.in_(projects))
@@ -164,7 +164,7 @@ class Queries(ABC):
             return {r.key: r for r in records if wanted is None or r.key.event_date in wanted}
 
     def slice_keys(self, tables: Collection[str], projects: Sequence[str], first: date, last: date) -> set[Slice]:
-        """The slices on record of any of these tables, of days in the range."""
+        """Return the recorded slices of any of these tables, of days in the range."""
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id).where(
             SLICES.c.table_name.in_(tables),
             SLICES.c.project_id.in_(projects),
@@ -174,18 +174,18 @@ class Queries(ABC):
             return {Slice(day, project) for day, project in connection.execute(query)}
 
     def event_days(self, tables: Collection[str]) -> list[date]:
-        """The days on record of any of these tables, ascending."""
+        """Return the recorded days of any of these tables, ascending."""
         query = sa.select(SLICES.c.event_date).where(SLICES.c.table_name.in_(tables)).distinct()
         with self._read() as connection:
             return sorted(connection.execute(query).scalars())
 
     def first_day(self, table: str) -> date | None:
-        """The first day of which a table holds rows, or held any before a person rolled them back; None where it never did."""
+        """Return the first day on which a table has or had rows, also before a rollback; None where it never had any."""
         days = (self._first_day_of_slices(table), self._first_day_of_publications(table))
         return min((day for day in days if day is not None), default=None)
 
     def _first_day_of_slices(self, table: str, without: Collection[Slice] = ()) -> date | None:
-        """By what is recorded of slices, but for these."""
+        """The first such day among the recorded slices, without those given."""
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id).where(
             SLICES.c.table_name == table,
             sa.or_(SLICES.c.digest != str(EMPTY), SLICES.c.verdict == Verdict.HELD.value),
@@ -205,7 +205,7 @@ class Queries(ABC):
         return day
 
     def publications(self, table: str | None = None) -> list[PublicationRecord]:
-        """Every recorded change, oldest first."""
+        """Return every recorded publication, of one table or of all, oldest first."""
         query = sa.select(PUBLICATIONS).order_by(PUBLICATIONS.c.id)
         if table is not None:
             query = query.where(PUBLICATIONS.c.table_name == table)
@@ -213,7 +213,7 @@ class Queries(ABC):
             return [publication_of(row) for row in connection.execute(query).mappings()]
 
     def publications_of(self, table: str, projects: Sequence[str], days: Iterable[date]) -> list[PublicationRecord]:
-        """Every recorded change of some days of a table, oldest first."""
+        """Return every recorded publication of some days of a table, oldest first."""
         wanted = sorted(set(days))
         query = sa.select(PUBLICATIONS).where(
             PUBLICATIONS.c.table_name == table,
@@ -224,7 +224,7 @@ class Queries(ABC):
             return [publication_of(row) for row in connection.execute(query.order_by(PUBLICATIONS.c.id)).mappings()]
 
     def recorded_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
-        """Slice and snapshot of the publications on record that these snapshots made."""
+        """Return (slice, snapshot) of the recorded publications of these snapshots."""
         columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)
         query = sa.select(*columns).where(PUBLICATIONS.c.table_name == table)
         with self._read() as connection:
@@ -235,13 +235,13 @@ class Queries(ABC):
             }
 
     def last_run(self) -> Mapping[str, Any] | None:
-        """The run recorded last: job, range, verdict counts and the snapshot of every table at its end."""
+        """Return the row of the last recorded run: range, verdict counts, final snapshot of every table; None without runs."""
         with self._read() as connection:
             row = connection.execute(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1)).mappings().first()
         return dict(row) if row else None
 
     def skew_of_runs(self, most: int) -> dict[str, list[dict[str, Any]]]:
-        """Run -> its heavy steps as `StepSkew.as_json` has them, of the newest so many finished runs, newest first."""
+        """Return run -> its heavy steps in the form of `StepSkew.as_json`, of the newest `most` finished runs, newest first."""
         query = sa.select(RUNS.c.run_id, RUNS.c.skew).where(RUNS.c.finished_at.is_not(None))
         with self._read() as connection:
             rows = connection.execute(query.order_by(RUNS.c.finished_at.desc()).limit(most)).all()
@@ -249,9 +249,9 @@ class Queries(ABC):
 
 
 def _nearest_day(kept: sa.Table, source: Source, places: sa.Subquery, *, is_before: bool) -> sa.ScalarSelect[date]:
-    """The first day after (or the last before) the bound of a place, by the index that leads with source and project."""
+    """Subquery for the first day after (or last before) a place's bound, using the index that starts with source and project."""
     day = kept.c.arrival_date
-    # A batch whose objects moved while they were read is known although no delivery of it is on record.
+    # A batch whose objects moved during the read is known, although none of its deliveries is on record.
     is_known = sa.true() if kept is DELIVERIES else kept.c.deliveries > 0
     query = sa.select(day).where(
         kept.c.source == source.value,

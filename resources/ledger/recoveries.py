@@ -1,8 +1,8 @@
-"""Hours whose recovery has begun: until their marker is there, landing may hold a part of them alone.
+"""Claims on hours under recovery: until the marker of an hour exists, landing may hold only a part of it.
 
-Contains: the claims of recoveries, and which of them count.
-Add here: another thing that a recovery tells loads.
-Does not contain: recovering (pipeline_assets/operations/recover.py), what a load leaves out for it
+Contains: claims of recoveries, and which of them count.
+Add here: another message of a recovery to loads.
+Does not contain: recovering (pipeline_assets/operations/recover.py), what a load skips because of a claim
 (pipeline_assets/load/deliveries/batch.py).
 """
 
@@ -23,14 +23,14 @@ from resources.ledger.schema import RECOVERIES
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _LONGEST_HOUR = timedelta(hours=6)
-"""So long a claim counts without its end: a recovery that died for good hides what lies there no longer."""
+"""How long an open claim counts: after that, a dead recovery no longer hides the hour from loads."""
 _LONGEST_LISTING = timedelta(hours=1)
-"""So long a claim counts after its end: a listing that began before the marker came is not older."""
+"""How long an ended claim counts: a listing from before the marker was written is never older."""
 
 
 @dataclass(frozen=True)
 class OpenClaim:
-    """An hour whose recovery began and is not on record as ended: it is at work, failed or died."""
+    """An hour whose recovery began and has no recorded end: it is running, failed or died."""
 
     project_id: str
     hour: Hour
@@ -38,14 +38,14 @@ class OpenClaim:
 
 
 class Recoveries:
-    """Reads and writes of claims; each write is one transaction."""
+    """Reads and writes claims; each write is one transaction."""
 
     def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
     def begin(self, project_id: str, hour: Hour) -> None:
-        """Before the first object of an hour is written."""
+        """Claim an hour, before its first object is written."""
         values = {"begun_at": datetime.now(UTC).isoformat(), "ended_at": None}
         with self._write() as connection:
             updated = connection.execute(RECOVERIES.update().where(*_is(project_id, hour)).values(values))
@@ -54,13 +54,13 @@ class Recoveries:
                 connection.execute(RECOVERIES.insert(), key | values)
 
     def end(self, project_id: str, hour: Hour) -> None:
-        """After the marker of an hour is written; nothing happens where nobody claimed it."""
+        """End the claim of an hour, after its marker is written; does nothing where there is no claim."""
         with self._write() as connection:
             ended = {"ended_at": datetime.now(UTC).isoformat()}
             connection.execute(RECOVERIES.update().where(*_is(project_id, hour)).values(ended))
 
     def open(self, projects: Sequence[str]) -> list[OpenClaim]:
-        """Claims that have not ended, by project and hour; a recovery that died behind its marker leaves one as well."""
+        """Return open claims by project and hour; a recovery that died after writing its marker leaves one as well."""
         c = RECOVERIES.c
         query = sa.select(c.project_id, c.arrival_date, c.hour, c.begun_at).where(
             c.project_id.in_(projects), c.ended_at.is_(None)
@@ -76,7 +76,7 @@ class Recoveries:
             return bool(connection.execute(query).scalar_one())
 
     def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, frozenset[int]]:
-        """The claimed hours of arrival days, both ends included. Ask after landing is listed, and believe a marker more."""
+        """Return batch -> claimed hours, both days included. Call it after listing landing; a marker outweighs a claim."""
         now = datetime.now(UTC)
         begun, ended = ((now - longest).isoformat() for longest in (_LONGEST_HOUR, _LONGEST_LISTING))
         query = sa.select(RECOVERIES.c.project_id, RECOVERIES.c.arrival_date, RECOVERIES.c.hour).where(

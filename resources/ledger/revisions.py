@@ -1,7 +1,7 @@
-"""Changes of what was published of a day that was final: which numbers, when, why, by which run.
+"""Revisions: changes of final days, with measures, time, cause and run.
 
-Contains: finding them among all publications, and their measures before and after.
-Add here: another thing to tell of a change.
+Contains: finding revisions among all publications, and their measures before and after.
+Add here: another field of a revision.
 Does not contain: recording publications (store.py), figures over all records (summaries.py).
 """
 
@@ -24,7 +24,7 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True)
 class Revision:
-    """A publication that changed what was published of a final day."""
+    """A publication that changed a final day."""
 
     table: str
     day: date
@@ -37,21 +37,21 @@ class Revision:
     rows_after: int
     number: int
     measures: Mapping[str, tuple[float | None, float]]
-    """Measure -> before and after, of those that differ; None where no earlier publication is on record."""
+    """Measure -> (before, after), where they differ; before is None where no earlier publication is on record."""
 
 
 class Revisions:
-    """Reads of publications; none is turned into a record that is not one of these."""
+    """Reads revisions, and creates records of these publications only."""
 
     def __init__(self, read: _Connect) -> None:
-        """`read` opens a connection."""
+        """Take `read`, which opens a connection."""
         self._read = read
 
     def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
-        """Publications that changed rows of a day after it had become final, newest first; measures are left out.
+        """Return the publications that changed a day after it had become final, newest first, without measures.
 
-        Final is what the ledger called final when it was published, as notices tell it. Rows of older versions do not say so: of
-        them a publication counts whose run began after the day had become final, unless it filled an empty day.
+        As in notices, a day was final if the ledger said so at the time of the publication. Rows of older versions do not record
+        this: their publication counts if its run began after the day had become final, unless it filled an empty day.
         """
         begun = sa.func.coalesce(RUNS.c.started_at, PUBLICATIONS.c.published_at)
         was_final_before = (
@@ -62,7 +62,7 @@ class Revisions:
         same = [PUBLICATIONS.c[name] == SLICES.c[name] for name in ("table_name", "event_date", "project_id")]
         names = ("table_name", "event_date", "project_id", "published_at", "cause", "accepted_reason", "run_id", "id")
         found: list[Revision] = []
-        # One after the other, so that an index finds each among millions of first publications.
+        # Run two queries, so that an index finds the few rows of each among millions of first publications.
         for is_final in ((PUBLICATIONS.c.was_final.is_(sa.true()),), was_final_before):
             query = (
                 sa.select(*(PUBLICATIONS.c[name] for name in (*names, "digest_before", "digest_after")))
@@ -80,7 +80,7 @@ class Revisions:
         return sorted(found, key=lambda one: one.number, reverse=True)
 
     def measures_of(self, revisions: Sequence[Revision]) -> dict[int, Mapping[str, tuple[float | None, float]]]:
-        """Number of a publication -> its measures before and after, where they differ."""
+        """Return publication number -> measure -> (before, after), where they differ."""
         found: dict[int, Mapping[str, tuple[float | None, float]]] = {}
         wanted = {revision.number for revision in revisions}
         figures: dict[tuple[str, date, str], dict[int, dict[str, float] | None]] = {}

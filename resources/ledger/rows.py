@@ -1,7 +1,7 @@
-"""The ledger's rows as its records, and back.
+"""Convert the ledger's rows to records and back.
 
 Contains: one pair of functions per kind of row.
-Add here: how a new field is kept.
+Add here: the stored form of a new field.
 Does not contain: what a field means (pipeline_assets/domain/records.py), columns (schema.py),
 queries and transactions (store.py).
 """
@@ -35,7 +35,7 @@ from pipeline_assets.domain.records import (
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 
 _CROSS_DAY, _JUDGED_BY, _WAITS_FOR, _DELIVERED = "rivals", "code", "waits for", "delivered"
-"""Entries of a stored state beside those of upstream days, which are named `table:day`."""
+"""Keys of a stored state beside those of upstream days, which have the form `table:day`."""
 
 
 def _dump(evaluations: Iterable[Evaluation]) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def delivery_of(row: RowMapping) -> DeliveryRecord:
 
 @lru_cache(maxsize=1 << 14)
 def _batch_key(source: str, project_id: str, arrival_date: date) -> BatchKey:
-    """One value for all deliveries of a batch: a load of a month has a hundred of each in memory."""
+    """Share one key among all deliveries of a batch, to save memory: a load of a month has a hundred deliveries per batch."""
     return BatchKey(Source(source), project_id, arrival_date)
 
 
@@ -108,7 +108,7 @@ def batch_row(record: BatchRecord) -> dict[str, Any]:
 
 
 def batch_day_row(day: date, part: BatchDay, known: Mapping[tuple[date, str], str | None]) -> dict[str, Any]:
-    """An event day of a batch as a row of `batch_days`, without the batch; `known`: (day, digest) -> sketch on record."""
+    """An event day of a batch as a row of `batch_days`, without the batch; `known` is (day, digest) -> recorded sketch."""
     digest = str(part.digest)
     lateness = part.lateness.to_text() if part.lateness is not None else known.get((day, digest))
     return {"event_date": day, "digest": digest, "lineage": part.lineage, "lateness": lateness}
@@ -206,7 +206,7 @@ def publication_row(record: PublicationRecord, stamp: str) -> dict[str, Any]:
 
 
 def input_state_of(stored: Mapping[str, str] | None) -> InputState | None:
-    """A stored input state; None where there is none, or one that names anything else than days and their digests."""
+    """Parse a stored input state; None where there is none or it cannot be parsed."""
     if stored is None:
         return None
     try:
@@ -227,7 +227,7 @@ def _input_day(name: str) -> InputDay:
 
 
 def input_state_json(state: InputState | None) -> dict[str, str] | None:
-    """The inverse: entries in the order of their names."""
+    """The stored form of an input state, sorted by key; the inverse of `input_state_of`."""
     if state is None:
         return None
     entries = {f"{name.table}:{name.day.isoformat()}": str(digest) for name, digest in state.upstream.items()}
@@ -236,7 +236,7 @@ def input_state_json(state: InputState | None) -> dict[str, str] | None:
 
 
 def rejection_of(stored: Mapping[str, str] | None) -> Rejection | None:
-    """A stored refused state: the entries of its inputs, and beside them who judged and what it waits for."""
+    """Parse a stored refused state: its inputs, the code that judged it, and the days it waits for."""
     inputs = input_state_of(stored)
     if stored is None or inputs is None:
         return None
@@ -245,7 +245,7 @@ def rejection_of(stored: Mapping[str, str] | None) -> Rejection | None:
 
 
 def rejection_json(rejection: Rejection | None) -> dict[str, str] | None:
-    """The inverse."""
+    """The stored form of a rejection; the inverse of `rejection_of`."""
     if rejection is None:
         return None
     waits_for = ",".join(day.isoformat() for day in rejection.waits_for) or None
@@ -260,7 +260,7 @@ def _given(entries: Mapping[str, str | None]) -> dict[str, str]:
 def with_renamed_digests(
     name: str, stored: Mapping[str, str] | None, rename: Callable[[InputDay, Digest], Digest]
 ) -> dict[str, str] | None:
-    """What the column `name` (`input_state` or `refused_state`) holds, with other digests of the days that it names."""
+    """Return the value of column `name` (`input_state` or `refused_state`) with the digests of its days renamed."""
 
     def renamed(state: InputState) -> InputState:
         return replace(state, upstream={day: rename(day, digest) for day, digest in state.upstream.items()})
@@ -273,12 +273,12 @@ def with_renamed_digests(
 
 
 def head_of(snapshot_id: int) -> Head:
-    """The stored number of a head: the negative of a snapshot where it is doubted, which no table's head equals."""
+    """Parse a stored head: a doubted head is the negative of its snapshot id, which no table's head equals."""
     return Head(abs(snapshot_id), snapshot_id > 0)
 
 
 def head_number(head: Head) -> int:
-    """The inverse."""
+    """The stored number of a head; the inverse of `head_of`."""
     return head.snapshot_id if head.is_trusted else -head.snapshot_id
 
 

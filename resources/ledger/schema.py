@@ -2,7 +2,7 @@
 
 Contains: tables, columns, indexes, the schema's version.
 Add here: a column, together with a migration (migrations.py).
-Does not contain: records (pipeline_assets/domain/records.py), the way from and to a row (rows.py).
+Does not contain: records (pipeline_assets/domain/records.py), converting rows to records and back (rows.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _key(name: str, kind: Any = sa.String) -> sa.Column[Any]:
 
 
 def _of_a_slice() -> list[sa.Column[Any]]:
-    """What is recorded of a slice, on main or beside it."""
+    """The columns of a slice, published on main or rebuilt beside it."""
     return [
         _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
         sa.Column("verdict", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("cure", sa.String),
@@ -50,16 +50,16 @@ DELIVERIES = _table(
     sa.Column("rows", sa.BigInteger), sa.Column("quarantined", sa.BigInteger), sa.Column("blank", sa.BigInteger),
     sa.Column("error", sa.String), sa.Column("code_version", sa.String),
     sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
-    # Reason -> quarantined lines; null where there are none, or where an older version recorded them.
+    # Reason -> number of quarantined lines; null where there are none or an older version recorded the delivery.
     sa.Column("line_reasons", sa.JSON(none_as_null=True)),
     sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
 HAS_REFUSALS = sa.or_(
-    # A number of the statement, not a value beside it: the database has to see that the question is the index's own.
+    # A literal instead of a bound parameter: the database uses the partial index only for the same condition.
     DELIVERIES.c.quarantined > sa.literal_column("0"),
     DELIVERIES.c.error.is_not(None),
 )
-"""Of a delivery: lines of it, or all of it, were refused; hardly any, so that an index finds them among tens of millions."""
+"""Deliveries with refused lines, or refused as a whole; so few that an index finds them among tens of millions."""
 sa.Index(
     "tidemark_deliveries_refused", DELIVERIES.c.project_id, DELIVERIES.c.arrival_date,
     sqlite_where=HAS_REFUSALS, postgresql_where=HAS_REFUSALS,
@@ -75,13 +75,13 @@ BATCHES = _table(
 BATCH_DAYS = _table(
     "batch_days", _key("source"), _key("project_id"), _key("arrival_date", sa.Date), _key("event_date", sa.Date),
     sa.Column("digest", sa.String, nullable=False), sa.Column("lineage", sa.String),
-    # A sketch of how late its rows arrived; null where an older version loaded them.
+    # Sketch of how late the rows arrived; null where an older version loaded them.
     sa.Column("lateness", sa.Text),
     sa.Index("tidemark_batch_days_by_event", "source", "project_id", "event_date"),
 )  # fmt: skip
 SLICES = _table(
     "slices", *_of_a_slice(),
-    # Faults are few, and counts of verdicts need none of the texts.
+    # Finds the few faults, and counts verdicts without reading the long texts.
     sa.Index("tidemark_slices_by_verdict", "verdict", "table_name", "event_date", "project_id"),
 )  # fmt: skip
 PUBLICATIONS = _table(
@@ -92,11 +92,11 @@ PUBLICATIONS = _table(
     sa.Column("cause", sa.String), sa.Column("accepted_reason", sa.String), sa.Column("input_state", sa.JSON),
     sa.Column("code_version", sa.String), sa.Column("figures", sa.JSON), sa.Column("run_id", sa.String),
     sa.Column("seconds", sa.Float), sa.Column("published_at", sa.String),
-    # Whether the slice stood final before it; null where an older version recorded it.
+    # Whether the slice was final before; null where an older version recorded the publication.
     sa.Column("was_final", sa.Boolean),
-    # What it was built from, so that it can be built again; null where an older version recorded it.
+    # Input snapshots and settings, to build it again; null where an older version recorded the publication.
     sa.Column("pins", sa.JSON), sa.Column("settings", sa.JSON),
-    # Main may come back to a snapshot: set back behind our back, it follows another one then.
+    # The parent is part of the key: somebody may set main back to a snapshot, which then follows another parent.
     sa.UniqueConstraint("table_name", "event_date", "project_id", "snapshot_id", "parent_id"),
     sa.Index("tidemark_publications_by_final", "was_final", "table_name"),
 )  # fmt: skip
@@ -104,13 +104,13 @@ RUNS = _table(
     "runs", _key("run_id"), sa.Column("tables", sa.JSON), sa.Column("first_day", sa.Date),
     sa.Column("last_day", sa.Date), sa.Column("started_at", sa.String), sa.Column("finished_at", sa.String),
     sa.Column("verdicts", sa.JSON), sa.Column("snapshots", sa.JSON),
-    # Of heavy steps: what was forecast and what tasks told (domain/skew.py); null where an older version recorded the run.
+    # Heavy steps: forecast and task metrics (domain/skew.py); null where an older version recorded the run.
     sa.Column("skew", sa.JSON),
 )  # fmt: skip
 CUTS = _table(
     "cuts", sa.Column("number", sa.Integer, primary_key=True, autoincrement=True), sa.Column("run_id", sa.String),
     sa.Column("published_at", sa.String, nullable=False),
-    # Table -> snapshot, as text: snapshot ids exceed what readers of JSON hold exactly.
+    # Table -> snapshot id as text, because ids exceed the integers that JSON readers hold exactly.
     sa.Column("snapshots", sa.JSON, nullable=False),
     sa.Index("tidemark_cuts_by_run", "run_id"), sa.Index("tidemark_cuts_by_time", "published_at"),
 )  # fmt: skip
@@ -122,7 +122,7 @@ EXCLUSIONS = _table(
     sa.Column("etag", sa.String, nullable=False), sa.Column("sha256", sa.String),
     sa.Column("reason", sa.String, nullable=False), sa.Column("run_id", sa.String),
     sa.Column("excluded_at", sa.String, nullable=False),
-    # Of the lift; an exclusion stands while there is none.
+    # The lift; null while the exclusion is in force.
     sa.Column("lift_reason", sa.String), sa.Column("lift_run_id", sa.String), sa.Column("lifted_at", sa.String),
     sa.Index("tidemark_exclusions_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
@@ -135,7 +135,7 @@ HOLDS = _table(
     sa.Column("table_name", sa.String, nullable=False), sa.Column("event_date", sa.Date, nullable=False),
     sa.Column("project_id", sa.String, nullable=False), sa.Column("reason", sa.String), sa.Column("run_id", sa.String),
     sa.Column("held_at", sa.String),
-    # Of the release; a hold stands while there is none.
+    # The release; null while the hold is in force.
     sa.Column("release_reason", sa.String), sa.Column("release_run_id", sa.String), sa.Column("released_at", sa.String),
     sa.Index("tidemark_holds_by_day", "table_name", "project_id", "event_date"),
 )  # fmt: skip
@@ -145,13 +145,13 @@ PROCESSES = _table(
     sa.Column("started_ticks", sa.BigInteger), sa.Column("steps", sa.Integer), sa.Column("begun_at", sa.String),
     sa.Column("beats", sa.BigInteger), sa.Column("beat_at", sa.String),
     sa.Column("ended_at", sa.String), sa.Column("lost_at", sa.String),
-    # Of observers: the beat they saw last, and in how many looks since it stood still.
+    # Written by observers: the last heartbeat seen, and the number of observations since without a new one.
     sa.Column("seen_beats", sa.BigInteger), sa.Column("still_looks", sa.Integer), sa.Column("looked_at", sa.String),
 )  # fmt: skip
 LAKE = _table("lake", _key("number", sa.Integer), sa.Column("id", sa.String, nullable=False))
-"""One row at most: the lake whose ledger this is."""
+"""At most one row: the lake that this ledger belongs to."""
 DECISIONS = _table("decisions", _key("name"), sa.Column("recorded_at", sa.String))
-"""Objects in the warehouse whose acts this ledger holds."""
+"""Names of the decision objects in the warehouse whose acts this ledger holds."""
 NOTICES = _table(
     "notices", sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("id", sa.String, nullable=False, unique=True), sa.Column("kind", sa.String, nullable=False),
@@ -159,30 +159,30 @@ NOTICES = _table(
     sa.Column("project_id", sa.String, nullable=False), sa.Column("body", sa.JSON, nullable=False),
     sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
     sa.Index("tidemark_notices_by_day", "table_name", "event_date", "project_id"),
-    # A receiver remembers the number it was told last, so that no number comes twice, also where the last rows are gone.
+    # Receivers remember the last number they got, so no number may be reused, even after the last rows are deleted.
     sqlite_autoincrement=True,
 )  # fmt: skip
 RECEIVERS = _table(
     "receivers", _key("id"), sa.Column("place", sa.String), sa.Column("sent_number", sa.Integer, nullable=False),
     sa.Column("seen_at", sa.String),
-    # Of the last attempt that failed; null where it did not.
+    # The last failed attempt; null after a success.
     sa.Column("failures", sa.Integer), sa.Column("failed_at", sa.String), sa.Column("error", sa.String),
     sa.Column("retry_at", sa.String),
-    # The body that it refused for good last, and how often.
+    # The body that it last refused for good, and how often.
     sa.Column("refused_body", sa.String), sa.Column("refusals", sa.Integer),
 )  # fmt: skip
-"""Addresses that notices are sent to, by a hash: the address itself opens them."""
+"""Receivers of notices, by a hash of the address: the address itself is a secret that grants access."""
 SET_ASIDE = _table(
     "set_aside", _key("receiver_id"), _key("first_number", sa.Integer),
     sa.Column("last_number", sa.Integer, nullable=False), sa.Column("notices", sa.Integer, nullable=False),
     sa.Column("run_id", sa.String), sa.Column("error", sa.String), sa.Column("set_aside_at", sa.String),
 )  # fmt: skip
-"""Notices that a receiver refused for good, so that later ones pass them; gone once it took them."""
+"""Notices that a receiver refused for good and that later notices overtake; removed once it accepts them."""
 RECOVERIES = _table(
     "recoveries", _key("project_id"), _key("arrival_date", sa.Date), _key("hour", sa.Integer),
     sa.Column("begun_at", sa.String), sa.Column("ended_at", sa.String),
 )  # fmt: skip
-"""Hours that a recovery writes below the backfill prefix; a claim ends with the hour's marker."""
+"""Claims of recoveries on hours below the backfill prefix; a claim ends when the hour's marker is written."""
 REBUILDS = _table(
     "rebuilds", sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("tables", sa.JSON, nullable=False), sa.Column("first_day", sa.Date, nullable=False),
@@ -191,32 +191,32 @@ REBUILDS = _table(
     sa.Column("state", sa.String, nullable=False), sa.Column("run_id", sa.String), sa.Column("started_at", sa.String),
     sa.Column("finished_at", sa.String), sa.Column("swap_after", sa.Integer), sa.Column("swap_runs", sa.JSON),
     sa.Column("answered_by", sa.String), sa.Column("answer", sa.String),
-    # A branch is named for the number, so that none comes twice, also where the last rows are gone.
+    # Branches are named after the number, so no number may be reused, even after the last rows are deleted.
     sqlite_autoincrement=True,
 )  # fmt: skip
 REBUILT_SLICES = _table(
     "rebuilt_slices", _key("rebuild", sa.Integer), *_of_a_slice(),
     sa.Column("published", sa.String), sa.Column("difference", sa.JSON), sa.Column("blocked_by", sa.JSON),
-    # What the report said of it that a person was shown last; null before there is one.
+    # The slice in the report that the operator was last shown; null before there is a report.
     sa.Column("reported", sa.JSON(none_as_null=True)),
 )  # fmt: skip
-"""Slices that wait beside main, as `slices` has those of main."""
+"""Rebuilt slices that wait beside main; columns as in `slices`."""
 GOLDEN_TOTALS = _table(
     "golden_totals", _key("source"), _key("event_date", sa.Date), _key("project_id"), _key("table_name"), _key("measure"),
-    # As text: no number of a database holds every decimal exactly.
+    # As text, because no numeric type of every database holds all decimals exactly.
     sa.Column("value", sa.String, nullable=False), sa.Column("origin", sa.String), sa.Column("recorded_at", sa.String),
 )  # fmt: skip
-"""What an outside system says of published days, as it was read last; compared whenever somebody asks."""
+"""Totals of published days from an outside system, as last read."""
 GOLDEN_FAULTS = _table(
     "golden_faults", sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("source", sa.String, nullable=False), sa.Column("origin", sa.String, nullable=False),
     sa.Column("reason", sa.String, nullable=False), sa.Column("fix", sa.String), sa.Column("recorded_at", sa.String),
 )  # fmt: skip
-"""What was no total when it was read last: lines, and files."""
+"""Lines and files of the last reading that were not valid totals."""
 GOLDEN_RESULTS = _table(
     "golden_results", _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
-    # What did not agree; null where all totals did.
+    # The difference; null where all totals agree.
     sa.Column("mismatch", sa.String), sa.Column("notice_id", sa.String),
     sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
 )  # fmt: skip
-"""What comparing a published day with its golden totals gave last, as far as people were told."""
+"""The last result of comparing a published day with its golden totals, as far as a notice reported it."""

@@ -1,9 +1,9 @@
-"""Notices that a receiver refused for good: set aside for this receiver, so that they hold up no later ones.
+"""Set aside notices that a receiver refused for good, so that they do not block later ones.
 
-Contains: setting them aside, listing them, and what becomes of them when they are sent again.
-Add here: another thing that is done with them.
-Does not contain: when a refusal is for good (resources/webhooks.py), after how many they are set
-aside (pipeline_assets/operations/notices.py).
+Contains: setting notices aside, listing them, and recording the result of sending them again.
+Add here: another operation on them.
+Does not contain: which refusals are permanent (resources/webhooks.py), after how many refusals notices are set aside
+(pipeline_assets/operations/notices.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True)
 class SetAside:
-    """One body that a receiver refused for good."""
+    """The notices of one body that a receiver refused for good."""
 
     receiver_id: str
     first_number: int
@@ -34,19 +34,19 @@ class SetAside:
     notices: int
     run_id: str | None
     error: str
-    """What it answered last."""
+    """The receiver's last answer."""
     set_aside_at: datetime
 
 
 class SetAsides:
-    """Reads and writes of what is set aside; each write is one transaction."""
+    """Reads and writes notices that are set aside; each write is one transaction."""
 
     def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
     def add(self, receiver_id: str, batch: Sequence[Pending], error: str) -> None:
-        """Count these notices as passed, and keep them; nothing happens where another round had them taken meanwhile."""
+        """Skip these notices and keep them for later; does nothing where another process has sent them meanwhile."""
         first, last = batch[0].number, batch[-1].number
         is_it = RECEIVERS.c.id == receiver_id
         row = {
@@ -67,7 +67,7 @@ class SetAsides:
                 connection.execute(SET_ASIDE.insert(), row)
 
     def all(self) -> list[SetAside]:
-        """What is set aside, by receiver and in the order of notices."""
+        """Return everything that is set aside, by receiver and notice number."""
         query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
         with self._read() as connection:
             return [
@@ -84,19 +84,19 @@ class SetAsides:
             ]
 
     def notices(self, one: SetAside) -> list[Pending]:
-        """The notices themselves, oldest first."""
+        """Return the notices of one entry, oldest first."""
         query = sa.select(NOTICES).where(NOTICES.c.number.between(one.first_number, one.last_number))
         with self._read() as connection:
             rows = connection.execute(query.order_by(NOTICES.c.number)).mappings()
             return [Pending(row["number"], notice_from_json(row["body"]), row["run_id"]) for row in rows]
 
     def mark_sent(self, one: SetAside) -> None:
-        """The receiver took them after all."""
+        """Remove an entry whose notices the receiver has accepted."""
         with self._write() as connection:
             connection.execute(SET_ASIDE.delete().where(*_is(one)))
 
     def mark_refused(self, one: SetAside, error: str) -> None:
-        """It refused them once more."""
+        """Record the error of another refusal."""
         with self._write() as connection:
             connection.execute(SET_ASIDE.update().where(*_is(one)).values(error=recordable(error)))
 

@@ -1,11 +1,10 @@
-"""The ledger: what is recorded of deliveries, batches, slices and publications, in a SQL database.
+"""The ledger: records of deliveries, batches, slices and publications in a SQL database; reading it needs no JVM.
 
 Contains: transactions.
 Add here: another transaction.
-Does not contain: questions (queries.py), what a transaction writes (writing.py), the shape of what is kept
-(pipeline_assets/domain/records.py), opening the database (engine.py), what another run wrote meanwhile
-(concurrency.py), what persons decided (interventions.py), deciding anything (pipeline_assets/load/) and reading tables
-(iceberg/lakehouse.py). No JVM is needed to read it.
+Does not contain: queries (queries.py), what a transaction writes (writing.py), records (pipeline_assets/domain/records.py),
+opening the database (engine.py), changes of concurrent runs (concurrency.py), decisions of operators (interventions.py),
+decisions of loads (pipeline_assets/load/), reading tables (iceberg/lakehouse.py).
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ class Ledger(Queries):
     """All reads and writes of the ledger; each write is one transaction."""
 
     def __init__(self, url: str, kept: DecisionObjects | None = None) -> None:
-        """Prepare for a SQLAlchemy URL, and a place that keeps decisions as well; nothing is opened before first use."""
+        """Take a SQLAlchemy URL, and optionally a second store of decisions; opens nothing before first use."""
         self.url = url
-        """The database's address."""
+        """The URL of the database."""
         self.kept = kept
-        """Where decisions are kept as well."""
+        """The second store of decisions, in the warehouse."""
         self._engine: Engine | None = None
 
     @property
     def engine(self) -> Engine:
-        """The engine, opened and brought to the present schema on first use; raises LedgerError."""
+        """The engine, opened and migrated on first use; raises LedgerError."""
         if self._engine is None:
             self._engine = open_engine(self.url)
         return self._engine
@@ -68,37 +67,37 @@ class Ledger(Queries):
 
     @property
     def interventions(self) -> Interventions:
-        """What persons decided."""
+        """Decisions of operators: exclusions and holds."""
         return Interventions(self._read, self._write, self.kept)
 
     @property
     def lake(self) -> LakeOfLedger:
-        """Whose ledger this is."""
+        """The lake that this ledger belongs to."""
         return LakeOfLedger(self._read, self._write, self.url)
 
     @property
     def processes(self) -> Processes:
-        """Which processes work, and which died."""
+        """The processes of runs."""
         return Processes(lambda: self.engine, self.url)
 
     @property
     def activity(self) -> Activity:
-        """What loads did of late."""
+        """Recent activity of loads."""
         return Activity(self._read)
 
     @property
     def strays(self) -> Strays:
-        """Objects in landing that nobody will ask for."""
+        """Objects in landing outside of the days that loads request."""
         return Strays(self._read, self._write)
 
     @property
     def recoveries(self) -> Recoveries:
-        """Which hours recoveries write."""
+        """Claims of recoveries on hours."""
         return Recoveries(self._read, self._write)
 
     @property
     def rebuilds(self) -> Rebuilds:
-        """What is built again beside main."""
+        """Rebuilds of slices beside main."""
         return Rebuilds(self._read, self._write)
 
     @property
@@ -108,42 +107,42 @@ class Ledger(Queries):
 
     @property
     def cuts(self) -> Cuts:
-        """Which snapshots belong together."""
+        """Snapshots of all tables that belong together."""
         return Cuts(self._read)
 
     @property
     def summaries(self) -> Summaries:
-        """Figures over all that is on record."""
+        """Figures over slices, batches and runs."""
         return Summaries(self._read)
 
     @property
     def arrival_summaries(self) -> ArrivalSummaries:
-        """Figures over all that arrived."""
+        """Figures over arrivals."""
         return ArrivalSummaries(self._read)
 
     @property
     def checkup(self) -> Checkup:
-        """What is on record of how this deployment recovers."""
+        """Evidence of how well this deployment recovers."""
         return Checkup(self._read)
 
     @property
     def outbox(self) -> Outbox:
-        """What people are told, and who was told what."""
+        """Notices, and what each receiver has got."""
         return Outbox(self._read, self._write)
 
     @property
     def set_aside(self) -> SetAsides:
-        """What receivers refused for good."""
+        """Notices that receivers refused for good."""
         return SetAsides(self._read, self._write)
 
     @property
     def golden(self) -> GoldenTotals:
-        """What outside systems say of published days."""
+        """Totals of published days from outside systems."""
         return GoldenTotals(self._read, self._write)
 
     @property
     def digests(self) -> DigestsOnRecord:
-        """The digests that are kept, wherever they are."""
+        """All digests on record."""
         return DigestsOnRecord(self._read, self._write)
 
     # -- writing -----------------------------------------------------------------------------------------------
@@ -151,14 +150,15 @@ class Ledger(Queries):
     def record(self, changes: Changes, run_id: str) -> None:
         """Write one step's changes in one transaction; repeating it changes nothing.
 
-        What another run recorded meanwhile stays: rows of slices that name other files by now, rows of batches that were only
-        judged. Raises PublishConflictError, with nothing written, where it loaded a batch that this step loaded too.
+        Keeps what another run recorded meanwhile: rows of slices that name other files by now, rows of batches that this step
+        only judged. Raises PublishConflictError, with nothing written, where another run loaded a batch that this step loaded
+        too.
         """
         with self._write() as connection:
             LedgerWriting(connection).record(changes, run_id)
 
     def record_found(self, changes: Changes, run_id: str, *, known_head: Head | None) -> bool:
-        """The same for what was found in a table and not made; False, with nothing written, where its head is known by now."""
+        """Record changes that were found in a table; False, with nothing written, where the recorded head is not `known_head`."""
         assert changes.head is not None
         with self._write() as connection:
             if self._head(connection, changes.head[0]) != known_head:
@@ -168,7 +168,7 @@ class Ledger(Queries):
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A transaction that is written in, beside no other one; raises LedgerUnavailableError, also where its end is unknown."""
+        """Open an exclusive write transaction; raises LedgerUnavailableError, also where the outcome of its commit is unknown."""
         with self._write() as connection:
             yield connection
 

@@ -1,8 +1,8 @@
-"""Objects in landing that no load will ever ask for, as the last look found them: for `status`, which does not look itself.
+"""Objects in landing that no load will ever request, recorded at the last listing for `status`, which does not list landing.
 
-Contains: reading and replacing them.
-Add here: another question about them.
-Does not contain: which they are (domain/arrival_days.py).
+Contains: reading and replacing these records.
+Add here: another query of them.
+Does not contain: which objects are strays (domain/arrival_days.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 class Strays:
-    """Reads and writes of strays; each write is one transaction."""
+    """Reads and writes strays; each write is one transaction."""
 
     def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
     def all(self, projects: Sequence[str]) -> dict[str, BatchKey]:
-        """Object key -> the batch it names, by key."""
+        """Return object key -> the batch that the key names, sorted by key."""
         query = sa.select(STRAYS).where(STRAYS.c.project_id.in_(projects)).order_by(STRAYS.c.object_key)
         with self._read() as connection:
             return {
@@ -39,7 +39,7 @@ class Strays:
             }
 
     def replace(self, source: Source, projects: Sequence[str], strays: Iterable[Delivery]) -> None:
-        """These of a source and projects take the place of those that were found before."""
+        """Replace the recorded strays of a source and projects."""
         present = {stray.key: stray.batch for stray in ends_of(strays)}
         known = {key: batch for key, batch in self.all(projects).items() if batch.source is source}
         if known == present:

@@ -1,10 +1,9 @@
-"""Figures over years of records, counted by the database: of verdicts, rows, checks and runs.
+"""Figures over years of records, computed by the database: verdicts, rows, checks and runs.
 
-Contains: one query per figure, and the plain rows that it gives.
-Add here: another figure of which the database can hold the sums.
-Does not contain: what arrived (arrival_summaries.py), what figures mean and how they are joined
-(pipeline_assets/inspection/health/), questions of a load (store.py), changes of what was published
-(revisions.py).
+Contains: one query per figure, and the plain rows that it returns.
+Add here: another figure that the database can compute.
+Does not contain: arrivals (arrival_summaries.py), interpreting and joining figures
+(pipeline_assets/inspection/health/), queries of a load (queries.py), changes of final days (revisions.py).
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from resources.ledger.schema import BATCHES, RUNS, SLICES
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _RED = [verdict.value for verdict in Verdict if not verdict.is_good]
 _OPEN = [verdict.value for verdict in BatchVerdict if verdict is not BatchVerdict.ACCEPTED]
-"""Named one by one: by the verdicts that they have the few are found, by one that they have not nothing is."""
+"""List the verdicts to find: an index finds rows with these few verdicts, but cannot search for "not accepted"."""
 _ROWS_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
 class VerdictCount:
-    """How many projects of a day have a verdict."""
+    """The number of projects with a verdict on a day."""
 
     place: str
     """A table's key, or of batches the source."""
@@ -43,7 +42,7 @@ class VerdictCount:
 
 @dataclass(frozen=True)
 class Fault:
-    """A slice or batch that is not good, in the words on record."""
+    """A slice or batch that is not good, with the recorded texts."""
 
     place: str
     """A table's key, or of batches the source."""
@@ -53,30 +52,30 @@ class Fault:
     reason: str
     hint: str
     evaluations: tuple[Evaluation, ...]
-    """Of what was refused."""
+    """The evaluations of the refused content."""
     deliveries: int = 0
-    """Of a batch: objects that it holds."""
+    """Number of objects of a batch."""
 
 
 @dataclass(frozen=True)
 class SliceFigures:
-    """What the audit of one slice of refined.events measured."""
+    """Measures of the audit of one slice of refined.events."""
 
     day: date
     project_id: str
     rows: int
     raw_rows: int
     removed: int
-    """Raw rows that are no row of the slice: duplicates of any kind."""
+    """Raw rows that are not in the slice: duplicates of any kind."""
     late_rows: int
-    """Rows that were uploaded on a later day than their own."""
+    """Rows that were uploaded after their event day."""
     lag_seconds: float
     """From the newest event to the newest upload."""
 
 
 @dataclass(frozen=True)
 class CheckFigure:
-    """A figure that a check measured of a slice or a batch."""
+    """A figure that a check measured for a slice."""
 
     table: str
     day: date
@@ -95,26 +94,26 @@ class FinishedRun:
     started_at: str
     finished_at: str
     verdicts: Mapping[str, int]
-    """`refined/events published` -> of how many slices."""
+    """`refined/events published` -> number of slices."""
 
 
 class Summaries:
-    """Reads of the whole ledger, which never turn every row into a record: each answers within a second over years."""
+    """Reads the whole ledger without creating a record per row: each query over years takes less than a second."""
 
     def __init__(self, read: _Connect) -> None:
-        """`read` opens a connection."""
+        """Take `read`, which opens a connection."""
         self._read = read
 
     def slice_verdicts(self, projects: Sequence[str]) -> list[VerdictCount]:
-        """Of each table and event day, how many projects have which verdict."""
+        """Return the number of projects per table, event day and verdict."""
         return self._counts(SLICES, SLICES.c.table_name, SLICES.c.event_date, projects)
 
     def batch_verdicts(self, projects: Sequence[str]) -> list[VerdictCount]:
-        """Of each source and arrival day, how many projects have which verdict."""
+        """Return the number of projects per source, arrival day and verdict."""
         return self._counts(BATCHES, BATCHES.c.source, BATCHES.c.arrival_date, projects)
 
     def first_days(self, projects: Sequence[str]) -> dict[str, date]:
-        """Project -> the first arrival day that a regular load looked at and found deliveries of."""
+        """Return project -> the first arrival day on which a regular load found deliveries."""
         query = sa.select(BATCHES.c.project_id, sa.func.min(BATCHES.c.arrival_date)).where(
             BATCHES.c.project_id.in_(projects), BATCHES.c.source == Source.REGULAR.value, BATCHES.c.deliveries > 0
         )
@@ -123,7 +122,7 @@ class Summaries:
             return {row[0]: row[1] for row in rows}
 
     def slice_faults(self, projects: Sequence[str]) -> list[Fault]:
-        """The slices that are refused, waiting or held, in the order of days."""
+        """Return the slices that are refused, waiting or held, by day."""
         query = sa.select(SLICES).where(SLICES.c.project_id.in_(projects), SLICES.c.verdict.in_(_RED))
         with self._read() as connection:
             order = (SLICES.c.event_date, SLICES.c.project_id, SLICES.c.table_name)
@@ -131,7 +130,7 @@ class Summaries:
             return [_fault(row, row["table_name"], row["event_date"], row["refused_evaluations"]) for row in rows]
 
     def batch_faults(self, projects: Sequence[str]) -> list[Fault]:
-        """The batches that are refused, waiting or moved, in the order of days."""
+        """Return the batches that are refused, waiting or moved, by day."""
         query = sa.select(BATCHES).where(BATCHES.c.project_id.in_(projects), BATCHES.c.verdict.in_(_OPEN))
         with self._read() as connection:
             order = (BATCHES.c.arrival_date, BATCHES.c.project_id, BATCHES.c.source)
@@ -142,7 +141,7 @@ class Summaries:
             ]
 
     def slice_figures(self, table: str, projects: Sequence[str]) -> Iterator[SliceFigures]:
-        """What was measured of every slice of refined.events, in no order; years of them are in memory only as they are kept."""
+        """Yield the measures of every slice of refined.events, unordered; streams them, so that years need little memory."""
         names = ("raw_rows", "late_rows", "watermark_lag_seconds")
         measured = [SLICES.c.figures[name].as_float() for name in names]
         query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest, *measured).where(
@@ -156,9 +155,9 @@ class Summaries:
                 yield SliceFigures(day, project, rows, raw, max(0, raw - rows), int(late_rows or 0), lag or 0.0)
 
     def check_figures(self, names: Sequence[str], projects: Sequence[str]) -> dict[str, list[CheckFigure]]:
-        """Figures that checks measured of slices that are published or refused, by name, where they are not zero.
+        """Return name -> the non-zero figures that checks measured for published or refused slices.
 
-        All are looked for in one pass: it reads the texts of every slice on record.
+        One pass finds all names, because it reads the evaluations of every recorded slice.
         """
         found: dict[str, list[CheckFigure]] = {name: [] for name in names}
         texts = [sa.cast(column, sa.Text) for column in (SLICES.c.evaluations, SLICES.c.refused_evaluations)]
@@ -177,7 +176,7 @@ class Summaries:
         return found
 
     def finished_runs(self) -> list[FinishedRun]:
-        """Every load on record that went through all its tables, by its end."""
+        """Return every recorded load that went through all its tables, by end time."""
         columns = (
             RUNS.c.run_id,
             RUNS.c.tables,
@@ -200,7 +199,7 @@ class Summaries:
         query = (
             sa.select(place, day, table.c.verdict, sa.func.count())
             .where(table.c.project_id.in_(projects))
-            # In the order of an index that holds all of it.
+            # Group in the order of an index that covers the query.
             .group_by(table.c.verdict, place, day)
         )
         with self._read() as connection:
@@ -208,7 +207,7 @@ class Summaries:
 
 
 def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[bool]:
-    """Almost all are zero, which the text tells without reading it as JSON."""
+    """Almost all figures are zero; comparing the text finds the others without parsing JSON."""
     zeros = [text.not_like(f'%"{name}": {zero}{end}%') for zero in ("0", "0.0") for end in (",", "}")]
     return sa.and_(text.like(f'%"{name}":%'), *zeros)
 

@@ -1,9 +1,9 @@
-"""An archive of the classes that a load needs: a JVM maps them instead of loading and verifying each, and starts a third sooner.
+"""An archive of the classes that a load needs: a JVM maps it instead of loading each class, and starts a third faster.
 
-Contains: where it lies, the options of a JVM, making it.
-Add here: what else a JVM may find prepared.
-Does not contain: the jars (jars.py), configuration of Spark (session.py). Run as `python -m
-resources.spark.class_archive`, which `make setup` does.
+Contains: the archive's path, the JVM options that use it, and creating it.
+Add here: something else that is prepared for the start of a JVM.
+Does not contain: the jars (jars.py), configuration of Spark (session.py). `make setup` runs it as
+`python -m resources.spark.class_archive`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from resources.spark.jars import DEFAULT_JARS_DIR
 
 _NAME = "classes.jsa"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-"""An archive of another JVM or of other jars is passed over, and nothing is said of it."""
+"""The JVM silently ignores an archive of another JVM or of other jars."""
 _LONGEST_SECONDS = 180
 _DAY = date(2026, 2, 2)
 _EVENTS = 12
 
 
 def jvm_options(jars_dir: Path) -> str:
-    """What a JVM is told to use the archive beside the jars; nothing where there is none."""
+    """Return the JVM options that use the archive beside the jars; empty where there is no archive."""
     archive = jars_dir / _NAME
     return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.is_file() else ""
 
 
 def make(jars_dir: Path) -> Path:
-    """Load a day in a process whose JVM keeps its classes when it ends; raises RuntimeError when it does not."""
+    """Load a day in a process whose JVM writes the archive on exit; returns its path; raises RuntimeError on failure."""
     archive = jars_dir / _NAME
     archive.unlink(missing_ok=True)
     being_made = archive.with_suffix(".making")
@@ -72,7 +72,7 @@ def make(jars_dir: Path) -> Path:
         loaded = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if loaded.returncode:
             raise RuntimeError(f"the load failed:\n{loaded.stdout}{loaded.stderr}")
-        # The JVM outlives the command, and writes the archive when it ends.
+        # The JVM outlives the command and writes the archive when it exits.
         deadline = time.monotonic() + _LONGEST_SECONDS
         while _is_a_jvm_at(being_made):
             if time.monotonic() > deadline:
@@ -83,7 +83,7 @@ def make(jars_dir: Path) -> Path:
 
 
 def _deliver(landing: Path) -> None:
-    """A day in one object, with what a load reads of events."""
+    """Write one day as one object, with the event fields that a load reads."""
     folder = landing / "10001"
     folder.mkdir(parents=True)
     lines = [
@@ -114,7 +114,7 @@ def _is_a_jvm_at(path: Path) -> bool:
 
 
 def main() -> int:
-    """Make it beside the jars of the default folder."""
+    """Create the archive beside the jars of the default folder; returns the exit code."""
     try:
         archive = make(DEFAULT_JARS_DIR)
     except (RuntimeError, OSError) as error:

@@ -1,8 +1,8 @@
-"""Whether Spark's JVM still lives, and the error where it, or the Python of a worker, does not.
+"""Detect that Spark's JVM, or the Python of a worker, died, and name the error.
 
-Contains: telling a dead engine from other failures.
-Add here: another way for it to end.
-Does not contain: failures of an engine that lives (iceberg/errors.py).
+Contains: distinguishing a dead engine from other failures.
+Add here: another way in which the engine dies.
+Does not contain: failures of a running engine (iceberg/errors.py).
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _ENDING_SECONDS = 5
 
 
 class LastWords:
-    """A `log` that remembers its last line: what the load was doing when the engine died."""
+    """A `log` that remembers its last line, to tell what the load was doing when the engine died."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
-        """Hand everything on to `log`."""
+        """Forward every line to `log`."""
         self._log = log
         self.last = "starting"
 
     def __call__(self, text: str) -> None:
-        """Log it."""
+        """Log a line and remember it."""
         self.last = text
         self._log(text)
 
 
 @contextmanager
 def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
-    """Raise EngineError where the JVM died, or ran out of memory and lives; WorkerError where a worker that came later is unfit.
+    """Raise EngineError where the JVM died or ran out of memory, WorkerError where a worker that joined later is unfit.
 
-    Other failures pass as they are.
-    An operator must act, so nothing is tried again at once: this process has no engine any more, and another one with as
-    much memory would meet the same. `engine` gives the session, None where none was started.
+    Other failures propagate unchanged.
+    Nothing is retried: this process has no engine any more, and a new one with the same memory would fail the same way. So
+    an operator must act. `engine` returns the session, None where none was started.
     """
     try:
         yield
@@ -52,7 +52,7 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
         session = engine()
         if session is None:
             raise
-        # Python's own record of the process: a dead JVM answers nothing.
+        # Ask Python's handle of the process, because a dead JVM does not answer.
         process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
         what = _end_of(process, error)
         if what is None:
@@ -66,7 +66,7 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
 
 
 def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:
-    """What became of the JVM; None where it is not to blame."""
+    """Describe how the JVM ended; None where it is not the cause."""
     chain = list(_chain(error))
     is_lost = any(_is_lost_connection(cause) for cause in chain)
     if process is None and any(isinstance(cause, ConnectionRefusedError | Py4JNetworkError) for cause in chain):
@@ -82,12 +82,12 @@ def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | 
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    # A JVM that is gone is also told as "does not exist in the JVM", of whatever class was asked for.
+    # py4j also reports a dead JVM as "does not exist in the JVM", for whatever class was requested.
     return isinstance(error, ConnectionError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
 
 
 def _chain(error: BaseException | None) -> Iterator[Any]:
-    """An error and what it came from: cleaning up after the first failure fails as well."""
+    """An error and its causes: the clean-up after the first failure fails as well and hides it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

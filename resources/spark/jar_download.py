@@ -1,8 +1,8 @@
-"""Fetch one jar: into a file beside its place, verified, synced, then renamed; a jar is there whole and right, or not at all.
+"""Download one jar atomically: into a temporary file, which is verified, synced and renamed.
 
-Contains: asking a Maven repository, going on after a break, the bounds of it, what a failure means.
-Add here: how a repository is asked.
-Does not contain: which jars there are (jars.py), how progress looks (pipeline_assets/cli/downloads.py).
+Contains: requests to a Maven repository, resuming a download, its limits, what a failure means.
+Add here: a change of the requests.
+Does not contain: the list of jars (jars.py), displaying progress (pipeline_assets/cli/downloads.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.retry import tries
 
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5
-"""A repository may be away for about seven seconds; what has come is kept meanwhile."""
+"""These retries bridge an outage of about seven seconds; downloaded bytes are kept."""
 _TIMEOUT = httpx.Timeout(30.0)
-"""Of silence, not of a download."""
+"""Limits the silence of the server, not the whole download."""
 _STEP_BYTES = 256 * 1024
 _LARGEST_BYTES = 512 * 1024**2
-"""No jar of ours has a quarter of it: what sends more is not the repository."""
+"""More than four times our largest jar: a server that sends more is not the repository."""
 _PART = ".part"
 _ABANDONED_SECONDS = 24 * 3600
 _HINT = (
@@ -41,9 +41,9 @@ _HINT_OF_FOLDER = "Make room or correct the rights of its folder, or name anothe
 _PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
 Watch = Callable[[str, int, int | None], None]
-"""Is told the name of a jar, how many bytes of it are here, and how many it has, if the repository says so."""
+"""Called with the name of a jar, the bytes downloaded, and the total where the repository tells it."""
 WATCH: ContextVar[Watch] = ContextVar("WATCH", default=lambda _name, _done, _total: None)
-"""Who watches downloads: jars are first needed deep below the command that knows the terminal."""
+"""The current watcher of downloads. Jars are first needed far below the command that knows the terminal."""
 
 
 class JarError(PermanentError):
@@ -51,14 +51,14 @@ class JarError(PermanentError):
 
 
 class _PassingError(Exception):
-    """The repository cannot answer now."""
+    """The repository cannot answer now; a retry may succeed."""
 
 
 def download(url: str, path: Path, sha256: str) -> None:
-    """Put the jar at `path`, in place of what is there; raises JarError, and leaves what is there as it is."""
+    """Download the jar to `path`, replacing an existing file; raises JarError and then leaves the existing file as it is."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A name of its own: two processes that fetch the same jar both end with it.
+        # A unique name, so that two processes may download the same jar at once.
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PART}")
         try:
             with part.open("xb+") as file:
@@ -74,7 +74,7 @@ def download(url: str, path: Path, sha256: str) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what downloads left that were killed long ago."""
+    """Remove the temporary files of downloads that were killed more than a day ago."""
     for part in folder.glob(f".*.jar.*{_PART}"):
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > _ABANDONED_SECONDS:
@@ -100,19 +100,19 @@ def _fetch(url: str, name: str, file: io.BufferedRandom, sha256: str) -> None:
         if begun == 0 or is_last:
             reason = f"{masked(url)} sent something else than the pinned jar (sha256 {found[:12]}…, not {sha256[:12]}…)"
             raise JarError(name, reason, _HINT)
-        # The two halves may be of different answers.
+        # The parts may come from different versions, so start again.
         file.seek(0)
         file.truncate()
 
 
 def _ask(url: str, name: str, file: io.BufferedRandom) -> None:
-    """Write what is left of the jar behind what is there; raises httpx's errors and _PassingError, with the file at its end."""
+    """Append the missing rest of the jar; raises httpx's errors and _PassingError, with the file position at its end."""
     begun = file.seek(0, os.SEEK_END)
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={begun}-"} if begun else {})
     with httpx.stream("GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=True) as answer:
         status = answer.status_code
         if begun and status != HTTPStatus.PARTIAL_CONTENT:
-            # From its beginning, or none: the repository knows no parts, or the jar is no longer what it was.
+            # The answer is the whole jar or an error: the repository does not support ranges, or the jar has changed.
             begun = file.seek(0)
             file.truncate()
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in {

@@ -1,8 +1,8 @@
-"""The jars Spark needs: pinned, and found where this Tidemark keeps them.
+"""The pinned jars that Spark needs, and the folder that holds them.
 
-Contains: coordinates and sha256 of every jar, the folder they lie in, which of them are there.
+Contains: coordinates and SHA-256 of every jar, the jars folder, which jars are present.
 Add here: a new jar or version.
-Does not contain: how a jar is fetched (jar_download.py), Spark's configuration (session.py). Run as
+Does not contain: downloading a jar (jar_download.py), Spark's configuration (session.py). Run as
 `python -m resources.spark.jars`.
 """
 
@@ -33,11 +33,11 @@ class Jar:
     version: str
     sha256: str
     classifier: str = ""
-    """Which of the files of one version."""
+    """Maven classifier: selects one of several files of a version."""
 
     @property
     def path(self) -> str:
-        """Below the address of a Maven repository."""
+        """Path below the URL of a Maven repository."""
         return f"{self.organisation.replace('.', '/')}/{self.name}/{self.version}/{self.file_name}"
 
     @property
@@ -71,7 +71,7 @@ JARS = (
 
 
 def _default_folder() -> Path:
-    """In a clone beside the code; else in the user's cache, in a folder for exactly these jars, by their sums."""
+    """In a clone a folder beside the code, otherwise a folder in the user's cache, named after the checksums of these jars."""
     if IS_CLONE:
         return PROJECT_ROOT / ".jars"
     pins = hashlib.sha256(" ".join(f"{jar.file_name} {jar.sha256}" for jar in JARS).encode()).hexdigest()
@@ -82,19 +82,19 @@ DEFAULT_JARS_DIR = _default_folder()
 
 
 def jars_folder(settings: Settings) -> Path:
-    """Where these settings say that the jars lie."""
+    """Return the jars folder of these settings."""
     return settings.jars_dir or DEFAULT_JARS_DIR
 
 
 def available(settings: Settings) -> list[Path]:
-    """Paths of all jars; the user's cache is filled first, where jars are missing in it.
+    """Return the paths of all jars; downloads missing ones where the folder is the user's cache.
 
-    Raises JarError for one that is missing elsewhere, or cannot be fetched. Sums are checked when a jar is fetched and by
+    Raises JarError for a jar that is missing elsewhere or cannot be downloaded. Checksums are verified at download and by
     `tidemark setup`, not at every start.
     """
     folder = jars_folder(settings)
     missing = [jar for jar in JARS if not (folder / jar.file_name).is_file()]
-    # A folder that somebody named is filled when they ask for it: it may be shared, or meant to be whole.
+    # A folder that an operator configured is filled only by `tidemark setup`: it may be shared or meant to be complete.
     if missing and (IS_CLONE or settings.jars_dir is not None):
         raise JarError(
             str(folder / missing[0].file_name), "is missing", "Fetch it: tidemark setup (in a clone: make setup)"
@@ -104,7 +104,7 @@ def available(settings: Settings) -> list[Path]:
 
 
 def fetch(folder: Path, jars: Sequence[Jar] = JARS, *, url: str = MAVEN) -> list[Path]:
-    """Fetch what is missing or has another sha256 than the pinned one; returns the fetched paths; raises JarError."""
+    """Download jars that are missing or have another SHA-256 than pinned; returns the downloaded paths; raises JarError."""
     fetched = []
     for jar in jars:
         path = folder / jar.file_name
@@ -126,7 +126,7 @@ def _is_right(path: Path, sha256: str) -> bool:
 
 
 def main() -> int:
-    """Fetch and verify into the default folder."""
+    """Download and verify all jars in the default folder; returns the exit code."""
     try:
         fetched = fetch(DEFAULT_JARS_DIR, url=load_settings().jars_url)
     except TidemarkError as error:

@@ -1,9 +1,9 @@
-"""Which Java there is, and whether Spark runs on it.
+"""Find the installed Java and check that Spark supports it.
 
-Contains: finding it the way Spark does, asking for its version.
-Add here: another Java that Spark runs on.
-Does not contain: the same question before anything is installed (deploy/preflight.sh), what becomes of
-a JVM (engine_life.py).
+Contains: finding Java the way Spark does, reading its version.
+Add here: another version that Spark supports.
+Does not contain: the same check before anything is installed (deploy/preflight.sh), detecting a dead JVM
+(engine_life.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_SECONDS = 30
 
 
 def require_java() -> str:
-    """The version of the Java that Spark would start; raises EngineError where there is none that it runs on."""
+    """Return the major version of the Java that Spark would start; raises EngineError where it is missing or unsupported."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     if java is None:

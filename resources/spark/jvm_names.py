@@ -1,7 +1,7 @@
-"""Ask the JVM once for each class and static method that PySpark names: an eighth of a small load goes into asking again.
+"""Cache JVM classes and static methods: looking them up repeatedly takes an eighth of a small load.
 
-Contains: remembering what py4j finds.
-Add here: another question that has one answer for as long as a JVM lives.
+Contains: the cache of py4j's lookups.
+Add here: another lookup whose result never changes while a JVM runs.
 Does not contain: Spark's configuration (session.py).
 """
 
@@ -15,7 +15,7 @@ from py4j.java_gateway import JavaClass, JavaMember, JVMView
 
 @cache
 def remember_names() -> None:
-    """Keep classes and static methods with the view of the JVM that was asked for them; once for a process."""
+    """Patch py4j to keep classes and static methods on the view that looked them up; runs once per process."""
     _remembering(JVMView, (JavaClass,))
     _remembering(JavaClass, (JavaMember,))
 

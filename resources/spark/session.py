@@ -1,8 +1,8 @@
-"""The Spark session: one per process, local or cluster, with the lakehouse's jars and no network at run time.
+"""The Spark session: one per process, local or on a cluster, with the lakehouse's jars, which need no download at run time.
 
-Contains: Spark's own configuration and the Iceberg catalog's, from settings.
-Add here: an engine setting every job needs.
-Does not contain: what is done with the session (iceberg/lakehouse.py, load/).
+Contains: the configuration of Spark and of the Iceberg catalog, from settings.
+Add here: a Spark setting that every job needs.
+Does not contain: using the session (iceberg/lakehouse.py, load/).
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMIT_RETRIES = 20
-"""Four writers on one table ended 5 of 80 commits in a failure with Iceberg's default of 4."""
+"""With Iceberg's default of 4, four writers on one table failed 5 of 80 commits."""
 _ZONE = "-Duser.timezone=UTC"
 LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
-"""Hadoop's own class forks `chmod` twice for each file that it makes, 9 CPU-ms; a first small load makes a hundred files."""
+"""Hadoop's own class forks `chmod` twice per file, which takes 9 ms of CPU; a first small load creates a hundred files."""
 _ONLY_HERE = "127.0.0.1"
 _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
-"""Of pgjdbc, in seconds."""
+"""Options of pgjdbc; the timeout is in seconds."""
 _JVM_ADDRESS = "SPARK_LOCAL_IP"
-"""The variable that says where the JVM's web page listens, should somebody switch it on: no setting of Spark does."""
+"""The variable for the address of Spark's web UI, in case an operator enables it; no Spark setting exists for it."""
 
 
 def engine_config(settings: Settings) -> dict[str, str]:
-    """Spark's configuration; fixed at session start."""
+    """Return Spark's configuration, which is fixed once the session has started."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # On a cluster workers elsewhere have to reach the driver, under the name that Spark finds for this machine.
+    # On a cluster, workers must reach the driver under the host name that Spark finds for this machine.
     is_local = is_on_this_machine(settings.spark_master)
     nowhere_else = {"spark.driver.bindAddress": _ONLY_HERE, "spark.driver.host": _ONLY_HERE}
     jars = [str(path) for path in available(settings)]
@@ -66,7 +66,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Else each expression tells the JVM where in Python it was written: a third of all that a small load asks of it.
+        # Otherwise each expression reports its Python source line to the JVM, a third of all calls of a small load.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.redaction.regex": NAMES_OF_SECRETS,
         **(nowhere_else if is_local else {}),
@@ -82,7 +82,7 @@ def engine_config(settings: Settings) -> dict[str, str]:
 
 
 def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Settings) -> dict[str, str]:
-    """The jars on the class path instead of in the session: nothing copies them, and an archive holds no classes of a session."""
+    """Put the jars on the class path, so that nothing copies them and the class archive may contain their classes."""
     added = [jar for jar in config["spark.jars"].split(",") if jar not in jars]
     path = ":".join([*jars, *filter(None, [config.get("spark.driver.extraClassPath")])])
     options = f"{config.get('spark.driver.defaultJavaOptions', '')} {jvm_options(jars_folder(settings))}".strip()
@@ -94,9 +94,9 @@ def _in_one_process(config: Mapping[str, str], jars: Sequence[str], settings: Se
 
 
 def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
-    """Everything counts days in UTC: a date crosses into the JVM by the JVM's own zone, where a day may begin late or be none.
+    """Set every time zone to UTC: dates pass into the JVM in its own zone, where a day may start late or be skipped.
 
-    Of two options the JVM goes by the later one. Options that only Spark's defaults file knows stay, after ours.
+    The JVM uses the last of two conflicting options. Options of Spark's defaults file come after ours and remain.
     """
     pinned = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
     for process in ("driver", "executor"):
@@ -107,10 +107,10 @@ def _in_utc(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def catalog_config(settings: Settings) -> dict[str, str]:
-    """Configuration of the Iceberg catalog; may be set on a running session, before the catalog's first use.
+    """Return the configuration of the Iceberg catalog; it may be set on a running session before the catalog's first use.
 
-    A REST catalog is told by a person which of its warehouses is meant, and with which credential; of a database they may say
-    what we leave open.
+    For a REST catalog the operator's settings win, since they name its warehouse and credentials. For a catalog in a database
+    they only add to ours.
     """
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     theirs = {key: value for key, value in settings.spark_config.items() if f"{key}.".startswith(f"{prefix}.")}
@@ -143,7 +143,7 @@ def _catalog_config(prefix: str, settings: Settings) -> dict[str, str]:
 
 
 def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
-    """Which kind of catalog it is, and where."""
+    """The type of the catalog and its address."""
     if is_rest_catalog(catalog_url):
         return {f"{prefix}.type": "rest", f"{prefix}.uri": catalog_url}
     kind = {f"{prefix}.type": "jdbc", f"{prefix}.jdbc.schema-version": "V1"}
@@ -154,13 +154,13 @@ def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
 
 
 def _server(prefix: str, url: URL) -> dict[str, str]:
-    """Address and login apart: the JVM's errors repeat the address."""
-    # The driver of the JVM knows `sslmode`, `sslrootcert`, `options` by the same names as libpq, and ignores the rest.
+    """The address and the login as separate settings, because errors of the JVM repeat the address."""
+    # pgjdbc knows `sslmode`, `sslrootcert` and `options` by the same names as libpq, and ignores the others.
     login = {name: value for name, value in url.query.items() if name == "user" or is_secret_name(name)}
     options = {name: value for name, value in url.query.items() if name not in login}
     login |= {"user": url.username} if url.username else {}
     login |= {"password": str(url.password)} if url.password else {}
-    # A server that vanishes without a word would hang the session; no statement of a catalog takes seconds.
+    # Without bounds, a server that vanishes silently would hang the session. Catalog statements take less than a second.
     login |= {name: value for name, value in _BOUNDS.items() if name not in options}
     query = f"?{urlencode(options, doseq=True)}" if options else ""
     place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
@@ -169,9 +169,9 @@ def _server(prefix: str, url: URL) -> dict[str, str]:
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
-    """Make the settings' catalog known to a running session; creates the folders of a local one.
+    """Configure the catalog on a running session; creates the folders of a local catalog and warehouse.
 
-    Raises SettingsError for a session whose JVM would shift dates.
+    Raises SettingsError where the time zone of the session's JVM would shift dates.
     """
     remember_names()
     _require_utc(spark)
@@ -184,14 +184,14 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
     known = spark.sparkContext._jsc.sc().conf()
     for key, value in catalog_config(settings).items():
         if is_secret_name(key) and not known.contains(key):
-            # Each job's entry in Spark's log of events repeats the session, and hides of it only what the settings of the start
-            # name too: the name is enough.
+            # Spark's event log repeats the session's settings for each job, and redacts only those whose names were known
+            # at the start. So register the name with a masked value.
             known.set(key, MASK)
         spark.conf.set(key, value)
 
 
 def _require_utc(spark: SparkSession) -> None:
-    """A session may be older than these settings, or Spark's defaults file may name a zone after them."""
+    """Check the JVM itself: the session may be older than these settings, or Spark's defaults file may override the zone."""
     zone = getattr(spark._jvm, "java.util.TimeZone").getDefault()
     if zone.getRawOffset() or not zone.toZoneId().getRules().isFixedOffset():
         raise SettingsError(
@@ -203,18 +203,18 @@ def _require_utc(spark: SparkSession) -> None:
 
 
 def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
-    """A session; what is secret reaches the JVM once it runs, because every user of a machine can read its command line."""
+    """Start a session. Secrets are set once the JVM runs, because every user of a machine can read its command line."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Dagster's processes that start no Spark import none
 
     with _heard_by_this_machine(config):
-        # Whoever starts the JVM puts all that is known by then on its command line.
+        # PySpark puts all settings known at this point on the JVM's command line.
         SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
     session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]
     return session
 
 
 def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
-    """A session whose workers run this code; raises WorkerError where they cannot, before anything is read."""
+    """Start a session whose workers run this code; raises WorkerError where they cannot, before anything is read."""
     if is_on_this_machine(settings.spark_master):
         return started(config, secret)
     require_cluster_settings(settings)
@@ -231,7 +231,7 @@ def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, 
 
 @contextmanager
 def _heard_by_this_machine(config: Mapping[str, str]) -> Iterator[None]:
-    """For the JVM that starts within alone: another one, of a cluster, has to be reached from elsewhere."""
+    """Limit a JVM that starts in the block to this machine, unless it belongs to a cluster, whose workers must reach it."""
     if config.get("spark.driver.bindAddress") != _ONLY_HERE or _JVM_ADDRESS in os.environ:
         yield
         return
@@ -243,7 +243,7 @@ def _heard_by_this_machine(config: Mapping[str, str]) -> Iterator[None]:
 
 
 def spark_resource(settings: Settings) -> LazyPySparkResource:
-    """Dagster's Spark resource; starts no JVM until a run uses it."""
+    """Return Dagster's Spark resource; it starts a JVM only when a run uses it."""
     config = engine_config(settings)
     secret = {name: value for name, value in config.items() if is_secret_name(name) and name != "spark.redaction.regex"}
 

@@ -1,6 +1,6 @@
-"""Our code on its way to workers: an archive whose name tells its content, and what a session is told of it.
+"""Send our code to workers: an archive named after its content, and the session's settings for it.
 
-Contains: which code is sent, the archive, the settings of Spark that make workers start from it.
+Contains: which code is sent, the archive, the Spark settings that make workers import from it.
 Add here: another kind of code that tasks import.
 Does not contain: whether a worker runs that code (worker_check.py).
 """
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 _OWN = ("pipeline_assets", "resources")
 _COMPILED = (".so", ".pyd", ".dylib")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that an archive can hold: the same code is the same archive."""
+"""The earliest time that a zip archive can hold; a fixed time makes archives of the same code identical."""
 _PATH, _EXPECTED = "spark.executorEnv.PYTHONPATH", f"spark.executorEnv.{VARIABLE}"
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a cluster is told, and sent, of our code."""
+    """The settings and the archive that bring our code to a cluster."""
 
     config: Mapping[str, str]
-    """Settings of Spark, for a session that is not started yet."""
+    """Spark settings for a session that has not started yet."""
     name: str | None = None
-    """Of the archive; None where workers have the code already."""
+    """The archive's name; None where workers have the code installed."""
     content: bytes = b""
 
     def send(self, session: SparkSession) -> None:
-        """Give the archive to Spark, which brings it to every executor before its first task; needs no shared disk."""
+        """Hand the archive to Spark, which copies it to every executor before its first task; needs no shared disk."""
         if self.name is None:
             return
         # Spark removes this folder when the session ends.
@@ -50,7 +50,7 @@ class Shipped:
 
 
 def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
-    """For the workers of a cluster, beside `config`; raises SettingsError for code that no archive can bring."""
+    """Return what workers need in addition to `config`; raises SettingsError for code that cannot run from an archive."""
     packages = _packages(settings)
     expected = {_EXPECTED: encoded(described(packages))}
     if settings.spark_ship_code is ShippedCode.INSTALLED:
@@ -58,13 +58,13 @@ def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
     files = {name: body for package in packages for name, body in _sent_files(package)}
     content = _archive(files)
     name = f"tidemark-{hashlib.sha256(content).hexdigest()[:16]}.zip"
-    # Executors work in the folder that Spark puts files into; whatever else is installed there comes after.
+    # Executors run in the folder where Spark puts the files; other installed packages come later on the path.
     path = ":".join([name, *filter(None, [config.get(_PATH)])])
     return Shipped({**expected, _PATH: path}, name, content)
 
 
 def _packages(settings: Settings) -> tuple[str, ...]:
-    """Ours, and those of tables of a user's own, whose functions tasks may call."""
+    """Our packages, and those of an operator's own tables, whose functions tasks may call."""
     theirs = (
         name.partition(":")[0].partition(".")[0] for name in (*settings.extra_aggregates, *settings.extra_dimensions)
     )
@@ -72,7 +72,7 @@ def _packages(settings: Settings) -> tuple[str, ...]:
 
 
 def _sent_files(package: str) -> list[tuple[str, bytes]]:
-    """Modules; of a user's package also what lies beside them."""
+    """The modules of a package; for an operator's package also its other files."""
     files = [(name, body) for name, body in files_of(package) if package not in _OWN or name.endswith(".py")]
     compiled = next((name for name, _ in files if name.endswith(_COMPILED)), None)
     if compiled is not None:
@@ -87,7 +87,7 @@ def _sent_files(package: str) -> list[tuple[str, bytes]]:
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
-    # Python finds a folder without `__init__.py` in an archive only by an entry of its own.
+    # Python finds a folder without `__init__.py` in an archive only if the folder has an entry.
     folders = {f"{folder}/": b"" for name in files for folder in PurePosixPath(name).parents if folder.name}
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:

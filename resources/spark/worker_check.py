@@ -1,10 +1,10 @@
-"""Whether a worker can run our tasks: its Python, the packages that tasks import, our code; compared where its Python starts.
+"""Check that a worker can run our tasks: a starting worker compares its Python, packages and code with the driver's.
 
-Contains: what is compared, on both sides, and the line that crosses from a worker to the driver.
+Contains: what both sides compare, and the line that a worker reports to the driver.
 Add here: another package that tasks import (`PACKAGES`).
 Does not contain: how code reaches workers (shipping.py), the error that an operator reads (workers.py).
 
-It runs before it is known what a worker has, so it imports the standard library alone.
+It runs before anyone knows what a worker has installed, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath, PurePosixPath
 
 VARIABLE = "TIDEMARK_WORKERS_HAVE"
-"""Tells a worker what the driver has; where it is not set, nothing is compared."""
+"""Holds what the driver has; a worker without it compares nothing."""
 PACKAGES = (
     "boto3",
     "botocore",
@@ -39,26 +39,26 @@ PACKAGES = (
     "pyspark",
     "sqlalchemy",
 )
-"""What tasks import, by the names under which it is installed."""
+"""Packages that tasks import, by distribution name."""
 PYTHON = "Python"
 _MARK = "tidemark-worker "
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that the driver has and a worker has not, or has otherwise."""
+    """Something that the driver has and a worker lacks or has in another version."""
 
     host: str
     what: str
-    """`Python`, a package as it is installed, or a package of code as it is imported."""
+    """`Python`, the name of a distribution, or `code of` and the name of a package of ours."""
     here: str
-    """The driver's version; of code, how its digest begins."""
+    """The driver's version; for code the beginning of its digest."""
     there: str | None
-    """The worker's; None where it has none."""
+    """The worker's version; None where it has none."""
 
 
 def described(code: Iterable[str]) -> dict[str, str]:
-    """What this process has: Python, the packages, and these packages of code; one that is missing is left out."""
+    """Return name -> version of Python, the packages and these packages of code in this process, without missing ones."""
     found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
         try:
@@ -73,19 +73,19 @@ def described(code: Iterable[str]) -> dict[str, str]:
 
 
 def encoded(found: Mapping[str, str]) -> str:
-    """What `described` found, as the value of VARIABLE: YARN writes it into a script of a shell, unescaped."""
+    """Encode the result of `described` as a value of VARIABLE; base64, because YARN writes it unescaped into a shell script."""
     return base64.urlsafe_b64encode(json.dumps(found).encode()).decode()
 
 
 def decoded(value: str) -> dict[str, str]:
-    """What `encoded` wrote."""
+    """Decode a value that `encoded` wrote."""
     found: dict[str, str] = json.loads(base64.urlsafe_b64decode(value))
     return found
 
 
 def _version(name: str) -> str:
     if name == "pyspark":
-        # A cluster brings its own with Spark, as a folder that nothing installed.
+        # A cluster's PySpark comes with Spark as a plain folder, without package metadata.
         import pyspark  # noqa: PLC0415 - the driver's Spark may not be started yet
 
         return str(pyspark.__version__)
@@ -97,9 +97,9 @@ def _of_code(name: str) -> str:
 
 
 def files_of(name: str) -> Iterator[tuple[str, bytes]]:
-    """A top-level package's or module's files, by their names in an archive; nothing where there is none.
+    """Yield the files of a top-level package or module as (name in an archive, bytes); none where it does not exist.
 
-    Not of it: bytecode, and whatever is hidden, such as settings, a history, a virtual environment of whoever writes it.
+    Leaves out bytecode and hidden files, such as local settings, a git history or a virtual environment.
     """
     spec = find_spec(name)
     if spec is None:
@@ -107,7 +107,8 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     archive = getattr(spec.loader, "archive", None)
     if archive is None and folders and folders[0].parent.is_file():
-        # A package without `__init__.py`, whose loader tells nothing. What was sent is whole; what is installed comes after.
+        # The loader of a package without `__init__.py` does not name its archive. The sent archive is complete and
+        # comes first on the path.
         archive = folders[0].parent
     if archive is not None:
         with zipfile.ZipFile(archive) as packed:
@@ -120,7 +121,7 @@ def files_of(name: str) -> Iterator[tuple[str, bytes]]:
     for folder in folders:
         for path in folder.rglob("*"):
             place = path.relative_to(folder)
-            # Of a package that lies in several folders, Python takes the first module of a name.
+            # In a package spread over several folders, Python takes the first module of a name.
             if place not in found and _travels(place) and path.is_file():
                 found.add(place)
                 yield f"{name}/{place.as_posix()}", path.read_bytes()
@@ -133,7 +134,7 @@ def _travels(place: PurePath) -> bool:
 
 
 def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
-    """Of the modules among them, whatever they were imported from, in whatever order they come; None where there are none."""
+    """Return a digest of the modules among these files, independent of order and origin; None where there are none."""
     modules = sorted((name, content) for name, content in files if name.endswith(".py"))
     digest = hashlib.sha256()
     for name, content in modules:
@@ -143,7 +144,7 @@ def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
 
 
 def differences(expected: Mapping[str, str]) -> list[Difference]:
-    """What of this is another here, by its name."""
+    """Return what this process has differently from `expected` or lacks."""
     code = [name.removeprefix(_of_code("")) for name in expected if name.startswith(_of_code(""))]
     found = described(code)
     host = socket.gethostname()
@@ -151,7 +152,7 @@ def differences(expected: Mapping[str, str]) -> list[Difference]:
 
 
 def require_same() -> None:
-    """Leave with a line that `differences_in` finds again, where this worker is not what the driver expects."""
+    """Exit with lines that `differences_in` parses, where this worker differs from what the driver expects."""
     expected = os.environ.get(VARIABLE)
     if expected is None:
         return
@@ -161,6 +162,6 @@ def require_same() -> None:
 
 
 def differences_in(text: str) -> list[Difference]:
-    """What workers said, in a text that repeats it more than once, each once and in its order."""
+    """Return the differences that workers reported in a text, in order and without repetitions."""
     lines = re.findall(rf"{_MARK}(\{{[^{{}}\n]*\}})", text)
     return list(dict.fromkeys(Difference(**json.loads(line)) for line in lines))

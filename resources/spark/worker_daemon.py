@@ -1,8 +1,8 @@
-"""What Spark forks its Python workers from: the usual daemon, with what every worker needs loaded beforehand.
+"""The process that Spark forks Python workers from: the usual daemon, with common imports preloaded.
 
-Contains: imports that workers share.
+Contains: the shared imports.
 Add here: a slow import of code that runs in workers.
-Does not contain: that code, what a worker has to have (worker_check.py).
+Does not contain: that code, what a worker must have installed (worker_check.py).
 """
 
 import gc
@@ -13,14 +13,15 @@ from pyspark.daemon import manager
 from resources.spark.worker_check import require_same
 
 SHARED = (
-    # With the next one over a second, which each worker would spend for itself: pyarrow looks for it at the first array.
+    # Together with the next import this takes over a second, which each worker would spend again: pyarrow looks for
+    # pandas at its first array.
     "pandas",
     "pyarrow.compute",
-    # The S3 client's library is half a second.
+    # Importing the S3 client takes half a second.
     "resources.landing.store",
 )
 _COLLECTED_EVERY = 100_000
-"""Objects; at the usual 700 a parser of blocks of lines spends a fifteenth of its time looking for cycles it never makes."""
+"""Allocations between garbage collections; at the default of 700 the parser spends a fifteenth of its time looking for cycles."""
 
 if __name__ == "__main__":
     require_same()

@@ -1,8 +1,8 @@
-"""Workers that cannot run our tasks, named before the first of these: tiny jobs, and the error that they end in.
+"""Detect workers that cannot run our tasks before the first real task, with tiny jobs.
 
-Contains: the jobs and their attempts, how long they wait for executors, the reading of what a cluster says of its workers.
-Add here: another way in which the Python of a worker does not start.
-Does not contain: what is compared (worker_check.py), where code comes from (shipping.py).
+Contains: the tiny jobs, the wait for executors, and parsing a cluster's errors about its workers.
+Add here: another way in which a worker's Python fails to start.
+Does not contain: what is compared (worker_check.py), how code reaches workers (shipping.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROUNDS = 10
-"""Of tiny jobs; an executor that had no task in so many takes none."""
+"""Number of tiny jobs; an executor that got no task in so many will get none."""
 _MOST_ATTEMPTS = 10_000
 _MESSAGES_MS = 30_000
 _WAIT = {
@@ -44,30 +44,30 @@ class Attempt:
     executor: str
     host: str
     failure: str | None
-    """In Spark's words; None where it did not fail."""
+    """Spark's error message; None where the attempt did not fail."""
 
 
 def waiting_for_workers(master: str, config: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a session that lets all executors come before its first job, for at most some seconds.
+    """Return the settings that make a session wait for all executors before its first job, for at most ten seconds.
 
-    A standalone cluster expects the cores of `spark.cores.max`, and waits for none of its own accord; YARN and Kubernetes wait
-    for four fifths of the executors that they were asked for. Executors that come on demand are not waited for.
+    By default a standalone cluster does not wait, so these settings make it wait for the cores of `spark.cores.max`. YARN and
+    Kubernetes wait for four fifths of the requested executors by themselves. Executors allocated on demand are not waited for.
     """
     is_on_demand = config.get("spark.dynamicAllocation.enabled", "").lower() == "true"
     return {} if is_on_demand or not master.startswith("spark://") else _WAIT
 
 
 def require_same_workers(session: SparkSession) -> None:
-    """Run a task that does nothing on each executor; raises WorkerError, which names what differs on one of them.
+    """Run an empty task on each executor; raises WorkerError, which names what differs on one of them.
 
-    Executors that come meanwhile are asked as well. The Python of an executor compares itself when it starts
-    (worker_daemon.py): so does that of one which comes later.
+    Executors that join meanwhile are checked as well. A worker's Python compares itself with the driver when it starts
+    (worker_daemon.py), also on an executor that joins later.
     """
     context = session.sparkContext
     asked: set[str] = set()
     for _ in range(_ROUNDS):
         known = set(context.statusTracker().getJobIdsForGroup())
-        # Spark gives tasks that are wanted nowhere in particular to one idle executor after the other.
+        # Spark distributes tasks without a preferred location over the idle executors in turn.
         tasks = max(1, len(executors_of(context)))
         try:
             context.parallelize(range(tasks), tasks).count()
@@ -77,7 +77,7 @@ def require_same_workers(session: SparkSession) -> None:
                 raise
             raise unfit from error
         attempts = attempts_of(context, known)
-        # What fails on one executor is tried on another one: the job succeeds where some are fit.
+        # Spark retries a failed task on another executor, so the job succeeds where some executors are fit.
         unfit = unfit_among(attempts)
         if unfit is not None:
             raise unfit
@@ -87,15 +87,15 @@ def require_same_workers(session: SparkSession) -> None:
 
 
 def executors_of(context: SparkContext) -> set[str]:
-    """The ids of those that Spark knows and did not lose."""
+    """Return the ids of the executors that Spark knows and has not lost."""
     listed = context._jsc.sc().statusStore().executorList(True)
     return {executor.id() for executor in _each(listed)} - {"driver"}
 
 
 def attempts_of(context: SparkContext, known: Collection[int]) -> list[Attempt]:
-    """All attempts of all tasks of the session's jobs that have ended, but for `known` ones."""
-    # What Spark knows of its tasks it learns by messages. A person's listener may be slow to take them; what is not known
-    # by then is left to executors, which compare themselves.
+    """Return all task attempts of the session's finished jobs, without the jobs in `known`."""
+    # Spark learns about its tasks through messages, and a listener of the operator may delay them. Executors check
+    # themselves, so attempts that are unknown by then need no check here.
     with suppress(Py4JJavaError):
         context._jsc.sc().listenerBus().waitUntilEmpty(_MESSAGES_MS)
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
@@ -109,12 +109,12 @@ def attempts_of(context: SparkContext, known: Collection[int]) -> list[Attempt]:
 
 
 def _each(sequence: Any) -> list[Any]:
-    """The items of a sequence of Scala's."""
+    """The items of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
-    """The error of the first attempt whose worker cannot run our tasks, told before there is any; None where each can."""
+    """Return the error of the first attempt whose worker cannot run our tasks; None where every worker can."""
     failures = ((attempt.failure, attempt.host) for attempt in attempts if attempt.failure is not None)
     unfit = next(filter(None, (unfit_worker(failure, host) for failure, host in failures)), None)
     return (
@@ -125,9 +125,9 @@ def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
 
 
 def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
-    """The error where Spark's words say that the Python of a worker did not start, or is not the driver's; None otherwise.
+    """Return the error where Spark's message says that a worker's Python did not start or differs from the driver's; else None.
 
-    `host`: of the worker, where the words name none.
+    `host` names the worker where the message does not.
     """
     found = differences_in(text)
     if found:

@@ -1,1 +1,1 @@
-"""The page of health: one file that needs nothing but a browser. No Dagster here, so that the shell draws it without."""
+"""The health page: one file that needs only a browser. It imports no Dagster, so that the CLI can write it without."""

@@ -1,8 +1,8 @@
-"""The calendar of the page: days x tables, months by day and what lies before by week, with reasons on a click.
+"""The calendar of the page: days x tables, recent months by day and earlier ones by week, with reasons on a click.
 
-Contains: its HTML.
-Add here: another thing that a day's window says.
-Does not contain: how days stand (inspection/health/calendar.py), what answers them
+Contains: the calendar's HTML.
+Add here: another detail in a day's popover.
+Does not contain: the state of days (inspection/health/calendar.py), the commands that fix them
 (inspection/health/answers.py).
 """
 
@@ -21,9 +21,9 @@ from pipeline_assets.inspection.health.calendar import OF_DIMENSIONS, TABLES, Ca
 from resources.ledger.summaries import Fault
 
 DETAILED_DAYS = 92
-"""At least so many of the newest days are shown one by one."""
+"""At least this many of the newest days are shown one by one."""
 _OPTION = re.compile(r"(?<= )(--[a-z-]+)")
-"""A browser breaks lines at hyphens else."""
+"""Options are wrapped in spans, because a browser breaks lines at hyphens."""
 _MOST_REASONS, _MOST_PROJECTS, _LONGEST_REASON, _LONGEST_OF_WEEK = 5, 12, 400, 160
 _CLASSES = {
     Verdict.PUBLISHED: "good",
@@ -33,7 +33,7 @@ _CLASSES = {
     Verdict.HELD: "held",
 }
 _SIGNS = {Verdict.REFUSED: "!", Verdict.HELD: "‖", Verdict.WAITING: "…"}
-"""Verdicts are told apart without colours too."""
+"""Signs that distinguish verdicts without colours."""
 _MISSING = "nothing was delivered of the day"
 LEGEND = (
     '<p class="small"><span class="key good"></span>published <span class="key bad"></span>! refused '
@@ -44,19 +44,19 @@ LEGEND = (
 
 @dataclass
 class _Windows:
-    """The windows of reasons, which are written behind the calendar."""
+    """Collects the popovers with reasons, which are written after the calendar."""
 
     parts: list[str] = field(default_factory=list)
 
     def open_for(self, label: str, css: str, sign: str, content: str) -> str:
-        """A day's button; its window comes later."""
+        """Return a day's button, and add its popover."""
         name = f"d{len(self.parts)}"
         self.parts.append(f'<div popover id="{name}"><h4>{label}</h4>{content}</div>')
         return f'<button class="{css}" popovertarget="{name}" aria-label="{label}">{sign}</button>'
 
 
 def calendar_html(calendar: Calendar, early: frozenset[tuple[date, str]]) -> str:
-    """Newest months first, by day; then half years, by week. A week is as red as its reddest day, and names each of them."""
+    """Return the HTML: newest months first, by day; then half years, by week. A week has the colour of its worst day."""
     windows = _Windows()
     by_day = (calendar.last - timedelta(days=DETAILED_DAYS - 1)).replace(day=1)
     months = [_month(calendar, month, windows, early) for month in _months(max(by_day, calendar.first), calendar.last)]
@@ -137,13 +137,13 @@ def _reasons(state: DayState, early: frozenset[tuple[date, str]]) -> str:
 
 
 def command_html(command: str) -> str:
-    """A line that one click selects as a whole."""
+    """Return a command that one click selects completely."""
     words = _OPTION.sub(r"<span>\1</span>", as_html(command))
     return f'<code class="command">{words}</code>'
 
 
 def _answers(state: DayState, early: frozenset[tuple[date, str]]) -> list[tuple[str, ...]]:
-    """One answer for each kind of fault of the day, for all its projects at once."""
+    """The commands for each kind of fault of the day, for all its projects together."""
     by_kind: dict[tuple[AnswerKind, Source], list[Fault]] = {}
     for fault in state.faults:
         if not is_early(fault, early):
@@ -174,7 +174,7 @@ def _half(
     windows: _Windows,
     early: frozenset[tuple[date, str]],
 ) -> str:
-    """27 columns, so that the weeks of all half years lie below each other."""
+    """One half year by week, always with 27 columns so that half years align."""
     year, is_second = half
     first = _monday(date(year, 7 if is_second else 1, 1))
     columns = [first + timedelta(weeks=number) for number in range(28)]
@@ -218,13 +218,13 @@ def _of_week(state: DayState, early: frozenset[tuple[date, str]]) -> str:
 
 
 def _tables(calendar: Calendar) -> list[str]:
-    """In the order of the graph; then what only the ledger knows."""
+    """Tables in the order of the graph, then those that only the ledger knows."""
     known = {table for table, _ in calendar.states}
     dimensions = [table for table in OF_DIMENSIONS if table in known]
     return [*TABLES, *dimensions, *sorted(known - {*TABLES, *OF_DIMENSIONS})]
 
 
 def _name(table: str) -> str:
-    """As short as a row's head has to be; `events` alone could be any."""
+    """The table's short name for a row head; `events` alone would be ambiguous."""
     name = table.rsplit("/", 1)[-1]
     return as_html(table if name == "events" else name)

@@ -1,8 +1,8 @@
-"""Charts of the page of health: matplotlib's SVG inside the page, in the page's own colours.
+"""Charts of the health page: SVG of matplotlib, inlined in the page and in its colours.
 
-Contains: the forms of charts, and what makes an SVG a part of the page.
-Add here: another form.
-Does not contain: which figures are drawn (figures.py of inspection/health, page.py), colours (style.py).
+Contains: the kinds of charts, and inlining an SVG.
+Add here: another kind of chart.
+Does not contain: which figures are drawn (inspection/health/figures.py, sections.py), colours (style.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 _SIZE = (5.6, 2.1)
-"""Inches at 72 points; a phone shows it at two thirds, a wide page larger."""
+"""Inches at 72 points; a phone shows two thirds of this size, a wide page more."""
 _INK, _GRID, _MUTED = "#0a0b01", "#0a0b02", "#0a0b03"
 SERIES = ("#0a0b11", "#0a0b12", "#0a0b13")
 _PAGE_COLOURS = {
@@ -31,7 +31,7 @@ _PAGE_COLOURS = {
     _MUTED: "var(--series-3)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
 }
-"""Colours that nothing else has -> the page's, which differ by scheme."""
+"""Placeholder colours -> colours of the page, which depend on the light or dark scheme."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 10.5,
@@ -54,19 +54,19 @@ _STYLE: Any = {
     "ytick.major.size": 0,
 }
 MOST_MARKED = 60
-"""Fewer points are marked each, so that a lonely one is seen."""
+"""Up to this many points get markers, so that an isolated one is visible."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series over days; nan where there is nothing."""
+    """One series over days; a missing day is nan."""
 
     values: Mapping[date, float]
     series: int = 0
 
 
 def lines(name: str, label: str, points: Sequence[date], series: Sequence[Line], *, is_area: bool = False) -> str:
-    """Series over days as an SVG; `name` is unique on the page, `label` says to those who do not see it what it shows."""
+    """Return series over days as an SVG; `name` is unique on the page, `label` is the text for screen readers."""
 
     def draw(axes: Axes) -> None:
         for line in series:
@@ -84,7 +84,7 @@ def lines(name: str, label: str, points: Sequence[date], series: Sequence[Line],
 
 
 def bars(name: str, label: str, points: Sequence[date], line: Line) -> str:
-    """Counts over days as an SVG."""
+    """Return counts over days as an SVG."""
 
     def draw(axes: Axes) -> None:
         step = (points[1] - points[0]).days if len(points) > 1 else 1
@@ -98,7 +98,7 @@ def bars(name: str, label: str, points: Sequence[date], line: Line) -> str:
 
 
 def columns(name: str, label: str, names: Sequence[str], series: Sequence[Sequence[float]]) -> str:
-    """Values of a few things beside each other as an SVG; `series`: one value for each name."""
+    """Return grouped columns as an SVG; each of `series` has one value per name."""
 
     def draw(axes: Axes) -> None:
         width = 0.8 / len(series)
@@ -114,9 +114,9 @@ def columns(name: str, label: str, names: Sequence[str], series: Sequence[Sequen
 
 
 def tail(name: str, label: str, missed: Sequence[float], marks: Sequence[float], window: int) -> str:
-    """The share of rows that a window of n days misses, for n from 0 on, on a logarithmic scale as an SVG.
+    """Return the share of rows that a window of n days misses, for n from 0 on a logarithmic scale, as an SVG.
 
-    `marks`: shares that are drawn across; `window`: the number of days that is set.
+    `marks` are shares drawn as horizontal lines; `window` is the configured number of days.
     """
 
     def draw(axes: Axes) -> None:
@@ -148,7 +148,7 @@ def _date_axis(axes: Axes, points: Sequence[date]) -> None:
 
 
 def short(value: float) -> str:
-    """A number in at most a few characters: 950, 1.2k, 35M."""
+    """Return a number in a few characters: 950, 1.2k, 35M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -166,7 +166,7 @@ def _svg(name: str, label: str, draw: Callable[[Axes], None]) -> str:
 
 
 def _inlined(svg: str, name: str, label: str) -> str:
-    """A part of a page: without prolog, metadata and addresses, its names its own, its colours the page's."""
+    """Inline an SVG: without prolog, metadata and URLs, with unique ids and the page's colours."""
     view = re.search(r'viewBox="([^"]+)"', svg)
     assert view is not None
     body = re.sub(

@@ -1,8 +1,8 @@
-"""What the page lists: what waits for a person, and which published numbers changed.
+"""The lists of the page: what waits for an operator, and which published numbers changed.
 
-Contains: their HTML.
+Contains: the lists' HTML.
 Add here: another list.
-Does not contain: what is asked (inspection/health/answers.py), the calendar (calendar.py).
+Does not contain: the questions and commands (inspection/health/answers.py), the calendar (calendar.py).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pipeline_assets.orchestration.health_page.calendar import command_html
 from resources.ledger.revisions import Revision
 
 _OPEN, _MOST = 4, 120
-"""So many questions are shown at once, and so many at all; the calendar has every day."""
+"""Number of questions that are shown unfolded, and in total; the calendar has every day."""
 _MOST_PROJECTS, _LONGEST_REASON, _MOST_REVISIONS = 12, 400, 15
 _MOST_FAULTS = 20
 _CLASSES = {AnswerKind.RELEASE: " held", AnswerKind.FOLLOW: " wait"}
 _OF_AUDIT = ("raw_rows", "_duplicate", "superseded", "lag_seconds", "rows_with")
-"""Parts of names of figures that no reader of a table sees."""
+"""Parts of the names of audit figures, which are not measures of a table."""
 
 
 def questions_html(report: HealthReport) -> str:
-    """The newest few at once, the others behind a click; then what follows by itself."""
+    """Return the questions for an operator, the newest unfolded, then the faults that resolve by themselves."""
     asked, following = report.for_a_person, report.following
     parts = []
     if asked:
@@ -91,7 +91,7 @@ def _trouble(one: ReceiverTrouble) -> str:
 
 
 def _golden_faults(faults: Sequence[GoldenFault]) -> str:
-    """Each by itself: a person has to correct each."""
+    """Each fault separately, because an operator has to correct each."""
     shown = [
         f"<li>{as_html(one.origin, _LONGEST_REASON)}: {as_html(one.reason, _LONGEST_REASON)}."
         f' <span class="quiet small">{as_html(one.hint, _LONGEST_REASON)}</span></li>'
@@ -105,7 +105,7 @@ def _golden_faults(faults: Sequence[GoldenFault]) -> str:
 
 
 def revisions_html(report: HealthReport) -> str:
-    """Changes of final days, newest first, with what changed, why and by which run."""
+    """Return the revisions of final days, newest first, with measures, cause and run."""
     revisions = report.revisions
     if not revisions:
         return '<p class="fine">No number of a final day has changed.</p>'

@@ -1,9 +1,9 @@
-"""The page of health: one HTML file that a browser shows without anything else.
+"""The health page: one self-contained HTML file.
 
-Contains: its order, and writing it.
+Contains: the order of its sections, and writing it.
 Add here: another section.
 Does not contain: the figures (inspection/health/), the calendar (calendar.py), charts (sections.py,
-charts.py), tables (lists.py), how it looks (style.py).
+charts.py), tables (lists.py), the style sheet (style.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEAD = '<meta charset="utf-8"><meta name="viewport" content="width=device-width
 
 
 def page_of(report: HealthReport) -> str:
-    """The whole page, with style and charts inside."""
+    """Return the whole page, including style sheet and charts."""
     made = report.made_at.strftime("%Y-%m-%d %H:%M UTC")
     many = f"{len(report.projects)} projects" if len(report.projects) > 1 else f"project {as_html(report.projects[0])}"
     inside = f"{_HEAD}{POLICY}<title>Tidemark: health of {many}</title><style>{STYLE}</style>"
@@ -55,12 +55,12 @@ def _body(report: HealthReport) -> str:
 
 
 def write_page(report: HealthReport, path: Path) -> Path:
-    """The page as a file, as `write_html` writes it."""
+    """Write the page as `write_html` does; returns the absolute path; raises UsageError."""
     return write_html(page_of(report), path)
 
 
 def write_html(html: str, path: Path) -> Path:
-    """A page as a file, whole or not at all; its folder is made. Returns the absolute path; raises UsageError."""
+    """Write a page atomically and create its folder; returns the absolute path; raises UsageError."""
     target = path.expanduser().absolute()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def write_html(html: str, path: Path) -> Path:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(html)
-            # A web server reads it as another user.
+            # A web server may read it as another user.
             Path(draft).chmod(0o644)
             Path(draft).replace(target)
         except BaseException:

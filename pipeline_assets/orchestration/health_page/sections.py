@@ -1,8 +1,8 @@
-"""The charts of the page, each with a sentence that says what it shows.
+"""The charts of the page, each with a sentence that explains it.
 
-Contains: which figures are drawn, and their sentences.
+Contains: the figures of each chart, and the sentences.
 Add here: another chart.
-Does not contain: how a chart is drawn (charts.py), the main figures (tiles.py).
+Does not contain: drawing a chart (charts.py), the main figures (tiles.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_LISTED = 10
 
 
 def charts_html(report: HealthReport) -> str:
-    """All charts in their order."""
+    """Return all charts in order."""
     drawn = (
         _rows(report),
         _duplicates(report),
@@ -126,7 +126,7 @@ def _lateness(report: HealthReport) -> str:
 
 
 def _windows(report: HealthReport) -> str:
-    """What windows would catch, and how late rows were; two tables, because a phone holds four columns."""
+    """What windows would catch, and how late rows were, as two tables because a phone fits four columns."""
 
     def windows(project: str) -> list[str]:
         late = report.lateness[project]
@@ -172,7 +172,7 @@ def _backfills(report: HealthReport) -> str:
     span = _span_of([one.day for one in report.run_times], report.span)
     times = times_by_point(report.run_times, LOAD_KINDS["backfill"], span)
     size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
-    # Where both are equal, p50 is seen.
+    # Draw p50 last, so that it is visible where both are equal.
     series = [
         Line({point: most / size for point, (_, most) in times.items()}, 1),
         Line({point: half / size for point, (half, _) in times.items()}),
@@ -180,7 +180,7 @@ def _backfills(report: HealthReport) -> str:
     said = (
         f"Loads of recovery exports, in {unit} by {'month' if span.is_by_month else 'day'}: {_key(1)}p50 {_key(2)}p95"
     )
-    # Recoveries are rare: what lies between two of them is no gap.
+    # Recoveries are rare, so the days between them are not gaps.
     chart = lines("backfills", f"backfill runtime in {unit}", sorted(times) or span.points, series)
     return _figure("Backfill runtime", said, chart, _load_times(report))
 
@@ -247,5 +247,5 @@ def _revisions(report: HealthReport) -> str:
 
 
 def _span_of(days: list[date], otherwise: Span) -> Span:
-    """The days of runs, which may load event days that lie far back; four weeks at least."""
+    """The days on which runs took place, which may be far from the event days they load; at least four weeks."""
     return Span(min(*days, max(days) - timedelta(days=27)), max(days)) if days else otherwise

@@ -1,12 +1,12 @@
-"""How the page of health looks: one style sheet, light and dark, wide and narrow.
+"""The style of the health page: one style sheet for light and dark schemes, wide and narrow screens.
 
-Contains: the style sheet and the policy that keeps the page from loading anything.
+Contains: the style sheet and the content policy that keeps the page from loading anything.
 Add here: another colour or class.
-Does not contain: what is shown (page.py), what charts draw (charts.py).
+Does not contain: the content (page.py), charts (charts.py).
 """
 
 POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
-"""Even what is escaped wrongly one day loads and runs nothing."""
+"""Text that is ever escaped incorrectly can still not load or run anything."""
 
 STYLE = """
 :root { color-scheme: light dark; --bg: #ffffff; --ink: #1b2733; --muted: #566475; --line: #d9e0e7;

@@ -1,6 +1,6 @@
-"""The first screen of the page: the main figures, each with what it means.
+"""The first screen of the page: the main figures, each with its meaning.
 
-Contains: the tiles, and the same figures for Dagster.
+Contains: the tiles, whose figures Dagster shows as well.
 Add here: another main figure.
 Does not contain: charts and tables (sections.py, lists.py).
 """
@@ -17,7 +17,7 @@ from pipeline_assets.inspection.health.figures import percentile
 from pipeline_assets.inspection.health.report import RECENT_DAYS, HealthReport
 
 _BEHIND_DAYS = 2
-"""A newest day that is older than this is named as behind."""
+"""A newest day older than this is marked as bad."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Tile:
 
 
 def tiles_html(report: HealthReport) -> str:
-    """All tiles."""
+    """Return all tiles as HTML."""
     made = "".join(
         f'<div class="tile{" warn" if tile.is_bad else ""}"><span class="small">{tile.name}</span><b>{as_html(tile.value)}</b>'
         f'<span class="small">{as_html(tile.note)}</span></div>'
@@ -41,7 +41,7 @@ def tiles_html(report: HealthReport) -> str:
 
 
 def tiles(report: HealthReport) -> list[Tile]:
-    """The main figures, what needs a person first."""
+    """Return the main figures, first those that need an operator."""
     red = report.calendar.red if report.calendar is not None else []
     waiting = report.waiting
     duplicates = max((one.value for one in report.duplicate_keys), default=0.0)
@@ -110,12 +110,12 @@ def _number(value: float) -> str:
 
 
 def days_text(days: int | None) -> str:
-    """`1 day`, `12 days`."""
+    """Return `1 day` or `12 days`; a dash for None."""
     return "–" if days is None else f"{days:,} day{'' if days == 1 else 's'}"
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration in the unit that fits: `45 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    """Return a duration in the best unit: `45 s`, `12 min`, `3.5 h`, `2.1 d`."""
     if math.isnan(seconds):
         return "–"
     for unit, size, least in (("d", 86_400, 4 * 86_400), ("h", 3_600, 3 * 3_600), ("min", 60, 180)):

@@ -1,4 +1,4 @@
-"""When days are loaded without anybody asking."""
+"""Sensors: when days are loaded automatically."""
 
 import dagster as dg
 
@@ -10,6 +10,6 @@ from pipeline_assets.orchestration.sensors.snapshots import snapshot_sensor
 
 
 def load_sensors(settings: Settings) -> list[dg.SensorDefinition]:
-    """One sensor per source, one for all dimensions, and `heal`."""
+    """Return one sensor per source, one for all dimensions, and `heal`."""
     exports = (arrival_sensor(settings, source) for source in Source)
     return [*exports, snapshot_sensor(settings), heal_sensor(settings)]

@@ -1,8 +1,9 @@
-"""`regular_exports_arrived` and `backfill_exports_arrived`: what landing holds and raw does not is loaded when it is complete.
+"""`regular_exports_arrived` and `backfill_exports_arrived`: load complete deliveries that are in landing but not in raw.
 
-Contains: one look at a prefix of landing, and the source assets' figures.
-Add here: what an evaluation looks at.
-Does not contain: the days of a look (windows.py), when a batch is due (deliveries/readiness.py) and runs (requests.py).
+Contains: one evaluation of a prefix of landing, and the materializations of source assets.
+Add here: another input of an evaluation.
+Does not contain: the days that an evaluation lists (windows.py), when a batch is due
+(pipeline_assets/load/deliveries/readiness.py), requesting runs (requests.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from resources.landing.store import LandingStore
 
 
 def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
-    """The sensor of one source."""
+    """Return the sensor of one source."""
 
     @dg.sensor(
         name=f"{source.value}_exports_arrived",
@@ -84,7 +85,7 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
             code_version=RAW_TABLES[source].code_version(settings),
             accepted_reasons={},
         )
-    # The last listing serves as well as any: each knows the first arrival wherever it lies.
+    # Any listing will do, because each includes the first arrival.
     firsts = first_arrivals(tick.ledger, settings, settings.projects, today, listing=listing, source=source)
     tick.ledger.strays.replace(source, settings.projects, strays)
     status = evaluate_arrivals(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
@@ -125,7 +126,7 @@ def _waits(
 def _materializations(
     source: Source, plans: Mapping[BatchKey, BatchPlan], status: ArrivalStatus, settings: Settings, cursor: Cursor
 ) -> list[dg.AssetMaterialization]:
-    """What is new of the source asset's days, for Dagster; a day whose objects are gone is reported as empty."""
+    """Materializations of the source asset's days that changed; a day whose objects are gone is reported as empty."""
     by_day: dict[date, list[BatchKey]] = _by_day(plans)
     events = []
     for day, keys in by_day.items():
@@ -140,7 +141,7 @@ def _materializations(
 
 
 def _complete_hours(plan: BatchPlan, status: ArrivalStatus, settings: Settings) -> frozenset[int]:
-    """Those with a marker; where the exporter writes none, those that rest or are loaded."""
+    """Hours with a marker. Where the exporter writes no markers, hours that are loaded or no longer change."""
     if plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS:
         return plan.hours_marked
     return frozenset(delivery.hour for delivery in plan.listed.values()) - status.incomplete.get(plan.key, frozenset())

@@ -1,7 +1,7 @@
-"""What a sensor remembers between evaluations: what it saw and what it tried. What is loaded, the ledger knows.
+"""A sensor's memory between evaluations: what it observed and what it requested. The ledger knows what is loaded.
 
-Contains: the cursor's values, its text and the rule of bounded attempts.
-Add here: another thing to remember.
+Contains: the cursor's values, its text form and the limit of attempts.
+Add here: another value to remember.
 Does not contain: evaluations (arrivals.py, heal.py). Losing a cursor costs time, never correctness.
 """
 
@@ -20,28 +20,28 @@ _MOST_DOUBLINGS = 8
 
 @dataclass(frozen=True, order=True)
 class Subject:
-    """What attempts are counted of."""
+    """The unit that attempts are counted for."""
 
     day: date
     """The day that is due."""
     loaded_day: date
-    """The day that is loaded for it: another one where the calendar does not reach it."""
+    """The day that is loaded for it; differs where the due day is outside the calendar."""
     table: str = ""
-    """The table that is due, where it is looked at apart from the other tables of its day."""
+    """The due table, where it is evaluated separately from the other tables of its day."""
 
     def __str__(self) -> str:
-        """As people are told of it."""
+        """The due day, for messages."""
         return str(self.day)
 
     @property
     def text(self) -> str:
-        """As a cursor has it."""
+        """The subject's form in a cursor."""
         is_plain = self.loaded_day == self.day and not self.table
         return str(self.day) if is_plain else f"{self.day} {self.loaded_day} {self.table}"
 
     @classmethod
     def parse(cls, text: str) -> Subject:
-        """Raises ValueError for what is no text of a subject."""
+        """Parse the form of `text`; raises ValueError for anything else."""
         day, _, rest = text.partition(" ")
         loaded_day, _, table = rest.partition(" ")
         return cls(date.fromisoformat(day), date.fromisoformat(loaded_day or day), table)
@@ -49,18 +49,18 @@ class Subject:
 
 @dataclass(frozen=True)
 class Attempt:
-    """How often the present state of a subject was requested."""
+    """The requests for the current state of a subject."""
 
     state: str
     count: int
     at: datetime
-    """The last time."""
+    """The time of the last request."""
     is_given_up: bool = False
-    """Whether the last look at the subject found that it was requested as often as allowed."""
+    """Whether the last evaluation found that the limit of requests is reached."""
 
     @property
     def next_at(self) -> datetime:
-        """Earliest time of another attempt: the pause doubles, up to most of a day."""
+        """The earliest time of the next attempt; the pause doubles up to almost a day."""
         return self.at + _FIRST_PAUSE * (1 << min(self.count - 1, _MOST_DOUBLINGS))
 
 
@@ -71,14 +71,14 @@ class Cursor:
     seen: dict[str, HourObservation] = field(default_factory=dict)
     attempts: dict[Subject, Attempt] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
-    """Arrival day -> digest of what was reported to Dagster of its objects."""
+    """Arrival day -> digest of the last report of its objects to Dagster."""
     sweep_from: date | None = None
-    """Where the walk through old days goes on."""
+    """The day where the next sweep of old days continues."""
     horizon_from: date | None = None
-    """Where the walk through the redelivery horizon goes on, where it is too large for one look."""
+    """The day where the redelivery horizon continues, if it is too large for one evaluation."""
 
     def as_of(self, now: datetime) -> Cursor:
-        """With no time later than now: one that a clock wrote that was ahead is taken as now, and not waited for."""
+        """Return the cursor with future times set to now, so that a clock that was ahead causes no wait."""
         seen = {
             name: replace(observation, since=min(observation.since, now)) for name, observation in self.seen.items()
         }
@@ -86,7 +86,7 @@ class Cursor:
         return replace(self, seen=seen, attempts=attempts)
 
     def as_text(self) -> str:
-        """The cursor as Dagster keeps it."""
+        """Return the cursor's text for Dagster."""
         return json.dumps(
             {
                 "seen": {name: [seen.objects, seen.since.isoformat()] for name, seen in self.seen.items()},
@@ -102,7 +102,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str | None) -> Cursor:
-        """From Dagster's text; an empty one is new. Raises ValueError for anything that is no cursor of ours."""
+        """Parse Dagster's text; an empty text is a new cursor. Raises ValueError for any other text that is not a cursor."""
         if not text:
             return cls()
         try:
@@ -110,13 +110,13 @@ class Cursor:
             return cls(
                 {name: HourObservation(objects, _aware(since)) for name, (objects, since) in raw["seen"].items()},
                 {
-                    # A cursor of an older version does not say what is given up.
+                    # A cursor of an older version lacks the last field.
                     Subject.parse(text): Attempt(str(state), _positive(count), _aware(at), any(given_up))
                     for text, (state, count, at, *given_up) in raw["attempts"].items()
                 },
                 {date.fromisoformat(day).isoformat(): str(state) for day, state in raw["told"].items()},
                 date.fromisoformat(raw["sweep_from"]) if raw["sweep_from"] else None,
-                # Not in a cursor of an older version.
+                # A cursor of an older version lacks this field.
                 date.fromisoformat(raw["horizon_from"]) if raw.get("horizon_from") else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -141,13 +141,13 @@ def _aware(text: str) -> datetime:
 
 @dataclass(frozen=True)
 class Admission:
-    """What of all that is due to request now."""
+    """Which due subjects to request now."""
 
     admitted: tuple[Subject, ...]
     paused: tuple[Subject, ...] = ()
-    """Requested before in the same state; tried again after a pause."""
+    """Requested before in the same state; requested again after a pause."""
     given_up: tuple[Subject, ...] = ()
-    """Requested as often as allowed."""
+    """The limit of requests is reached."""
 
 
 def admit(
@@ -157,9 +157,9 @@ def admit(
     max_attempts: int,
     has_died: Callable[[date], bool] = lambda _: False,
 ) -> Admission:
-    """`states`: subject -> what it would be loaded from; another state than before starts to count anew.
+    """Decide which due subjects to request now; `states` is subject -> state of its inputs, and a new state resets the count.
 
-    `has_died`: whether the last run of a day did not fail on it, but died: it is not given up, after pauses as long as they grew.
+    `has_died` tells whether the last run of a day died instead of failing: such a day is never given up, only paused.
     """
     admitted, paused, given_up = [], [], []
     for subject, state in sorted(states.items()):
@@ -183,7 +183,7 @@ def attempted(
     is_looked_at: Callable[[Subject], bool] = lambda _: True,
     given_up: Collection[Subject] = (),
 ) -> dict[Subject, Attempt]:
-    """The attempts on record after a request; what was looked at and is not due any more is forgotten."""
+    """Return the attempts after a request; forgets subjects that were evaluated and are no longer due."""
     kept = {}
     for subject, attempt in attempts.items():
         if states.get(subject) == attempt.state:

@@ -1,8 +1,8 @@
-"""`heal`: what is published and what its inputs are now, compared by the ledger; what differs is built.
+"""`heal`: compare published days with the current state of their inputs in the ledger, and rebuild those that differ.
 
-Contains: one look at the ledger.
-Add here: when that look is worth taking.
-Does not contain: what is stale (staleness/scan.py) and runs (requests.py).
+Contains: one evaluation of the ledger.
+Add here: another condition for an evaluation.
+Does not contain: which days are stale (pipeline_assets/load/staleness/scan.py), requesting runs (requests.py).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from pipeline_assets.tables.registry import DIMENSIONS, GRAPH_TABLES
 from resources.ledger.store import Ledger
 
 MOST_SLICES = 10_000
-"""Days of projects that one evaluation looks at: about ten seconds."""
+"""Number of (day, project) pairs that one evaluation scans, which takes about ten seconds."""
 _OF_EACH_LOOK = frozenset(one.validity.key for one in DIMENSIONS)
-"""Tables that each look is at whole."""
+"""Tables that every evaluation scans completely."""
 
 
 def heal_sensor(settings: Settings) -> dg.SensorDefinition:
-    """The sensor."""
+    """Return the sensor."""
 
     @dg.sensor(
         name="heal",
@@ -97,7 +97,7 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
 
 
 def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
-    """All days on record; where these are too many for one look, the recent ones and the next part of the others."""
+    """All recorded days; if these are too many for one evaluation, the recent ones and the next part of the others."""
     room = max(1, MOST_SLICES // len(tick.settings.projects))
     if len(on_record) <= room:
         return on_record
@@ -111,7 +111,7 @@ def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
 
 
 def _is_load(run: dg.DagsterRun) -> bool:
-    """Whether a run loads tables of ours; assets of others run beside it."""
+    """Whether a run loads tables of ours, possibly beside other assets."""
     if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB, DIMENSION_JOB):
         return True
     return not {asset_key(table) for table in GRAPH_TABLES}.isdisjoint(run.asset_selection or ())
@@ -120,10 +120,10 @@ def _is_load(run: dg.DagsterRun) -> bool:
 def _by_subject(
     by_day: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
 ) -> tuple[dict[Subject, list[Stale]], list[date]]:
-    """A day outside the calendar has no partition: it is built with a day in whose reach the last arrival with events of it lies.
+    """Group stale slices by subject; also returns the days that cannot be rebuilt through any day of the calendar.
 
-    Each look is at all intervals of dimensions, whatever days it is at, so that these are tried apart from the day they lie on.
-    Second: the days that no day of the calendar reaches.
+    A day outside the calendar has no partition: it is rebuilt with the last arrival day, within the calendar's reach, that has
+    events of it. Every evaluation scans all intervals of dimensions, so these are subjects of their own.
     """
     reach = timedelta(days=settings.reprocessing_window_days)
     found: dict[Subject, list[Stale]] = {}

@@ -1,8 +1,8 @@
-"""From due days to runs: coalesced, capped, never beside a run that loads them, tried a bounded number of times.
+"""Turn due days into run requests: coalesced, capped, not while a run loads them, with a limited number of attempts.
 
-Contains: what both kinds of sensors share.
+Contains: what all sensors that load share.
 Add here: a rule about requesting runs.
-Does not contain: what makes a day due (arrivals.py, heal.py) and what is remembered (cursor.py).
+Does not contain: what makes a day due (arrivals.py, snapshots.py, heal.py), the cursor (cursor.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOTHING_TO_DO = "nothing to do: every published day matches its inputs"
 
 
 def default_status(settings: Settings) -> dg.DefaultSensorStatus:
-    """How a sensor starts before an operator has switched it."""
+    """Return a sensor's status before an operator has switched it."""
     return dg.DefaultSensorStatus.RUNNING if settings.sensors_running else dg.DefaultSensorStatus.STOPPED
 
 
@@ -45,24 +45,24 @@ class Tick:
     settings: Settings
     ledger: Ledger
     cursor: Cursor
-    """Changed by the evaluation, and kept by Dagster when it ends."""
+    """The evaluation changes it, and Dagster stores it afterwards."""
     now: datetime
 
     def skip(self, reason: str) -> dg.SensorResult:
-        """Request nothing, and keep what was remembered."""
+        """Request nothing, and keep the cursor."""
         return dg.SensorResult(skip_reason=description([reason]), cursor=self.cursor.as_text())
 
     def is_recent(self, day: date) -> bool:
-        """Whether a day belongs to the daily load, and not to a history that is being caught up with."""
+        """Whether a day belongs to the daily load instead of a backlog."""
         return day >= self.now.date() - timedelta(days=self.settings.reprocessing_window_days + 1)
 
 
 @dataclass(frozen=True)
 class Due:
-    """Why a subject is due."""
+    """The state and reason of a due subject."""
 
     state: str
-    """A digest of that: when it changes, attempts are counted anew."""
+    """A digest of the inputs; a new digest resets the count of attempts."""
     reason: str
 
 
@@ -72,7 +72,7 @@ def guarded(
     now: datetime,
     evaluate: Callable[[Tick], dg.SensorResult],
 ) -> dg.SensorResult:
-    """A failure that an operator can fix is a reason to skip, not an error: a failing tick would be tried again without end."""
+    """Run an evaluation. Our errors become the reason of a skip, because Dagster would retry a failing tick without end."""
     try:
         cursor, note = Cursor.parse(context.cursor).as_of(now), ""
     except ValueError as error:
@@ -113,11 +113,11 @@ def request(
     events: Sequence[dg.AssetMaterialization] = (),
     nothing: str = NOTHING_TO_DO,
 ) -> dg.SensorResult:
-    """Runs for what is due, days coalesced into ranges, or the reason why there are none.
+    """Return run requests for the due days, coalesced into ranges, or the reason why there are none.
 
-    Recent days come first, with `priority`; then the oldest, with 0. `reach`: so many days before each due one are
-    loaded with it, their late events may be among what arrived. `is_looked_at`: whether a subject that is not due was
-    looked at. `waits`: what is not due yet, and why. `nothing`: what is said where there is nothing to say.
+    Recent days come first, with `priority`; then the oldest, with priority 0. `reach` is the number of days before each due
+    day that are loaded with it, because late events of them may have arrived. `is_looked_at` tells whether this evaluation
+    covered a subject that is not due. `waits` lists what is not due yet, and why. `nothing` is the skip reason by default.
     """
     settings, cursor = tick.settings, tick.cursor
     covered = _covered(tick, job_name)
@@ -130,7 +130,7 @@ def request(
     chosen_days = sorted(by_urgency[: settings.sensor_days_per_tick])
     chosen = [subject for subject in admission.admitted if subject.loaded_day in chosen_days]
     cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at, admission.given_up)
-    # With the time of the attempt: Dagster never launches a key again, and a state may come back after a failure.
+    # The key includes the time of the attempt: Dagster never launches a key twice, and a state may recur after a failure.
     key = digest(f"{subject.text} {cursor.attempts[subject]}" for subject in chosen)
     requests = []
     for days in _ranges(chosen_days, reach, settings):
@@ -144,7 +144,7 @@ def request(
         }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
     loading = sorted({subject.loaded_day for subject in due} & covered)
-    # A look at a part of all says of the others what their own look found.
+    # For subjects that this evaluation did not cover, report what their last evaluation found.
     given_up = [f"{subject} ({due[subject].reason})" for subject in admission.given_up] + [
         f"{subject} (when it was looked at last)"
         for subject, attempt in sorted(cursor.attempts.items())
@@ -160,7 +160,7 @@ def request(
 
 
 def _report(given_up: Sequence[str], paused: Sequence[Subject], loading: Sequence[date], waits: Sequence[str]) -> str:
-    """What is not requested, and why; may be empty."""
+    """What is not requested, and why; empty if there is nothing to report."""
     parts = []
     if given_up:
         parts.append(
@@ -176,7 +176,7 @@ def _report(given_up: Sequence[str], paused: Sequence[Subject], loading: Sequenc
 
 
 def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:
-    """Runs of days in chunks: the chosen ones, and so many before each."""
+    """The chosen days and `reach` days before each, as ranges of limited length."""
     with_reach = {day - timedelta(days=shift) for day in chosen for shift in range(reach + 1)}
     wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
     return stretches(wanted, settings.days_per_run)
@@ -187,9 +187,9 @@ def _covered(tick: Tick, job_name: str) -> set[date]:
 
 
 def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:
-    """Whether the process of the newest run over a day died: that says nothing against the day.
+    """Return a function that tells whether the newest run over a day died, which is no evidence against the day.
 
-    Dagster is asked once, when the first day is asked about.
+    It queries Dagster once, on its first call.
     """
 
     @cache
@@ -201,5 +201,5 @@ def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], boo
 
 
 def digest(parts: Iterable[str]) -> str:
-    """A short name of a state."""
+    """Return a short digest of a state."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

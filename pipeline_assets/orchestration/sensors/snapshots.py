@@ -1,8 +1,8 @@
-"""`dimension_snapshots_arrived`: what landing holds of dimensions and their tables do not is loaded when it is marked.
+"""`dimension_snapshots_arrived`: load marked snapshots of dimensions that are in landing but not in their tables.
 
-Contains: one look at the dimensions' folders, and the source assets' figures.
-Add here: what an evaluation looks at.
-Does not contain: when a snapshot is due (load/staleness/snapshots.py) and runs (requests.py).
+Contains: one evaluation of the dimensions' folders, and the materializations of source assets.
+Add here: another input of an evaluation.
+Does not contain: when a snapshot is due (load/staleness/snapshots.py), requesting runs (requests.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from resources.landing.store import LandingStore
 
 
 def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
-    """The sensor of all dimensions."""
+    """Return the sensor of all dimensions."""
 
     @dg.sensor(
         name="dimension_snapshots_arrived",
@@ -52,7 +52,7 @@ def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
-    # Bytes are not read again at each look: excluded ones that came under another etag the next load finds.
+    # Evaluations do not read bytes: the next load finds excluded bytes that arrived under another etag.
     why_excluded = by_version(exclusions_of_dimensions(tick.ledger))
     listings = {
         table: list_of(landing, one, table, why_excluded)
@@ -101,7 +101,7 @@ def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
 
 
 def _reason_to_load(plan: SlicePlan) -> str | None:
-    """Why a load would change what is on record of a day; what waits for its deadline, or is on record as it is, is left."""
+    """Why a load would change the record of a day; None where it waits for its deadline or the record is up to date."""
     if plan.todo is Todo.REBUILD:
         return plan.cause.text
     is_told = (
@@ -119,7 +119,7 @@ def _reason_to_load(plan: SlicePlan) -> str | None:
 def _materializations(
     settings: Settings, listings: Mapping[Table, SnapshotListing], cursor: Cursor, first: date, last: date
 ) -> list[dg.AssetMaterialization]:
-    """What is new of the source assets' days, for Dagster."""
+    """Materializations of the source assets' days that changed."""
     events = []
     days = {day for listing in listings.values() for day in listing.days if first <= day <= last}
     for day in sorted(days):

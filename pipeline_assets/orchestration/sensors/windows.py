@@ -1,8 +1,8 @@
-"""Which arrival days one look at landing lists: a look is bounded, and all days have their turn.
+"""Choose the arrival days that one evaluation lists: their number is limited, and all days take turns.
 
-Contains: the windows of a look, and the listing of each.
-Add here: another bound of a look.
-Does not contain: what is made of a listing (arrivals.py), and listing itself (resources/landing/store.py).
+Contains: the windows of an evaluation, and listing them.
+Add here: another limit of an evaluation.
+Does not contain: using a listing (arrivals.py), listing itself (resources/landing/store.py).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pipeline_assets.orchestration.sensors.cursor import Cursor
 from resources.landing.store import LandingStore
 
 MOST_BATCHES = 2_000
-"""Days of projects of regular exports that one look lists: with 120 names each, some ten seconds."""
+"""Number of (day, project) pairs of regular exports listed per evaluation: with 120 names each, about ten seconds."""
 MOST_NAMES = 240_000
-"""Names of recovered exports that one look lists, where it may be at more days of projects: as many."""
+"""Number of names of recovered exports listed per evaluation, where the limit of pairs does not apply: as many names."""
 _PROJECTS_AT_ONCE = 16
-"""So many are listed before their names are counted: a bucket is asked for as many at once."""
+"""Projects listed before their names are counted; a bucket lists as many in parallel."""
 _FEWEST_PARTS = 2
-"""Days beside the newest ones that each look lists, however many names they have: one of either walk."""
+"""Days that every evaluation lists beside the newest ones, however many names they have: one of each walk."""
 
 Window = tuple[date, date]
-"""First and last day, both included."""
+"""First and last day, both inclusive."""
 
 
 @dataclass(frozen=True)
 class _Look:
-    """The windows of a look, and where the next one goes on."""
+    """The windows of an evaluation, and where the next one continues."""
 
     windows: tuple[Window, ...]
     horizon_from: date | None
@@ -40,18 +40,18 @@ class _Look:
 
     @property
     def days(self) -> int:
-        """How many days it lists."""
+        """Number of days in the windows."""
         return sum((last - first).days + 1 for first, last in self.windows)
 
 
 def list_windows(
     landing: LandingStore, source: Source, settings: Settings, cursor: Cursor, today: date
 ) -> list[tuple[Window, Listing]]:
-    """The windows of this look, the newest first, with what landing lists in each; the cursor goes on to those of the next look.
+    """Return the windows of this evaluation, newest first, with the listing of each; advances the cursor.
 
-    Each day of a project has as many regular exports as any other, so that days are counted. Recoveries lie on few days, mostly
-    old ones, and a folder that lacks them costs as much for a month as for a day: a look is at whole windows of these, and at
-    fewer days only where many names lie in them. Raises what `LandingStore.list` does.
+    Every day of a project has about as many regular exports, so the limit counts days. Recoveries lie on few days, mostly old
+    ones, and listing an empty folder costs the same for a month as for a day. So whole windows of recoveries are listed, and
+    fewer days only where they hold many names. Raises the errors of `LandingStore.list`.
     """
     projects = settings.projects
     fewest = _newest_days(settings) + _FEWEST_PARTS
@@ -75,11 +75,11 @@ def list_windows(
 def _listed(
     landing: LandingStore, source: Source, settings: Settings, look: _Look, today: date, most_names: int | None
 ) -> tuple[list[Listing] | None, int]:
-    """A listing of each window, or none where these have more names than so many; and how many days of projects were listed."""
+    """List each window; returns the listings, None where they exceed `most_names`, and the number of (day, project) pairs."""
     at_once = len(settings.projects) if most_names is None else _PROJECTS_AT_ONCE
     listings, names, listed = [], 0, 0
     for first, last in look.windows:
-        # Of the recent days, which come first, what lies outside of all days is asked for as well.
+        # The window of recent days also lists strays outside of all requested days.
         asked = asked_for(settings, today) if last == today else None
         parts = []
         for start in range(0, len(settings.projects), at_once):
@@ -95,15 +95,15 @@ def _listed(
 
 
 def _newest_days(settings: Settings) -> int:
-    """How many days are in each look."""
+    """Number of days that every evaluation lists."""
     return settings.reprocessing_window_days + 2
 
 
 def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> _Look:
-    """The arrival days to list: all inside the redelivery horizon, and a part of the older ones, another one each time.
+    """Choose the windows: all days inside the redelivery horizon, and another part of the older days each time.
 
-    Where these are more than so many days, only the newest ones are in each look, and of the rest of the horizon too a part, most
-    of the room that is left: what is delivered again is found some looks later.
+    If these exceed `days`, every evaluation lists the newest days, and parts of the rest of the horizon, which gets most of the
+    remaining room, and of the older days. A redelivery is then found some evaluations later.
     """
     recent = max(settings.calendar_start, today - timedelta(days=settings.redelivery_horizon_days))
     older = settings.sensor_days_per_tick if recent > settings.calendar_start else 0
@@ -124,6 +124,6 @@ def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> 
 
 
 def _next_part(start: date, end: date, days: int, goes_on: date | None) -> Window:
-    """So many days of [start, end) from where the walk goes on; behind the end it begins anew."""
+    """The next `days` days of [start, end), from where the walk continues; after the end it starts again."""
     first = goes_on if goes_on is not None and start <= goes_on < end else start
     return first, min(first + timedelta(days=days), end) - timedelta(days=1)
