@@ -23,7 +23,7 @@ from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, collector_headers, holds_secret, remember
 from pipeline_assets.domain.places import is_private_address
-from pipeline_assets.domain.settings import ENV_PREFIX, IS_CLONE, PROJECT_ROOT, Settings
+from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings, is_clone
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
@@ -133,10 +133,10 @@ def _config_path() -> Path | None:
         if not path.is_file():
             raise SettingsError(CONFIG_VARIABLE, f"there is no file {named}", "Correct the path or unset it")
         return path
-    for folder in (Path.cwd(), PROJECT_ROOT) if IS_CLONE else (Path.cwd(),):
-        if (folder / CONFIG_NAME).is_file():
-            return (folder / CONFIG_NAME).resolve()
-    return None
+    here, of_clone = Path.cwd() / CONFIG_NAME, PROJECT_ROOT / CONFIG_NAME
+    if here.is_file():
+        return here.resolve()
+    return of_clone.resolve() if of_clone.is_file() and is_clone() else None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from pipeline_assets.cli.terminal import PlainConsole, line, page, print_lines_of, styled
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.plain_text import shown as shown_text
-from pipeline_assets.domain.settings import IS_CLONE, PROJECT_ROOT
+from pipeline_assets.domain.settings import PROJECT_ROOT, is_clone
 from pipeline_assets.tables.registry import AGGREGATES
 from sample_export.account import REASONS, ExportAccount
 from sample_export.demo_account import State, tell_account
@@ -66,7 +66,7 @@ def story(today: date) -> tuple[ExportSpec, Recovery]:
 def main() -> int:
     """Tell the story; returns the exit code."""
     console = page()
-    if not IS_CLONE:
+    if not is_clone():
         # Beside installed code nothing of a person's is kept.
         console.print("The demo belongs to a clone. Here, make a deployment: tidemark init DIR")
         return 1

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from datetime import date
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -45,13 +46,14 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 PROJECT_NAME = "tidemark-pipeline"
 
 
-def _is_clone(root: Path) -> bool:
-    # What others leave beside installed packages may be called so as well.
+@cache
+def is_clone(root: Path = PROJECT_ROOT) -> bool:
+    """Whether Tidemark runs from a clone of its repository; reads `pyproject.toml`, so an import does not ask."""
+    # Other packages may leave a file of that name beside the installed ones.
     project = root / "pyproject.toml"
     return project.is_file() and f'\nname = "{PROJECT_NAME}"\n' in project.read_text("utf-8", errors="replace")
 
 
-IS_CLONE = _is_clone(PROJECT_ROOT)
 """Whether the code is that of a clone; where it was installed, nothing that belongs to it lies beside it."""
 _LARGEST_PROJECT = (1 << 63) - 1
 

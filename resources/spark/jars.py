@@ -18,7 +18,7 @@ import platformdirs
 
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import TidemarkError
-from pipeline_assets.domain.settings import IS_CLONE, PROJECT_ROOT, Settings
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
 from resources.spark.jar_download import JarError, download, sweep
 
 MAVEN = str(Settings.model_fields["jars_url"].default)
@@ -72,7 +72,7 @@ JARS = (
 
 def _default_folder() -> Path:
     """In a clone a folder beside the code, otherwise a folder in the user's cache, named after the checksums of these jars."""
-    if IS_CLONE:
+    if is_clone():
         return PROJECT_ROOT / ".jars"
     pins = hashlib.sha256(" ".join(f"{jar.file_name} {jar.sha256}" for jar in JARS).encode()).hexdigest()
     return platformdirs.user_cache_path("tidemark") / "jars" / pins[:16]
@@ -95,7 +95,7 @@ def available(settings: Settings) -> list[Path]:
     folder = jars_folder(settings)
     missing = [jar for jar in JARS if not (folder / jar.file_name).is_file()]
     # A folder that an operator configured is filled only by `tidemark setup`: it may be shared or meant to be complete.
-    if missing and (IS_CLONE or settings.jars_dir is not None):
+    if missing and (is_clone() or settings.jars_dir is not None):
         raise JarError(
             str(folder / missing[0].file_name), "is missing", "Fetch it: tidemark setup (in a clone: make setup)"
         )

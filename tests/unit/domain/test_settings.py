@@ -12,7 +12,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.places import local_path
-from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, _is_clone
+from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 
 
@@ -213,9 +213,9 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(folder: Path, monkeypat
 
 def test_a_project_of_another_beside_the_code_makes_no_clone(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "analytics"\n')
-    assert not _is_clone(tmp_path)
-    assert _is_clone(PROJECT_ROOT)
-    assert not _is_clone(tmp_path / "nowhere")
+    assert not is_clone(tmp_path)
+    assert is_clone(PROJECT_ROOT)
+    assert not is_clone(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

@@ -184,7 +184,7 @@ def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
     cache is filled by itself, once; the others are refused with the command that fills them."""
     monkeypatch.setattr(jars, "JARS", (JAR, replace(JAR, name="other")))
     monkeypatch.setattr(jars, "DEFAULT_JARS_DIR", tmp_path / "cache")
-    monkeypatch.setattr(jars, "IS_CLONE", False)
+    monkeypatch.setattr(jars, "is_clone", lambda: False)
     settings = Settings(jars_url=repository.url)
     expected = [tmp_path / "cache" / name for name in ("thing-1.2.jar", "other-1.2.jar")]
     assert available(settings) == expected
@@ -193,7 +193,7 @@ def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
     assert len(repository.asked) == 2
     with pytest.raises(JarError, match=r"is missing.*tidemark setup"):
         available(Settings(jars_url=repository.url, jars_dir=tmp_path / "named"))
-    monkeypatch.setattr(jars, "IS_CLONE", True)
+    monkeypatch.setattr(jars, "is_clone", lambda: True)
     expected[0].unlink()
     with pytest.raises(JarError, match="is missing"):
         available(settings)
