@@ -32,7 +32,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT
 from resources.iceberg.lake_identity import FORMAT
 from resources.ledger.schema import SCHEMA_VERSION
 from resources.ledger.store import Ledger
-from resources.spark.jars import DEFAULT_JARS_DIR, JARS
+from resources.spark.jars import JARS, default_jars_dir
 
 PYTHONS = ("3.11", "3.12", "3.13")
 UV = str(Path(sys.executable).with_name("uv"))
@@ -104,7 +104,7 @@ def a_repository(folder: Path) -> Iterator[str]:
     for jar in JARS:
         place = folder / jar.path
         place.parent.mkdir(parents=True)
-        place.symlink_to(DEFAULT_JARS_DIR.resolve() / jar.file_name)
+        place.symlink_to(default_jars_dir().resolve() / jar.file_name)
 
     class Silent(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:

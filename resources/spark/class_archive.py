@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from resources.spark.jars import DEFAULT_JARS_DIR
+from resources.spark.jars import default_jars_dir
 
 _NAME = "classes.jsa"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -116,7 +116,7 @@ def _is_a_jvm_at(path: Path) -> bool:
 def main() -> int:
     """Create the archive beside the jars of the default folder; returns the exit code."""
     try:
-        archive = make(DEFAULT_JARS_DIR)
+        archive = make(default_jars_dir())
     except (RuntimeError, OSError) as error:
         sys.stderr.write(f"no class archive was made, so each JVM starts a third slower: {error}\n")
         return 1

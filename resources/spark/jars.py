@@ -70,7 +70,7 @@ JARS = (
 )
 
 
-def _default_folder() -> Path:
+def default_jars_dir() -> Path:
     """In a clone a folder beside the code, otherwise a folder in the user's cache, named after the checksums of these jars."""
     if is_clone():
         return PROJECT_ROOT / ".jars"
@@ -78,12 +78,9 @@ def _default_folder() -> Path:
     return platformdirs.user_cache_path("tidemark") / "jars" / pins[:16]
 
 
-DEFAULT_JARS_DIR = _default_folder()
-
-
 def jars_folder(settings: Settings) -> Path:
     """Return the jars folder of these settings."""
-    return settings.jars_dir or DEFAULT_JARS_DIR
+    return settings.jars_dir or default_jars_dir()
 
 
 def available(settings: Settings) -> list[Path]:
@@ -128,7 +125,7 @@ def _is_right(path: Path, sha256: str) -> bool:
 def main() -> int:
     """Download and verify all jars in the default folder; returns the exit code."""
     try:
-        fetched = fetch(DEFAULT_JARS_DIR, url=load_settings().jars_url)
+        fetched = fetch(default_jars_dir(), url=load_settings().jars_url)
     except TidemarkError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -22,7 +22,7 @@ from pipeline_assets.cli.terminal import PlainConsole
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from resources.spark import jar_download, jars
 from resources.spark.jar_download import JarError
-from resources.spark.jars import DEFAULT_JARS_DIR, JARS, Jar, available, fetch, jars_folder
+from resources.spark.jars import JARS, Jar, available, default_jars_dir, fetch, jars_folder
 
 BODY = bytes(range(256)) * 4096
 JAR = Jar("org.example.deep", "thing", "1.2", hashlib.sha256(BODY).hexdigest())
@@ -183,7 +183,7 @@ def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
     """Scenario: an installed Tidemark, its cache empty, then whole; a folder that somebody named; a clone. Outcome: only the
     cache is filled by itself, once; the others are refused with the command that fills them."""
     monkeypatch.setattr(jars, "JARS", (JAR, replace(JAR, name="other")))
-    monkeypatch.setattr(jars, "DEFAULT_JARS_DIR", tmp_path / "cache")
+    monkeypatch.setattr(jars, "default_jars_dir", lambda: tmp_path / "cache")
     monkeypatch.setattr(jars, "is_clone", lambda: False)
     settings = Settings(jars_url=repository.url)
     expected = [tmp_path / "cache" / name for name in ("thing-1.2.jar", "other-1.2.jar")]
@@ -202,7 +202,7 @@ def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
 
 def test_the_cache_of_a_user_has_a_folder_for_exactly_these_jars(tmp_path: Path) -> None:
     """Scenario: the code outside of a clone, as a wheel installs it. Outcome: the folder follows XDG_CACHE_HOME and the pins."""
-    assert jars_folder(Settings()) == DEFAULT_JARS_DIR == PROJECT_ROOT / ".jars"
+    assert jars_folder(Settings()) == default_jars_dir() == PROJECT_ROOT / ".jars"
     assert jars_folder(Settings(jars_dir=tmp_path)) == tmp_path
     for name in ("pipeline_assets", "resources"):
         (tmp_path / name).symlink_to(PROJECT_ROOT / name)
@@ -212,9 +212,9 @@ def test_the_cache_of_a_user_has_a_folder_for_exactly_these_jars(tmp_path: Path)
         "pathlib.Path.resolve = lambda path, strict=False: path.absolute()\n"
         "from resources.spark import jars\n"
         "from dataclasses import replace\n"
-        "first = jars.DEFAULT_JARS_DIR\n"
+        "first = jars.default_jars_dir()\n"
         "jars.JARS = (replace(jars.JARS[0], sha256='0' * 64), *jars.JARS[1:])\n"
-        "print(json.dumps([str(first), str(jars._default_folder())]))\n"
+        "print(json.dumps([str(first), str(jars.default_jars_dir())]))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
     done = subprocess.run(

@@ -14,7 +14,7 @@ from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from resources.publishing.promise import Promise, promise_of
 from resources.spark.class_archive import jvm_options
-from resources.spark.jars import DEFAULT_JARS_DIR, JARS
+from resources.spark.jars import JARS, default_jars_dir
 from resources.spark.session import catalog_config, engine_config
 
 _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
@@ -157,7 +157,7 @@ def test_nothing_that_a_person_sets_moves_the_zone() -> None:
     }
     found = engine_config(Settings(spark_config=theirs))
     assert found["spark.driver.extraJavaOptions"] == "-Xss8m -Duser.timezone=America/New_York -Duser.timezone=UTC"
-    assert found["spark.driver.defaultJavaOptions"] == f"{jvm_options(DEFAULT_JARS_DIR)} -Duser.timezone=UTC".strip()
+    assert found["spark.driver.defaultJavaOptions"] == f"{jvm_options(default_jars_dir())} -Duser.timezone=UTC".strip()
     assert found["spark.executor.defaultJavaOptions"] == "-Dhttps.proxyHost=proxy -Duser.timezone=UTC"
     # Spark's defaults file may hold them, which any value here would hide.
     assert "spark.executor.extraJavaOptions" not in found
