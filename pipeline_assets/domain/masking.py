@@ -49,7 +49,7 @@ _URL_VARIABLES = (
 EXPORT_CREDENTIALS = re.compile(r"TIDEMARK_EXPORT_(?:KEY|SECRET)_[1-9][0-9]{0,18}")
 """Variables that hold the API key and the secret key of a project."""
 _COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-"""Variables with what a collector of traces is told beside them, such as its key; the first that is set counts."""
+"""Variables with headers for a collector of traces, such as its key; the first that is set counts."""
 _RECEIVERS = "notify_urls"
 _SHORTEST_PATH = 16
 """A shorter path of a webhook's address opens nothing, and may be a word of any text."""
@@ -120,7 +120,7 @@ def _receiver_secrets(urls: object) -> Iterator[str]:
 
 
 def collector_headers() -> dict[str, str]:
-    """What a collector of traces is told beside them, as OpenTelemetry writes it: `name=value,…`, percent-encoded."""
+    """Headers for a collector of traces, as OpenTelemetry writes them: `name=value,…`, percent-encoded."""
     given = next((text for name in _COLLECTOR_VARIABLES if (text := os.environ.get(name, "").strip())), "")
     return dict(_headers(given))
 

@@ -310,7 +310,7 @@ def _require_no_secret(world: _World) -> None:
     written = world.d.folder
     finds, count = found_below(written, world.secrets)
     assert [str(find) for find in (*finds, *world.watched.finds)] == []
-    kinds = ("cluster/*.log", "cluster/work/*/app-*/*/stderr", "events/*/events_*", "pages/page-*", "*.err")
+    kinds = ("cluster/*.log", "cluster/*/*/app-*/*/stderr", "events/*/events_*", "pages/page-*", "*.err")
     assert all(list(written.glob(kind)) for kind in kinds)
     # The page of a worker shows all that its executor is started with.
     assert any(b"CoarseGrainedExecutorBackend" in page.read_bytes() for page in written.glob("pages/page-*"))
