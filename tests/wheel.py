@@ -150,7 +150,7 @@ def deploy(person: Person, *, is_set_up: bool) -> None:
 
 
 def upgrade(person: Person) -> None:
-    """A ledger of before is migrated; a ledger and a warehouse of a later Tidemark are refused, and left as they are."""
+    """A ledger of an earlier or a later Tidemark and a warehouse of a later one are refused, and left as they are."""
 
     def set_version(number: int) -> None:
         with closing(sqlite3.connect(person.catalog)) as connection, connection:
@@ -160,13 +160,11 @@ def upgrade(person: Person) -> None:
         with closing(sqlite3.connect(person.catalog)) as connection:
             return int(connection.execute("SELECT version FROM tidemark_schema").fetchone()[0])
 
-    set_version(SCHEMA_VERSION - 1)
-    person.run("tidemark", "status", *DAYS)
-    require(recorded() == SCHEMA_VERSION, "an older ledger is migrated")
-    set_version(SCHEMA_VERSION + 1)
-    for words in (("status", *DAYS), LOAD):
-        person.run("tidemark", *words, code=1, said="was written by a newer Tidemark")
-    require(recorded() == SCHEMA_VERSION + 1, "a newer ledger is left alone")
+    for number, age in ((SCHEMA_VERSION - 1, "an earlier"), (SCHEMA_VERSION + 1, "a newer")):
+        set_version(number)
+        for words in (("status", *DAYS), LOAD):
+            person.run("tidemark", *words, code=1, said=f"was written by {age} Tidemark")
+        require(recorded() == number, f"a ledger of {age} one is left alone")
     set_version(SCHEMA_VERSION)
     mark = person.work / "data" / "warehouse" / "_tidemark" / "warehouse.json"
     before = mark.read_bytes()

@@ -19,7 +19,6 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.records import UNREAD, BatchDay, DeliveryRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, days_by_project
-from pipeline_assets.load.carry_over import carry_over
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.unrecorded_runs import UnrecordedRuns
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
@@ -39,7 +38,6 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
     """
     for _ in range(runtime.settings.publish_attempts):
         head = runtime.lakehouse.head(table)
-        carry_over(runtime, table, head)
         known = runtime.ledger.head(table.key)
         if known == Head(head) or runtime.ledger.record_found(
             _found(runtime, table, head, known), run_id, known_head=known

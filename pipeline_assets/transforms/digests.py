@@ -23,7 +23,7 @@ from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_keys import KEY_TYPES, key_parts
 from pipeline_assets.transforms.lateness import BIN, SketchOfGroups, lateness_aggregates, lateness_bin
-from pipeline_assets.transforms.row_hash import former_row_hashes, row_hashes
+from pipeline_assets.transforms.row_hash import row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
 """Event tables store these columns; for other tables they are computed on demand."""
@@ -37,11 +37,10 @@ _HALF = 32
 """Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
 
 
-def with_row_hashes(frame: DataFrame, columns: Sequence[str], *, version: int = ROW_HASH_VERSION) -> DataFrame:
+def with_row_hashes(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """The frame plus `_hash_a` and `_hash_b` (long) over the given columns; these replace stored hashes."""
     types = dict(frame.dtypes)
-    former = version != ROW_HASH_VERSION
-    first, second = former_row_hashes(columns) if former else row_hashes({name: types[name] for name in columns})
+    first, second = row_hashes({name: types[name] for name in columns})
     return frame.withColumns({HASH_A: first, HASH_B: second})
 
 
@@ -50,18 +49,16 @@ def digest_aggregates() -> list[Column]:
     return [F.count(F.lit(1)).alias("rows"), *_sums(F.col(HASH_A), "a"), *_sums(F.col(HASH_B), "b")]
 
 
-def digest_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> Digest:
+def digest_of(row: Mapping[str, Any]) -> Digest:
     """The digest in a collected row of `digest_aggregates`, and of `checked_hashes` if stored hashes were checked."""
-    known = _UNMEASURABLE if row.get(FALSE_HASHES) else version
+    known = _UNMEASURABLE if row.get(FALSE_HASHES) else ROW_HASH_VERSION
     return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), known)
 
 
-def checked_hashes(
-    frame: DataFrame, columns: Sequence[str], version: int = ROW_HASH_VERSION
-) -> tuple[DataFrame, list[Column]]:
+def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, list[Column]]:
     """The frame with hashes computed from its content, and an aggregate FALSE_HASHES if the frame stores hashes too."""
-    if version != ROW_HASH_VERSION or not {HASH_A, HASH_B} <= set(frame.columns):
-        return with_row_hashes(frame, columns, version=version), []
+    if not {HASH_A, HASH_B} <= set(frame.columns):
+        return with_row_hashes(frame, columns), []
     types = dict(frame.dtypes)
     hashed = with_row_hashes(frame.withColumns({_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B)}), columns)
     meaning = row_hashes({name: types[name] for name in columns if name not in EXPORT_FORMAT.transport_columns})[0]
@@ -84,20 +81,16 @@ def _sum_of(row: Mapping[str, Any], name: str) -> int:
     return (int(row[f"sum_{name}_high"] or 0) << _HALF) + int(row[f"sum_{name}_low"] or 0)
 
 
-def digests(
-    frame: DataFrame, columns: Sequence[str], by: Sequence[str], *, version: int = ROW_HASH_VERSION
-) -> DataFrame:
+def digests(frame: DataFrame, columns: Sequence[str], by: Sequence[str]) -> DataFrame:
     """One row per group: the columns `by`, and the columns that `digest_of` reads."""
-    hashed, also = checked_hashes(frame, columns, version)
+    hashed, also = checked_hashes(frame, columns)
     return hashed.groupBy(*by).agg(*digest_aggregates(), *also)
 
 
-def slice_digests(
-    frame: DataFrame, columns: Sequence[str], day_column: str, *, version: int = ROW_HASH_VERSION
-) -> dict[Slice, Digest]:
+def slice_digests(frame: DataFrame, columns: Sequence[str], day_column: str) -> dict[Slice, Digest]:
     """Slice -> digest of its rows; the frame has `day_column` (date), project_id and `columns`."""
-    rows = digests(frame, columns, [day_column, "project_id"], version=version).collect()
-    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict(), version) for row in rows}
+    rows = digests(frame, columns, [day_column, "project_id"]).collect()
+    return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict()) for row in rows}
 
 
 class MeasuredPart(NamedTuple):
@@ -107,27 +100,22 @@ class MeasuredPart(NamedTuple):
     lineage: str | None = None
     """Raw rows only: digest of the object and line of each row."""
     lateness: LatenessSketch | None = None
-    """Raw rows measured by the present hash version only: how late they arrived."""
+    """Raw rows only: how late they arrived."""
 
 
-def batch_days(
-    frame: DataFrame, columns: Sequence[str] | None, *, version: int = ROW_HASH_VERSION
-) -> dict[tuple[str, date, date], MeasuredPart]:
+def batch_days(frame: DataFrame, columns: Sequence[str] | None) -> dict[tuple[str, date, date], MeasuredPart]:
     """(project, arrival day, event day) -> measurements of its rows in a raw table; one Spark job.
 
     Hashes are computed from `columns`; if that is None, stored hashes are used.
     """
-    if version == ROW_HASH_VERSION:
-        first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string", "_line_number": "int"})
-    else:
-        first, second = F.xxhash64(F.col(HASH_A), F.col("_object_key")), F.lit(0)
+    first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string", "_line_number": "int"})
     held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
-    hashed, also = (frame, []) if columns is None else checked_hashes(frame, columns, version)
+    hashed, also = (frame, []) if columns is None else checked_hashes(frame, columns)
     by_bin = hashed.withColumn(BIN, lateness_bin()).groupBy(*_BATCH_DAY, BIN)
     found: dict[tuple[str, date, date], _Group] = {}
     for row in _in_parts(by_bin.agg(*digest_aggregates(), *held, *also, *lateness_aggregates())):
         found.setdefault((row["project_id"], row["_arrival_date"], row["event_date"]), _Group()).add(row)
-    return {key: group.part(version) for key, group in found.items()}
+    return {key: group.part() for key, group in found.items()}
 
 
 _BATCH_DAY = ("project_id", "_arrival_date", "event_date")
@@ -151,9 +139,8 @@ class _Group:
         self.sums.update({name: row[name] or 0 for name in row if name in _SUMMED})
         self.lateness.add(row)
 
-    def part(self, version: int) -> MeasuredPart:
-        sketch = self.lateness.sketch if version == ROW_HASH_VERSION else None
-        return MeasuredPart(digest_of(self.sums, version), lineage_of(self.sums, version), sketch)
+    def part(self) -> MeasuredPart:
+        return MeasuredPart(digest_of(self.sums), lineage_of(self.sums), self.lateness.sketch)
 
 
 _SUMMED = frozenset(
@@ -163,19 +150,19 @@ _SUMMED = frozenset(
 
 
 def measured_parts(
-    frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool, version: int = ROW_HASH_VERSION
+    frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool
 ) -> dict[Slice, dict[date | None, MeasuredPart]]:
     """Slice -> arrival day (None for tables without one) -> measurements of its rows."""
     if by_arrival:
         parts: dict[Slice, dict[date | None, MeasuredPart]] = {}
-        for (project, arrival, day), part in batch_days(frame, columns, version=version).items():
+        for (project, arrival, day), part in batch_days(frame, columns).items():
             parts.setdefault(Slice(day, project), {})[arrival] = part
         return parts
-    measured = slice_digests(frame, columns, day_column, version=version)
+    measured = slice_digests(frame, columns, day_column)
     return {key: {None: MeasuredPart(digest)} for key, digest in measured.items()}
 
 
-def lineage_of(row: Mapping[str, Any], version: int = ROW_HASH_VERSION) -> str:
+def lineage_of(row: Mapping[str, Any]) -> str:
     """The digest of the object and line of each row, from the sums over a batch day."""
     first, second = (_sum_of(row, name) & ((1 << 128) - 1) for name in ("held_a", "held_b"))
-    return f"h{version}:{first:x}:{second:x}" if version == ROW_HASH_VERSION else f"{first:x}"
+    return f"h{ROW_HASH_VERSION}:{first:x}:{second:x}"

@@ -1,14 +1,13 @@
 """The hash of a row in Spark; tests prove that it equals domain/row_hash.py.
 
-Contains: the hash as one SQL expression, and the hash of version 1, which is needed to verify
-older records.
+Contains: the hash as one SQL expression.
 Add here: a faster form of the hash.
 Does not contain: what is hashed and why (domain/row_hash.py), digests of many rows (digests.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column
@@ -52,12 +51,4 @@ def row_hashes(types: Mapping[str, str]) -> tuple[Column, Column]:
     )
     hashed = f"sha2({whole}, 256)"
     first, second = (F.expr(f"CAST(conv(substring({hashed}, {start}, 16), 16, -10) AS BIGINT)") for start in (1, 17))
-    return first, second
-
-
-def former_row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
-    """The hash of version 1: two xxhash64 over the values and a mask of nulls, because xxhash64 skips nulls."""
-    names = [f"`{name}`" for name in columns]
-    mask = ", ".join(f"if({name} IS NULL, '1', '0')" for name in names)
-    first, second = (F.expr(f"xxhash64('{seed}', concat({mask}), {', '.join(names)})") for seed in "ab")
     return first, second

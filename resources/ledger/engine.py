@@ -1,8 +1,8 @@
-"""Open the ledger's database, migrate it to the current schema, and begin transactions on each kind of database.
+"""Open the ledger's database, create its tables, and begin transactions on each kind of database.
 
 Contains: what differs between SQLite and PostgreSQL when connecting.
 Add here: another kind of database.
-Does not contain: queries (queries.py), migrations of older schemas (migrations.py).
+Does not contain: queries (queries.py), the schema itself (schema.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from pipeline_assets.domain.commands import NEWER_TIDEMARK
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
 from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.retry import tries
-from resources.ledger.migrations import lock, prepare, version_of
-from resources.ledger.schema import SCHEMA_VERSION
+from resources.ledger.schema import METADATA, SCHEMA, SCHEMA_VERSION
 
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """These retries bridge an outage of about six seconds."""
@@ -39,6 +38,9 @@ _LOCK_SECONDS = 300
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
 """Session settings, in seconds: the server detects a vanished client, and ends its transaction and locks."""
 _LOCKED = "lock timeout"
+_LOCK = 5_411_827_360
+"""The key of our advisory lock; an arbitrary number that other users of the database are unlikely to use."""
+_EARLIER_LEDGER = "Set TIDEMARK_LEDGER_URL to an empty database and measure the tables for it: tidemark attach --ledger"
 OUT_OF_REACH = "the ledger is out of reach"
 _AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked", "server closed the",
          "Connection reset", "timed out", "timeout expired", "name resolution", _LOCKED)  # fmt: skip
@@ -95,11 +97,17 @@ def connected(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+def _lock(connection: Connection) -> None:
+    """Keep our other processes from writing until the transaction ends; SQLite's write transactions do so by themselves."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+
+
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a write transaction that excludes other writers from its start, so what it reads stays valid."""
     with connected(engine.execution_options(is_writing=True)) as connection, connection.begin():
-        lock(connection)
+        _lock(connection)
         yield connection
 
 
@@ -125,7 +133,7 @@ def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
 
 
 def open_engine(url: str) -> Engine:
-    """Connect and migrate; returns the engine; raises LedgerError."""
+    """Connect, and create what an empty database lacks; returns the engine; raises LedgerError, also for another schema."""
     parsed = make_url(url)
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg2")
@@ -148,18 +156,36 @@ def open_engine(url: str) -> Engine:
         sa.event.listen(engine, "connect", _bound_session)
     try:
         with connected(engine) as connection:
-            version = version_of(connection)
-        if version is None or version < SCHEMA_VERSION:
+            version = _version(connection)
+        if version is None:
             with writing(engine) as connection:
-                version = prepare(connection)
+                version = _created(connection)
     except sa.exc.SQLAlchemyError as error:
         engine.dispose()
         if isinstance(error, sa.exc.DBAPIError) and any(sign in str(error) for sign in _AWAY):
             raise _unavailable(url, error) from error
         reason = f"cannot be opened ({' '.join(str(getattr(error, 'orig', error)).split())})"
         raise LedgerError(masked(url), reason, "Check TIDEMARK_LEDGER_URL and TIDEMARK_CATALOG_URL") from error
-    if version > SCHEMA_VERSION:
+    if version != SCHEMA_VERSION:
         engine.dispose()
-        reason = f"was written by a newer Tidemark (schema {version}; this one knows {SCHEMA_VERSION}), and nothing was touched"
-        raise LedgerError(masked(url), reason, NEWER_TIDEMARK)
+        age, remedy = ("a newer", NEWER_TIDEMARK) if version > SCHEMA_VERSION else ("an earlier", _EARLIER_LEDGER)
+        reason = f"was written by {age} Tidemark (schema {version}; this one knows {SCHEMA_VERSION}), and nothing was touched"
+        raise LedgerError(masked(url), reason, remedy)
     return engine
+
+
+def _version(connection: Connection) -> int | None:
+    """Return the recorded version of the schema; None for a database without a ledger."""
+    if not sa.inspect(connection).has_table(SCHEMA.name):
+        return None
+    version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
+    return None if version is None else int(version)
+
+
+def _created(connection: Connection) -> int:
+    """Create the tables unless another process has meanwhile; returns the version of the schema that is there."""
+    version = _version(connection)
+    if version is None:
+        METADATA.create_all(connection)
+        connection.execute(SCHEMA.insert(), {"version": SCHEMA_VERSION})
+    return version or SCHEMA_VERSION

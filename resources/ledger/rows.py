@@ -9,8 +9,7 @@ queries and transactions (store.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
 from typing import Any
@@ -255,21 +254,6 @@ def rejection_json(rejection: Rejection | None) -> dict[str, str] | None:
 
 def _given(entries: Mapping[str, str | None]) -> dict[str, str]:
     return {name: text for name, text in entries.items() if text is not None}
-
-
-def with_renamed_digests(
-    name: str, stored: Mapping[str, str] | None, rename: Callable[[InputDay, Digest], Digest]
-) -> dict[str, str] | None:
-    """Return the value of column `name` (`input_state` or `refused_state`) with the digests of its days renamed."""
-
-    def renamed(state: InputState) -> InputState:
-        return replace(state, upstream={day: rename(day, digest) for day, digest in state.upstream.items()})
-
-    if name == "input_state":
-        state = input_state_of(stored)
-        return None if state is None else input_state_json(renamed(state))
-    rejection = rejection_of(stored)
-    return None if rejection is None else rejection_json(replace(rejection, inputs=renamed(rejection.inputs)))
 
 
 def head_of(snapshot_id: int) -> Head:

@@ -1,7 +1,7 @@
 """The ledger's SQL tables.
 
 Contains: tables, columns, indexes, the schema's version.
-Add here: a column, together with a migration (migrations.py).
+Add here: a column; raise SCHEMA_VERSION with it, since no other version is read.
 Does not contain: records (pipeline_assets/domain/records.py), converting rows to records and back (rows.py).
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 METADATA = sa.MetaData()
 
 
@@ -37,11 +37,7 @@ def _of_a_slice() -> list[sa.Column[Any]]:
 
 
 SCHEMA = _table("schema", sa.Column("version", sa.Integer, nullable=False))
-HEADS = _table(
-    "heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False),
-    # The version of the row hash that all digests of the table's slices are known to have.
-    sa.Column("row_hash_version", sa.Integer),
-)  # fmt: skip
+HEADS = _table("heads", _key("table_name"), sa.Column("snapshot_id", sa.BigInteger, nullable=False))
 DELIVERIES = _table(
     "deliveries", _key("source"), _key("object_key"), _key("is_accepted", sa.Boolean),
     sa.Column("project_id", sa.String, nullable=False),

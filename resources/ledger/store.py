@@ -21,7 +21,6 @@ from resources.ledger.arrival_summaries import ArrivalSummaries
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
 from resources.ledger.cuts import Cuts
-from resources.ledger.digests import DigestsOnRecord
 from resources.ledger.engine import connected, ledger_failures, open_engine, writing
 from resources.ledger.golden import GoldenTotals
 from resources.ledger.interventions import Interventions
@@ -139,11 +138,6 @@ class Ledger(Queries):
     def golden(self) -> GoldenTotals:
         """Totals of published days from outside systems."""
         return GoldenTotals(self._read, self._write)
-
-    @property
-    def digests(self) -> DigestsOnRecord:
-        """All digests on record."""
-        return DigestsOnRecord(self._read, self._write)
 
     # -- writing -----------------------------------------------------------------------------------------------
 
