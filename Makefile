@@ -116,5 +116,5 @@ sbom: $(JARS) ## List all components, packages and jars with their hashes, besid
 lock: $(JARS) ## Compile requirements.lock again, and the part of it that an image installs
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-header --universal --quiet --output-file requirements.lock
 	@sed 's/ \\$$//; /^ /d' requirements.lock > requirements.pins
-	@$(VENV)/bin/uv pip compile pyproject.toml --extra tracing --constraint requirements.pins --generate-hashes --no-emit-index-url --no-header --no-annotate --universal --quiet --output-file deploy/build/requirements.lock; \
+	@$(VENV)/bin/uv pip compile pyproject.toml --constraint requirements.pins --generate-hashes --no-emit-index-url --no-header --no-annotate --universal --quiet --output-file deploy/build/requirements.lock; \
 		status=$$?; rm -f requirements.pins; exit $$status

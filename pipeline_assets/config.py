@@ -21,8 +21,7 @@ from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError, UsageError
-from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, collector_headers, holds_secret, remember
-from pipeline_assets.domain.places import is_private_address
+from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings, is_clone
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
@@ -37,7 +36,7 @@ _OF_A_SERVICE = re.compile(
     r"|PORT=(?:tcp|udp|sctp)://.*|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?=.*)"
 )
 """What Kubernetes tells every pod of a service whose name begins with `tidemark`."""
-_UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls", "trace_url"})
+_UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
 _SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
 """What signs notices is no setting: it comes from the environment alone."""
 
@@ -76,22 +75,11 @@ def load_settings(**overrides: Any) -> Settings:
             "jars_dir",
             "health_report",
             "metrics_file",
-            "json_log",
         )
     }
     settings = settings.model_copy(update=resolved)
     require_cluster_settings(settings)
-    _require_private_collector(settings)
     return settings
-
-
-def _require_private_collector(settings: Settings) -> None:
-    if settings.trace_url is not None and collector_headers() and not is_private_address(settings.trace_url):
-        raise SettingsError(
-            f"{ENV_PREFIX}TRACE_URL",
-            "is http:// and not of this machine, so that the keys of OTEL_EXPORTER_OTLP_HEADERS would travel in the clear",
-            "Write https://, or unset the headers where the collector asks for none",
-        )
 
 
 def _default_paths() -> dict[str, Any]:
@@ -169,9 +157,6 @@ def _absolute(key: str, value: Any, base: Path) -> Any:
         return str((base / Path(str(value)).expanduser()).resolve())
     if key in {"jars_dir", "health_report", "metrics_file"}:
         return (base / value).resolve()
-    if key == "json_log":
-        # A stream, /dev/stderr, resolves to what no process can open by name.
-        return base / value
     if key in {"catalog_url", "ledger_url", "golden_url"} and str(value).startswith("sqlite:///"):
         return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"
     return value

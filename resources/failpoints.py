@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -97,18 +96,6 @@ def failpoint(point: Failpoint, qualifier: str = "") -> None:
 def watch(*watchers: Callable[[Failpoint, str], None]) -> None:
     """Replace all watchers: call these at every point of this process from now on."""
     _watchers[:] = watchers
-
-
-@contextmanager
-def watching(watcher: Callable[[Failpoint, str], None]) -> Iterator[None]:
-    """Call one more watcher while the block runs."""
-    _watchers.append(watcher)
-    try:
-        yield
-    finally:
-        # `watch` may have replaced all watchers meanwhile.
-        with suppress(ValueError):
-            _watchers.remove(watcher)
 
 
 def _stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str], None]:

@@ -48,8 +48,6 @@ _URL_VARIABLES = (
 """Variables with a URL that may hold a password; those that are no settings are read by libraries."""
 EXPORT_CREDENTIALS = re.compile(r"TIDEMARK_EXPORT_(?:KEY|SECRET)_[1-9][0-9]{0,18}")
 """Variables that hold the API key and the secret key of a project."""
-_COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-"""Variables with headers for a collector of traces, such as its key; the first that is set counts."""
 _RECEIVERS = "notify_urls"
 _SHORTEST_PATH = 16
 """A shorter path of a webhook's address opens nothing, and may be a word of any text."""
@@ -119,27 +117,6 @@ def _receiver_secrets(urls: object) -> Iterator[str]:
         yield from (part for part in path if len(part) >= _SHORTEST_PATH)
 
 
-def collector_headers() -> dict[str, str]:
-    """Headers for a collector of traces, as OpenTelemetry writes them: `name=value,…`, percent-encoded."""
-    given = next((text for name in _COLLECTOR_VARIABLES if (text := os.environ.get(name, "").strip())), "")
-    return dict(_headers(given))
-
-
-def _headers(text: str) -> Iterator[tuple[str, str]]:
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if equals and name.strip():
-            yield unquote(name).strip().lower(), unquote(value).strip()
-
-
-def _collector_secrets(text: str) -> Iterator[str]:
-    """Each value; the key in it, where it begins with a word such as `Bearer`; and what is no header at all."""
-    for part in text.split(","):
-        value = part.partition("=")[2].strip() or part.strip()
-        for form in (value, unquote(value)):
-            yield from (form, form.rpartition(" ")[2])
-
-
 def _option(part: str) -> str:
     name, equals, _ = part.partition("=")
     if equals and name in _PLAIN_OPTIONS:
@@ -194,8 +171,6 @@ def _present() -> list[str]:
     secrets.update((*credentials, *(value.strip() for value in credentials)))
     for name in _URL_VARIABLES:
         secrets.update(_secrets_of(os.environ.get(name, "")))
-    for name in _COLLECTOR_VARIABLES:
-        secrets.update(_collector_secrets(os.environ.get(name, "")))
     secrets.update(_receiver_secrets(os.environ.get(f"TIDEMARK_{_RECEIVERS.upper()}")))
     return _spellings(frozenset(secrets))
 

@@ -15,12 +15,10 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from pipeline_assets.domain.addresses import refusal_of_host
 from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
 from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
@@ -254,10 +252,6 @@ class Settings(BaseSettings):
     """Where the asset `ops/health_report` writes its page."""
     metrics_file: Path | None = None
     """Where every run writes figures for Prometheus at its end, `*.prom`; None: nowhere."""
-    json_log: Path | None = None
-    """Where runs append what they say and what became of slices, as JSON lines; None: nowhere."""
-    trace_url: str | None = None
-    """Collector of OpenTelemetry, OTLP over HTTP, that is sent a trace of every load; None: nothing is traced."""
 
     @field_validator(
         "projects",
@@ -337,19 +331,6 @@ class Settings(BaseSettings):
     def _collected_file(cls, value: Path | None) -> Path | None:
         if value is not None and value.suffix != METRICS_SUFFIX:
             msg = f"it does not end in {METRICS_SUFFIX}: the textfile collector of node_exporter reads no other files"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("trace_url")
-    @classmethod
-    def _plain_collector(cls, value: str | None) -> str | None:
-        # What is wrong is not repeated: it may hold a key.
-        if value is not None and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value):
-            msg = "it is not http://host[:port][/path] or https://…; keys belong to OTEL_EXPORTER_OTLP_HEADERS"
-            raise ValueError(msg)
-        refusal = None if value is None else refusal_of_host(urlsplit(value).hostname or "")
-        if refusal is not None:
-            msg = f"names a host that {refusal}"
             raise ValueError(msg)
         return value
 

@@ -19,7 +19,6 @@ from pydantic import Field
 from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.diff.refused import refused_changes
-from pipeline_assets.load.observed import observed
 from pipeline_assets.load.read_back import read_back
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.run import run_load
@@ -29,7 +28,6 @@ from pipeline_assets.orchestration.golden_events import golden_evaluations
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec
-from pipeline_assets.orchestration.watching import json_lines
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import GRAPH_TABLES, table_by_key
 from resources.failpoints import Failpoint, failpoint
@@ -122,8 +120,7 @@ def _load(
         exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
         lift(runtime, config.lift, request)
         reports = run_load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id))
-        lines = json_lines(context.op_execution_context, settings)
-        for report in observed(reports, runtime, request, lines):
+        for report in reports:
             failpoint(Failpoint.BEFORE_EVENTS, report.table)
             table = table_by_key(report.table)
             shown = list(refused_changes(runtime, report, request.now, room))

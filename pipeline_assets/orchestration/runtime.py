@@ -25,7 +25,7 @@ from pipeline_assets.load.skew import SkewLog
 from pipeline_assets.orchestration.event_text import LONGEST_TAG
 from pipeline_assets.orchestration.notices import telling_receivers
 from pipeline_assets.orchestration.tags import SKEW_TAG
-from pipeline_assets.orchestration.watching import also_as_json, json_lines, saying_as_json, writing_metrics
+from pipeline_assets.orchestration.watching import writing_metrics
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
@@ -60,15 +60,14 @@ def op_runtime(
 
     Turns our errors into Failure, or into RetryRequested where a retry can help.
     """
-    url, run, lines = settings.ledger_database_url, context.run, json_lines(context, settings)
+    url, run = settings.ledger_database_url, context.run
     try:
         # The heartbeat starts first: a run without a known process counts as missing.
         with (
             heartbeat(url, run.run_id, run.job_name, _steps(context)),
-            saying_as_json(lines),
             closing(production_ledger(settings)) as ledger,
         ):
-            words = LastWords(also_as_json(context.log.info, lines))
+            words = LastWords(context.log.info)
             # Spark starts on first use, so a load with nothing to do starts none.
             with (
                 closing(RestingLakehouse(settings, lambda: _started(spark, settings))) as lakehouse,

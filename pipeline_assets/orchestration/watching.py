@@ -1,50 +1,21 @@
-"""Output for external monitoring: a run's log as JSON lines, and the metrics file at its end.
+"""The metrics file that every run writes at its end, for external monitoring.
 
-Contains: both outputs, around every op.
+Contains: the output, around every op.
 Add here: another output of every run.
-Does not contain: computing figures (inspection/metrics/), lines about a load's tables (load/observed.py).
+Does not contain: computing figures (inspection/metrics/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from pipeline_assets.domain.plain_text import shown
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.run_queue import run_queue
-from resources.json_log import JsonLog
-
-
-def json_lines(context: dg.OpExecutionContext, settings: Settings) -> JsonLog:
-    """Return the JSON log of a run."""
-    return JsonLog(settings.json_log, context.log.info, run_id=context.run.run_id, job=context.run.job_name)
-
-
-@contextmanager
-def saying_as_json(lines: JsonLog) -> Iterator[None]:
-    """Write the begin and the end of a run."""
-    lines.write("run_begun")
-    try:
-        yield
-    except BaseException as error:
-        lines.write("run_failed", level="error", error=type(error).__name__, message=str(error))
-        raise
-    lines.write("run_ended")
-
-
-def also_as_json(log: Callable[[str], None], lines: JsonLog) -> Callable[[str], None]:
-    """Return a log that also writes each line as JSON."""
-
-    def both(text: str) -> None:
-        log(text)
-        lines.write("log", message=text)
-
-    return both
 
 
 @contextmanager

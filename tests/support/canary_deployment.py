@@ -44,7 +44,6 @@ SECRETS = (
     "AWS_SESSION_TOKEN",
     "DAGSTER_POSTGRES_URL",
     "HTTPS_PROXY",
-    "OTEL_EXPORTER_OTLP_HEADERS",
 )
 """Variables that hold a secret of the product, or a URL with one in it."""
 DATABASES = {"tidemark": "TIDEMARK_CATALOG_URL", "dagster": "DAGSTER_POSTGRES_URL", "finance": "TIDEMARK_GOLDEN_URL"}
@@ -99,9 +98,6 @@ def environment(
         "AWS_REGION": "us-east-1",
         "DAGSTER_POSTGRES_URL": urls["dagster"].replace("postgresql:", "postgresql+psycopg2:"),
         "HTTPS_PROXY": f"http://proxy:{quote(secrets['HTTPS_PROXY'].value, safe='')}@127.0.0.1:1",
-        # A collector that is away, of which each load tells.
-        "TIDEMARK_TRACE_URL": "http://127.0.0.1:9",
-        "OTEL_EXPORTER_OTLP_HEADERS": f"api-key={quote(secrets['OTEL_EXPORTER_OTLP_HEADERS'].value, safe='')}",
         "NO_PROXY": "127.0.0.1,localhost",
         "DAGSTER_DISABLE_TELEMETRY": "1",
     }

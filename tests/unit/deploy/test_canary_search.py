@@ -27,7 +27,7 @@ def test_every_secret_of_the_product_has_a_canary() -> None:
     assert {"TIDEMARK_NOTIFY_URLS", "TIDEMARK_NOTIFY_SECRET", "TIDEMARK_SPARK_CONFIG", "DAGSTER_POSTGRES_URL"} <= set(
         SECRETS
     )
-    assert {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS"} <= set(SECRETS)
+    assert {"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} <= set(SECRETS)
     assert sum(1 for name in SECRETS if EXPORT_CREDENTIALS.fullmatch(name)) == 2
     assert set(DATABASES.values()) <= set(SECRETS)
     assert len({one.word for one in WANTED.values()}) == len(SECRETS)

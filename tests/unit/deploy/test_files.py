@@ -146,8 +146,7 @@ def test_an_image_installs_a_part_of_what_is_tested() -> None:
         assert versions[package.split()[0]].get(version) == sums, package
     names = {package.split()[0] for package in of_image}
     project = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["tracing"]]
-    assert {re.match(r"[\w-]+", one)[0] for one in wanted} <= names  # type: ignore[index]
+    assert {re.match(r"[\w-]+", one)[0] for one in project["dependencies"]} <= names  # type: ignore[index]
     assert not {"pytest", "ruff", "moto", "playwright", "duckdb", "hypothesis"} & names
 
 

@@ -235,13 +235,10 @@ def test_a_setting_that_no_collector_reads_is_refused() -> None:
         Settings(metrics_file=Path("figures.txt"))
 
 
-def test_places_are_relative_to_the_settings_file_and_a_stream_keeps_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tidemark.toml").write_text('metrics_file = "out/a.prom"\njson_log = "/dev/stderr"\n')
+def test_the_file_is_relative_to_the_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tidemark.toml").write_text('metrics_file = "out/a.prom"\n')
     monkeypatch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
-    settings = load_settings()
-    assert (settings.metrics_file, settings.json_log) == (tmp_path / "out/a.prom", Path("/dev/stderr"))
+    assert load_settings().metrics_file == tmp_path / "out/a.prom"
 
 
 def test_a_home_that_is_not_there_takes_no_figure_of_the_ledger_with_it(tmp_path: Path, ledger: Ledger) -> None:

@@ -35,7 +35,6 @@ catalog_name = "production"
 ledger_url = "postgresql://reader@db.internal/production"
 notify_urls = ["https://hooks.internal/x"]
 metrics_file = "production.prom"
-trace_url = "http://collector.internal:4318"
 jars_dir = "jars of this machine"
 """
 """The clone's settings, of a deployment that the set is not."""
@@ -121,7 +120,7 @@ def test_no_setting_of_the_clone_counts(
     assert settings.catalog_url == settings.ledger_url
     assert settings.ledger_database_url.startswith("sqlite" if place.endswith("folder") else "postgresql://tidemark:")
     assert (settings.catalog_name, settings.projects) == ("lake", ExportSpec.projects)
-    assert (settings.notify_urls, settings.metrics_file, settings.trace_url) == ((), None, None)
+    assert (settings.notify_urls, settings.metrics_file) == ((), None)
     assert settings.jars_dir == Path.cwd() / "jars of this machine"
     assert not place.endswith("set") or settings.spark_config["spark.driver.bindAddress"] == "127.0.0.1"
 
