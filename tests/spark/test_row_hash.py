@@ -132,7 +132,3 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
     one, other = (slice_digests(attacked.where(f"_line_number = {line}"), CONTENT, "event_date") for line in (0, 1))
     assert one.keys() == other.keys()
     assert all(one[key] != other[key] for key in one)
-    by_version_1 = [
-        slice_digests(attacked.where(f"_line_number = {line}"), CONTENT, "event_date", version=1) for line in (0, 1)
-    ]
-    assert by_version_1[0] == by_version_1[1]
