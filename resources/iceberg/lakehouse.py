@@ -27,7 +27,6 @@ from resources.iceberg.metadata import (
     JavaTables,
     SliceFiles,
     by_slice,
-    slice_of,
     slices_condition,
     with_missing,
 )
@@ -123,15 +122,8 @@ class Lakehouse:
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
     ) -> dict[Slice, SliceFiles]:
-        """Return live files and row counts per slice, read from metadata; of all slices, or only of those given."""
+        """Return the live files per slice, read from metadata; of all slices, or only of those given."""
         return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
-
-    def file_sizes(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, dict[str, int]]:
-        """Return slice -> path -> size in bytes of the live files, read from metadata."""
-        sizes: dict[Slice, dict[str, int]] = {}
-        for path, file in self._tables.files(self._load(table), snapshot_id, set(slices)).items():
-            sizes.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
-        return sizes
 
     def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
         """Whether, by file metrics, any file may hold rows of one of these projects and days, with the day in `column`."""

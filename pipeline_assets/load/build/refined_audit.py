@@ -38,7 +38,9 @@ def raw_counts(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice
     rows = dict.fromkeys(slices, 0)
     for table in RAW_TABLES.values():
         for key, files in runtime.lakehouse.slice_files(table, pins[table.key], set(slices)).items():
-            rows[key] += files.rows
+            is_seen = slices_condition(table, [key])
+            read = runtime.lakehouse.read(table, pins[table.key]).where(is_seen) if files.deletes else None
+            rows[key] += files.rows if read is None else read.count()
     return rows
 
 
