@@ -17,7 +17,15 @@ import pyspark.sql.functions as F
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
-from pipeline_assets.domain.records import DAMAGED, UNREAD, BatchDay, DeliveryRecord, Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import (
+    DAMAGED,
+    UNREAD,
+    BatchDay,
+    DeliveryRecord,
+    Head,
+    PublicationRecord,
+    SliceRecord,
+)
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, days_by_project
 from pipeline_assets.load.carry_over import carry_over
 from pipeline_assets.load.deletes import NO_ERASURE, undo_deletes

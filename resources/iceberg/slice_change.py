@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.errors import SliceConflictError
+from pipeline_assets.domain.errors import LakehouseError, SliceConflictError
 from pipeline_assets.domain.slices import Slice
 from resources.iceberg.errors import again, failure, is_conflict
 from resources.iceberg.metadata import RUN_PROPERTY, JavaTables, LiveFiles, SliceFiles, by_slice
@@ -81,6 +81,9 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles
         operation.removeRows(old[path])
     for path in sorted(new.keys() - old.keys()):
         operation.addRows(new[path])
+    if change.files.names - change.files.keys() - old.names:
+        reason = "was staged with delete files: another program set its table to merge-on-read meanwhile"
+        raise LakehouseError(change.subject, reason, "Load again, which resets that")
     for delete in _released(tables, java, change, old):
         operation.removeDeletes(delete)
     kept = tables.java_class("java.util.ArrayList")()
