@@ -1,10 +1,4 @@
-"""Why a slice is built or was published.
-
-Contains: the kinds of causes, a cause with its text, and the parser that reads the text back.
-Add here: another kind of cause.
-Does not contain: the decision to build a slice (load/staleness/), the causes of changes to single keys
-(load/build/key_changes.py).
-"""
+"""Why a slice is built or was published."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Converts digests that an older version of the row hash measured to the present version, without publishing anything.
-
-Contains: recognizing recorded content by the former hash.
-Add here: another former version.
-Does not contain: the hashes (transforms/row_hash.py), the ledger's digests
-(resources/ledger/digests.py), content that differs (ledger_sync.py).
-"""
+"""Converts digests that an older version of the row hash measured to the present version, without publishing anything."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Syncs the ledger with the live table before anything is decided from it (law 10).
-
-Contains: comparing recorded with live files, recording changes that other writers made without the ledger.
-Add here: a new way in which ledger and table can disagree.
-Does not contain: attributing a change to a run (unrecorded_runs.py), repairing content: a slice with unknown inputs is
-stale, so the load rebuilds it.
-"""
+"""Syncs the ledger with the live table before anything is decided from it (law 10)."""
 
 from __future__ import annotations
 
@@ -34,7 +28,7 @@ from pipeline_assets.load.unrecorded_runs import UnrecordedRuns
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts
-from resources.iceberg.metadata import NO_FILES, in_batches, slices_condition
+from resources.iceberg.metadata import NO_FILES, SliceFiles, in_batches, slices_condition
 from resources.ledger.changes import Changes
 
 
@@ -53,20 +47,25 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
         known = runtime.ledger.head(table.key)
         if known == Head(head):
             return head
-        recorded = runtime.ledger.slices(table.key, None)
-        if (after := undo_deletes(runtime, table, head, recorded, run_id)) != head:
-            head, known, recorded = after, runtime.ledger.head(table.key), runtime.ledger.slices(table.key, None)
-        found = _found(runtime, table, head, known, recorded)
+        live, recorded = runtime.lakehouse.slice_files(table, head), runtime.ledger.slices(table.key, None)
+        is_hidden = any(files.deletes for files in live.values())
+        if is_hidden and (after := undo_deletes(runtime, table, head, live, recorded, run_id)) != head:
+            head, known, live = after, runtime.ledger.head(table.key), runtime.lakehouse.slice_files(table, after)
+        found = _found(runtime, table, head, known, live, recorded)
         if runtime.ledger.record_found(found, run_id, known_head=known):
             return head
     raise PublishConflictError(table.key, "other runs keep recording what they find in it", "Load the days again later")
 
 
 def _found(
-    runtime: Runtime, table: Table, head: int, known: Head | None, recorded: Mapping[Slice, SliceRecord]
+    runtime: Runtime,
+    table: Table,
+    head: int,
+    known: Head | None,
+    live: Mapping[Slice, SliceFiles],
+    recorded: Mapping[Slice, SliceRecord],
 ) -> Changes:
     """The differences between the table at `head` and the ledger, as changes of the ledger."""
-    live = runtime.lakehouse.slice_files(table, head)
     differing = [
         key
         for key in live.keys() | recorded.keys()
@@ -184,34 +183,26 @@ def _settle_batches(
 def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
     """Mark every object of these batches as unread, so that a load reads it again, with the rows that raw holds of it.
 
-    An object of which raw holds fewer rows than recorded is marked as damaged: nothing but landing has these rows.
+    An object of which another program left fewer rows is marked as damaged: nothing but landing has the others.
     """
     if not batches:
         return
     known: dict[str, DeliveryRecord] = {}
     for batch in batches:
         known |= runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
+    is_foreign = any(one.cause.kind is CauseKind.FOREIGN for one in changes.publications)
     found: dict[str, DeliveryRecord] = {}
     rows = runtime.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
     objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
     for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():
-        batch = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"])
+        batch, count = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"]), row["count"]
         found[row["_object_key"]] = DeliveryRecord(
-            batch=batch,
-            object_key=row["_object_key"],
-            etag=f"{UNREAD}{row['etag']}",
-            size_bytes=0,
-            sha256=None,
-            lines=row["count"],
-            rows=row["count"],
-            quarantined=0,
-            blank=0,
-            error=None,
-            is_accepted=True,
-        )
+            batch=batch, object_key=row["_object_key"], etag=f"{UNREAD}{row['etag']}", size_bytes=0, sha256=None,
+            lines=count, rows=count, quarantined=0, blank=0, error=None, is_accepted=True,
+        )  # fmt: skip
     for object_key, record in known.items():
         held = found.get(object_key)
-        if record.rows > (held.rows if held else 0) or record.is_damaged:
+        if record.is_damaged or (is_foreign and record.rows > (held.rows if held else 0)):
             found[object_key] = replace(record, etag=f"{DAMAGED}{record.etag.removeprefix(DAMAGED)}", sha256=None)
         elif held is None:
             changes.forgotten_deliveries.append((record.batch, object_key))

@@ -1,10 +1,4 @@
-"""Create an Iceberg table as declared, in an empty location, and add missing columns to a table of ours.
-
-Contains: the layout and properties of our tables.
-Add here: a property that every table has.
-Does not contain: columns and write order of a single table (pipeline_assets/tables/), writing rows
-(lakehouse.py).
-"""
+"""Create an Iceberg table as declared, in an empty location, and add missing columns to a table of ours."""
 
 from __future__ import annotations
 

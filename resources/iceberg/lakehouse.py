@@ -1,11 +1,4 @@
-"""The tables of one catalog: reading them at a snapshot and staging changes on branches (ARCHITECTURE, laws 2 and 6).
-
-Contains: reading a table as of a snapshot, staging to a branch.
-Add here: another way to stage.
-Does not contain: changes of slices (slice_changes.py), publishing (resources/publishing/), branches (branches.py),
-creating a table (creation.py), removing files (procedures.py), reading metadata (metadata.py), schemas (tables/), audits
-(load/).
-"""
+"""The tables of one catalog: reading them at a snapshot and staging changes on branches (ARCHITECTURE, laws 2 and 6)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Read Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices and batches.
-
-Contains: reading metadata, and the slice of a file.
-Add here: another value read from metadata.
-Does not contain: anything that writes (lakehouse.py).
-"""
+"""Read Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices and batches."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.deliveries import BatchKey
@@ -50,10 +46,7 @@ NO_FILES = SliceFiles(frozenset(), 0)
 class LiveFiles(dict[str, Any]):
     """Path -> Java DataFile; `deletes`: path -> the delete files that apply to it, name -> Java DeleteFile."""
 
-    def __init__(self, files: Mapping[str, Any] | None = None) -> None:
-        """Begin with these data files, to which no delete file applies."""
-        super().__init__(files or {})
-        self.deletes: dict[str, dict[str, Any]] = {}
+    deletes: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def names(self) -> frozenset[str]:
@@ -141,7 +134,7 @@ class JavaTables:
             if not slices:
                 return LiveFiles()
             scan = scan.filter(self.expression(java.spec().fields().get(0).name(), slices))
-        files = LiveFiles()
+        files, deletes = LiveFiles(), {}
         with closing(scan.includeColumnStats().planFiles()) as tasks:
             for task in _each(tasks):
                 file = task.file()
@@ -149,9 +142,8 @@ class JavaTables:
                 if slices is None or slice_of(file) in slices:
                     files[str(file.location())] = file
                     if task.deletes().size():
-                        files.deletes[str(file.location())] = {
-                            _name(delete): delete for delete in _each(task.deletes())
-                        }
+                        deletes[str(file.location())] = {_name(delete): delete for delete in _each(task.deletes())}
+        files.deletes = deletes
         return files
 
     def may_hold(self, java: Any, snapshot_id: int, expression: Any) -> bool:

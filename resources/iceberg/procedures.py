@@ -1,10 +1,4 @@
-"""Files below a table, and Iceberg's procedures for old snapshots and orphans; no other module removes table files.
-
-Contains: calls of procedures, and the listings that they need.
-Add here: another procedure.
-Does not contain: what is due (domain/retention.py, operations/maintenance.py), compaction
-(operations/rewrites.py), publishing (resources/publishing/).
-"""
+"""Files below a table, and Iceberg's procedures for old snapshots and orphans; no other module removes table files."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A change of some slices of one table, as a row delta that fails where another writer changed them (law 2).
-
-Contains: the exact file diff, the checks for other writers, naming the writer that won.
-Add here: another condition under which a publish must not succeed.
-Does not contain: making the change visible (prepared.py, table_commit.py), writing the files (lakehouse.py).
-"""
+"""A change of some slices of one table, as a row delta that fails where another writer changed them (law 2)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state.
-
-Contains: creating, preparing and committing a change.
-Add here: another origin of the files that slices consist of after a change.
-Does not contain: staging (lakehouse.py), writes to a catalog (prepared.py, catalog_commit.py, table_commit.py), publishing
-several tables (resources/publishing/).
-"""
+"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state."""
 
 from __future__ import annotations
 
@@ -61,12 +55,11 @@ class SliceChanges:
         key_of = {path: slice_of(file) for path, file in live.items()}
         gone = self._gone(java, [path for path, key in key_of.items() if key in slices])
         wanted = set(slices) - {key_of[path] for path in gone}
-        while True:
+        tied = wanted
+        while tied:
             stay = {name for path, own in live.deletes.items() if key_of[path] not in wanted for name in own}
             tied = {key_of[path] for path, own in live.deletes.items() if not stay.isdisjoint(own)} & wanted
-            if not tied:
-                break
-            wanted -= tied
+            wanted = wanted - tied
         files = LiveFiles({path: file for path, file in live.items() if key_of[path] in wanted})
         return SliceChange(table, base_id, frozenset(wanted), files)
 

@@ -1,9 +1,4 @@
-"""Audits staged slices of refined.events: measures them and reconciles them with raw.
-
-Contains: the figures and checks of a refined slice.
-Add here: another figure of a refined slice.
-Does not contain: building slices (refined.py), judging (verdicts.py).
-"""
+"""Audits staged slices of refined.events: measures them and reconciles them with raw."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Writes refined.events from the files of raw, without moving rows through Spark.
-
-Contains: choosing the files to read, and the inputs of the tasks.
-Add here: another input of the tasks.
-Does not contain: the task (transforms/refine_task.py), finding the losing rows (refined.py).
-"""
+"""Writes refined.events from the files of raw, without moving rows through Spark."""
 
 from __future__ import annotations
 
