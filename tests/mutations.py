@@ -72,6 +72,21 @@ MUTATIONS = (
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
     Mutation(
+        8, "delete files of another program stay on the slices that are published again", "resources/iceberg/slice_change.py",
+        "operation.removeDeletes(delete)", "pass",
+        "tests/scenarios/test_foreign_deletes.py::test_deleted_rows_come_back_from_the_recorded_files_and_are_counted",
+    ),
+    Mutation(
+        10, "a delete file of another program is no change of a slice", "resources/iceberg/metadata.py",
+        "sorted(self.paths | self.deletes)", "sorted(self.paths)",
+        "tests/unit/resources/test_live_files.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",
+    ),
+    Mutation(
+        7, "rows that another program deleted and landing lost are forgotten", "pipeline_assets/load/deliveries/batch.py",
+        "if is_within or plan.recorded[key].is_damaged)", "if is_within)",
+        "tests/unit/load/test_batches.py::test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it",
+    ),
+    Mutation(
         3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived),",
         "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived[: 4 if source is Source.REGULAR else 1]),",

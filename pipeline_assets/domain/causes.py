@@ -1,10 +1,4 @@
-"""Why a slice is built or was published.
-
-Contains: the kinds of causes, a cause with its text, and the parser that reads the text back.
-Add here: another kind of cause.
-Does not contain: the decision to build a slice (load/staleness/), the causes of changes to single keys
-(load/build/key_changes.py).
-"""
+"""Why a slice is built or was published."""
 
 from __future__ import annotations
 
@@ -43,15 +37,16 @@ class CauseKind(StrEnum):
     """Found in the table: a run published the slice and died before it recorded that; the text names the run."""
     FOREIGN = "foreign"
     """Found in the table: no Tidemark run published it."""
+    UNDELETED = "delete files of another program removed, which are no way to erase; rows that came back: "
+    """The recorded files were published again without delete files; the text ends with the number of rows."""
     UNKNOWN = "changed since it was recorded"
     """The tables changed and were not compared with the ledger yet."""
     OTHER = "other"
     """A text on record that this version does not know."""
 
 
-_WHOLE = {
-    kind.value: kind for kind in CauseKind if kind not in (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN, CauseKind.OTHER)
-}
+_BEGUN = (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN, CauseKind.UNDELETED)
+_WHOLE = {kind.value: kind for kind in CauseKind if kind not in (*_BEGUN, CauseKind.OTHER)}
 """Text -> kind, for the kinds whose text is always the same."""
 
 
@@ -80,10 +75,15 @@ class Cause:
         return cls(CauseKind.UNRECORDED_RUN, f"{CauseKind.UNRECORDED_RUN.value}{run_id}")
 
     @classmethod
+    def undeleted(cls, rows: int) -> Cause:
+        """Rows that another program deleted by delete files came back."""
+        return cls(CauseKind.UNDELETED, f"{CauseKind.UNDELETED.value}{rows}")
+
+    @classmethod
     def parse(cls, text: str) -> Cause:
         """The cause that a recorded text stands for; an unknown text is `OTHER`."""
         whole = _WHOLE.get(text.removesuffix(_CODE))
-        begun = (kind for kind in (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN) if text.startswith(kind.value))
+        begun = (kind for kind in _BEGUN if text.startswith(kind.value))
         return cls(next(begun, CauseKind.OTHER) if whole is None else whole, text)
 
     @property

@@ -53,10 +53,17 @@ class DeliveryRecord:
     line_reasons: tuple[tuple[str, int], ...] = ()
     """Reason -> quarantined lines; empty where an older version recorded the delivery."""
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether raw lost rows of it to another program."""
+        return self.etag.startswith(DAMAGED)
+
 
 UNREAD = "unread "
 """Prefix of the etag of an object whose rows were found in raw without a ledger row. No listed etag equals it, so the
 next load reads the object again."""
+DAMAGED = f"{UNREAD}damaged "
+"""The same of an object of which raw lost rows to another program; its row still tells what was read."""
 MISSING = "missing_objects"
 """Figure of an evaluation: recorded objects that landing no longer lists; if it passed, an operator accepted the loss."""
 
@@ -221,7 +228,7 @@ class Exclusion:
         """Whether it excludes this version: one with the same bytes or, where a hash is unknown, with the same known etag."""
         if self.sha256 is not None and sha256 is not None:
             return self.sha256 == sha256
-        return bool(self.etag) and self.etag == etag.removeprefix(UNREAD)
+        return bool(self.etag) and self.etag == etag.removeprefix(DAMAGED).removeprefix(UNREAD)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,8 @@
-"""Syncs the ledger with the live table before anything is decided from it (law 10).
-
-Contains: comparing recorded with live files, recording changes that other writers made without the ledger.
-Add here: a new way in which ledger and table can disagree.
-Does not contain: attributing a change to a run (unrecorded_runs.py), repairing content: a slice with unknown inputs is
-stale, so the load rebuilds it.
-"""
+"""Syncs the ledger with the live table before anything is decided from it (law 10)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date
 
@@ -17,14 +11,23 @@ import pyspark.sql.functions as F
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import PublishConflictError
-from pipeline_assets.domain.records import UNREAD, BatchDay, DeliveryRecord, Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import (
+    DAMAGED,
+    UNREAD,
+    BatchDay,
+    DeliveryRecord,
+    Head,
+    PublicationRecord,
+    SliceRecord,
+)
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, days_by_project
+from pipeline_assets.load.deletes import NO_ERASURE, undo_deletes
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.unrecorded_runs import UnrecordedRuns
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import measured_parts
-from resources.iceberg.metadata import NO_FILES, in_batches, slices_condition
+from resources.iceberg.metadata import NO_FILES, SliceFiles, in_batches, slices_condition
 from resources.ledger.changes import Changes
 
 
@@ -34,22 +37,33 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
     Reads nothing if the ledger already knows the snapshot. A slice with other files but the same digest was compacted. A slice
     with another digest was published by another writer, or, if the ledger is not in the catalog's database, by a run that
     died before it recorded its commit. Such slices are recorded as publications without known inputs, so that the load
-    rebuilds them. Raises PublishConflictError if other runs keep syncing the same table.
+    rebuilds them. Slices that only delete files changed are published again without these (deletes.py). Raises
+    PublishConflictError if other runs keep syncing the same table.
     """
     for _ in range(runtime.settings.publish_attempts):
         head = runtime.lakehouse.head(table)
         known = runtime.ledger.head(table.key)
-        if known == Head(head) or runtime.ledger.record_found(
-            _found(runtime, table, head, known), run_id, known_head=known
-        ):
+        if known == Head(head):
+            return head
+        live, recorded = runtime.lakehouse.slice_files(table, head), runtime.ledger.slices(table.key, None)
+        is_hidden = any(files.deletes for files in live.values())
+        if is_hidden and (after := undo_deletes(runtime, table, head, live, recorded, run_id)) != head:
+            head, known, live = after, runtime.ledger.head(table.key), runtime.lakehouse.slice_files(table, after)
+        found = _found(runtime, table, head, known, live, recorded)
+        if runtime.ledger.record_found(found, run_id, known_head=known):
             return head
     raise PublishConflictError(table.key, "other runs keep recording what they find in it", "Load the days again later")
 
 
-def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Changes:
+def _found(
+    runtime: Runtime,
+    table: Table,
+    head: int,
+    known: Head | None,
+    live: Mapping[Slice, SliceFiles],
+    recorded: Mapping[Slice, SliceRecord],
+) -> Changes:
     """The differences between the table at `head` and the ledger, as changes of the ledger."""
-    live = runtime.lakehouse.slice_files(table, head)
-    recorded = runtime.ledger.slices(table.key, None)
     differing = [
         key
         for key in live.keys() | recorded.keys()
@@ -84,6 +98,12 @@ def _found(runtime: Runtime, table: Table, head: int, known: Head | None) -> Cha
                 refused_evaluations=(),
             )
         )
+        if live.get(key, NO_FILES).deletes:
+            lost = before.digest.rows - after.rows
+            runtime.log(
+                f"{table.key} {key}: another program's delete files hide {lost} rows, which the load brings back from"
+                f" {'landing' if table.key in SOURCE_OF_TABLE else 'its inputs'}; {NO_ERASURE}"
+            )
         made = runs.last_that_changed(key)
         changes.publications.append(
             PublicationRecord(
@@ -159,28 +179,29 @@ def _settle_batches(
 
 
 def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
-    """Record the rows that raw holds of each object of these batches, marked as unread so that a load reads them again."""
+    """Mark every object of these batches as unread, so that a load reads it again, with the rows that raw holds of it.
+
+    An object of which another program left fewer rows is marked as damaged: nothing but landing has the others.
+    """
     if not batches:
         return
+    known: dict[str, DeliveryRecord] = {}
     for batch in batches:
-        known = runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
-        changes.forgotten_deliveries.extend((batch, object_key) for object_key in known)
+        known |= runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
+    is_foreign = any(one.cause.kind is CauseKind.FOREIGN for one in changes.publications)
+    found: dict[str, DeliveryRecord] = {}
     rows = runtime.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
     objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
     for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():
-        batch = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"])
-        changes.deliveries.append(
-            DeliveryRecord(
-                batch=batch,
-                object_key=row["_object_key"],
-                etag=f"{UNREAD}{row['etag']}",
-                size_bytes=0,
-                sha256=None,
-                lines=row["count"],
-                rows=row["count"],
-                quarantined=0,
-                blank=0,
-                error=None,
-                is_accepted=True,
-            )
-        )
+        batch, count = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"]), row["count"]
+        found[row["_object_key"]] = DeliveryRecord(
+            batch=batch, object_key=row["_object_key"], etag=f"{UNREAD}{row['etag']}", size_bytes=0, sha256=None,
+            lines=count, rows=count, quarantined=0, blank=0, error=None, is_accepted=True,
+        )  # fmt: skip
+    for object_key, record in known.items():
+        held = found.get(object_key)
+        if record.is_damaged or (is_foreign and record.rows > (held.rows if held else 0)):
+            found[object_key] = replace(record, etag=f"{DAMAGED}{record.etag.removeprefix(DAMAGED)}", sha256=None)
+        elif held is None:
+            changes.forgotten_deliveries.append((record.batch, object_key))
+    changes.deliveries.extend(found.values())

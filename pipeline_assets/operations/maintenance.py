@@ -172,7 +172,7 @@ def _maintain(
         return TableUpkeep(table.key, orphans=left.orphans, note=left.note, failure=left.refusal)
     if not is_dry_run:
         runtime.lakehouse.branches.sweep([table], is_live)
-        upkeep.keep_metadata(table)
+        upkeep.keep_properties(table)
     if table is not QUARANTINE and not is_dry_run:
         # Synced before expiry, because the sync needs the snapshots since the last one.
         sync_ledger(runtime, table, run_id)

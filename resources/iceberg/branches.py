@@ -1,10 +1,4 @@
-"""Our branches of a table: staged attempts, rebuilt data, and snapshots that a rollback keeps from expiring.
-
-Contains: branch names, creating and dropping branches, finding those of dead runs.
-Add here: another purpose of a branch.
-Does not contain: writing to a branch (lakehouse.py), publishing from it (resources/publishing/), which runs are live
-(pipeline_assets/orchestration/live_runs.py).
-"""
+"""Our branches of a table: staged attempts, rebuilt data, and snapshots that a rollback keeps from expiring."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Create an Iceberg table as declared, in an empty location, and add missing columns to a table of ours.
-
-Contains: the layout and properties of our tables.
-Add here: a property that every table has.
-Does not contain: columns and write order of a single table (pipeline_assets/tables/), writing rows
-(lakehouse.py).
-"""
+"""Create an Iceberg table as declared, in an empty location, and add missing columns to a table of ours."""
 
 from __future__ import annotations
 
@@ -23,15 +17,19 @@ if TYPE_CHECKING:
 
     from pipeline_assets.tables.table import Table, TableColumn
 
-METADATA_IS_KEPT = {"write.metadata.delete-after-commit.enabled": "false"}
+KEPT_PROPERTIES = {
+    # A catalog restored from a backup needs the metadata files of that time. Maintenance removes them once the
+    # snapshots of that age have expired.
+    "write.metadata.delete-after-commit.enabled": "false",
+    # Staged slices must consist of data files alone.
+    "write.delete.mode": "copy-on-write",
+}
+"""Properties that every load resets where another program, or a Tidemark of before, set them otherwise."""
 _PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "20",
-    "write.delete.mode": "copy-on-write",
     "write.parquet.compression-codec": "zstd",
-    # A catalog restored from a backup needs the metadata files of that time. Maintenance removes them once the
-    # snapshots of that age have expired.
-    **METADATA_IS_KEPT,
+    **KEPT_PROPERTIES,
     "write.metadata.previous-versions-max": "20",
 }
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
@@ -61,7 +59,7 @@ def create_table(tables: JavaTables, table: Table) -> None:
     if java.sortOrder().isUnsorted():
         order = ", ".join(table.write_order)
         spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
-    keep_metadata(java)
+    keep_properties(java)
 
 
 def add_columns(tables: JavaTables, table: Table) -> None:
@@ -110,10 +108,10 @@ def _may_be_added(tables: JavaTables, table: Table, missing: Sequence[TableColum
     return is_ours and not declared & set(HASH_COLUMNS) and not any(column.is_required for column in missing)
 
 
-def keep_metadata(java: Any) -> None:
-    """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
+def keep_properties(java: Any) -> None:
+    """Reset the table's properties where they are not those that Tidemark depends on."""
     properties = java.properties()
-    differing = {name: value for name, value in METADATA_IS_KEPT.items() if properties.get(name) != value}
+    differing = {name: value for name, value in KEPT_PROPERTIES.items() if properties.get(name) != value}
     if differing:
         update = java.updateProperties()
         for name, value in differing.items():

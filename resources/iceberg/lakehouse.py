@@ -1,11 +1,4 @@
-"""The tables of one catalog: reading them at a snapshot and staging changes on branches (ARCHITECTURE, laws 2 and 6).
-
-Contains: reading a table as of a snapshot, staging to a branch.
-Add here: another way to stage.
-Does not contain: changes of slices (slice_changes.py), publishing (resources/publishing/), branches (branches.py),
-creating a table (creation.py), removing files (procedures.py), reading metadata (metadata.py), schemas (tables/), audits
-(load/).
-"""
+"""The tables of one catalog: reading them at a snapshot and staging changes on branches (ARCHITECTURE, laws 2 and 6)."""
 
 from __future__ import annotations
 
@@ -27,7 +20,6 @@ from resources.iceberg.metadata import (
     JavaTables,
     SliceFiles,
     by_slice,
-    slice_of,
     slices_condition,
     with_missing,
 )
@@ -123,15 +115,8 @@ class Lakehouse:
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
     ) -> dict[Slice, SliceFiles]:
-        """Return live files and row counts per slice, read from metadata; of all slices, or only of those given."""
+        """Return the live files per slice, read from metadata; of all slices, or only of those given."""
         return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
-
-    def file_sizes(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, dict[str, int]]:
-        """Return slice -> path -> size in bytes of the live files, read from metadata."""
-        sizes: dict[Slice, dict[str, int]] = {}
-        for path, file in self._tables.files(self._load(table), snapshot_id, set(slices)).items():
-            sizes.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
-        return sizes
 
     def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
         """Whether, by file metrics, any file may hold rows of one of these projects and days, with the day in `column`."""

@@ -1,21 +1,16 @@
-"""Read Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices and batches.
-
-Contains: reading metadata, and the slice of a file.
-Add here: another value read from metadata.
-Does not contain: anything that writes (lakehouse.py).
-"""
+"""Read Iceberg's metadata through its Java API: snapshots, the files of slices, filters over slices and batches."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice, Source, days_by_project
 
 if TYPE_CHECKING:
@@ -29,18 +24,34 @@ _EPOCH = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class SliceFiles:
-    """The live data files of one slice in one snapshot."""
+    """The live files of one slice in one snapshot."""
 
     paths: frozenset[str]
     rows: int
+    """Rows of the data files; where there are deletes, readers see fewer."""
+    deletes: frozenset[str] = frozenset()
+    """Delete files that apply to the data files. Only other programs write them."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Path of a data file -> bytes."""
 
     @property
     def file_hash(self) -> str:
         """A hash of exactly this set of files; a ledger row is believed only while it matches (law 10)."""
-        return hashlib.sha256("\n".join(sorted(self.paths)).encode()).hexdigest()[:32]
+        return hashlib.sha256("\n".join(sorted(self.paths | self.deletes)).encode()).hexdigest()[:32]
 
 
 NO_FILES = SliceFiles(frozenset(), 0)
+
+
+class LiveFiles(dict[str, Any]):
+    """Path -> Java DataFile; `deletes`: path -> the delete files that apply to it, name -> Java DeleteFile."""
+
+    deletes: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all files: two states of a slice are the same if these are."""
+        return frozenset(self).union(*self.deletes.values())
 
 
 @dataclass(frozen=True)
@@ -116,27 +127,23 @@ class JavaTables:
         # Dagster may run an op in a thread of its own, and loading a table needs the session active in that thread.
         self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
 
-    def files(self, java: Any, snapshot_id: int, slices: Collection[Slice] | None) -> dict[str, Any]:
-        """Return path -> Java DataFile of a snapshot, of all slices or only of those given.
-
-        Raises LakehouseError for delete files, which Tidemark never writes.
-        """
+    def files(self, java: Any, snapshot_id: int, slices: Collection[Slice] | None) -> LiveFiles:
+        """Return the live files of a snapshot, of all slices or only of those given."""
         scan = java.newScan().useSnapshot(snapshot_id)
         if slices is not None:
             if not slices:
-                return {}
+                return LiveFiles()
             scan = scan.filter(self.expression(java.spec().fields().get(0).name(), slices))
-        files: dict[str, Any] = {}
+        files, deletes = LiveFiles(), {}
         with closing(scan.includeColumnStats().planFiles()) as tasks:
             for task in _each(tasks):
-                if task.deletes().size():
-                    raise LakehouseError(
-                        java.name(), "holds delete files, which Tidemark never writes", "Rewrite its data files"
-                    )
                 file = task.file()
                 # Iceberg plans files by their metrics, which may return more than the slices asked for.
                 if slices is None or slice_of(file) in slices:
                     files[str(file.location())] = file
+                    if task.deletes().size():
+                        deletes[str(file.location())] = {_name(delete): delete for delete in _each(task.deletes())}
+        files.deletes = deletes
         return files
 
     def may_hold(self, java: Any, snapshot_id: int, expression: Any) -> bool:
@@ -208,6 +215,11 @@ def _each(iterable: Any) -> Iterator[Any]:
         yield iterator.next()
 
 
+def _name(delete: Any) -> str:
+    # One Puffin file may hold the deletion vectors of several data files.
+    return f"{delete.location()}#{delete.contentOffset()}"
+
+
 def slice_of(file: Any) -> Slice:
     """Return the slice of a Java DataFile."""
     value = file.partition().toString()
@@ -217,15 +229,20 @@ def slice_of(file: Any) -> Slice:
     return Slice(_EPOCH + timedelta(days=int(day)), project_id)
 
 
-def by_slice(files: Mapping[str, Any], slices: Iterable[Slice] = ()) -> dict[Slice, SliceFiles]:
+def by_slice(files: LiveFiles, slices: Iterable[Slice] = ()) -> dict[Slice, SliceFiles]:
     """Group files by slice; the given slices are included even where they have no files."""
-    paths: dict[Slice, list[str]] = {key: [] for key in slices}
-    rows: dict[Slice, int] = dict.fromkeys(paths, 0)
+    sizes: dict[Slice, dict[str, int]] = {key: {} for key in slices}
+    rows: dict[Slice, int] = dict.fromkeys(sizes, 0)
     for path, file in files.items():
         key = slice_of(file)
-        paths.setdefault(key, []).append(path)
+        sizes.setdefault(key, {})[path] = int(file.fileSizeInBytes())
         rows[key] = rows.get(key, 0) + int(file.recordCount())
-    return {key: SliceFiles(frozenset(own), rows[key]) for key, own in paths.items()}
+    return {
+        key: SliceFiles(
+            frozenset(own), rows[key], frozenset().union(*(files.deletes.get(path, ()) for path in own)), own
+        )
+        for key, own in sizes.items()
+    }
 
 
 def slices_condition(table: Table, slices: Collection[Slice]) -> Column:

@@ -1,8 +1,6 @@
 """A prepared change of one table: its snapshot and metadata are written, and no catalog points at them yet.
 
-Contains: applying changes through Iceberg's public API without a commit; tests/spark/test_iceberg_api.py pins that API.
-Add here: another field of a table's next metadata.
-Does not contain: pointing a catalog at it (pointers.py, catalog_commit.py), the diff (slice_change.py).
+tests/spark/test_iceberg_api.py pins the API that applies a change without a commit.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Files below a table, and Iceberg's procedures for old snapshots and orphans; no other module removes table files.
-
-Contains: calls of procedures, and the listings that they need.
-Add here: another procedure.
-Does not contain: what is due (domain/retention.py, operations/maintenance.py), compaction
-(operations/rewrites.py), publishing (resources/publishing/).
-"""
+"""Files below a table, and Iceberg's procedures for old snapshots and orphans; no other module removes table files."""
 
 from __future__ import annotations
 
@@ -14,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.retention import SnapshotAge
-from resources.iceberg.creation import keep_metadata
+from resources.iceberg.creation import keep_properties
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
 from resources.iceberg.metadata import JavaTables
@@ -134,9 +128,9 @@ class Upkeep:
             tuple(read_metadata_files(objects, unknown)),
         )
 
-    def keep_metadata(self, table: Table) -> None:
+    def keep_properties(self, table: Table) -> None:
         """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
-        keep_metadata(self._tables.load(table))
+        keep_properties(self._tables.load(table))
 
     def _call(self, table: Table, procedure: str, arguments: str) -> list[Row]:
         # Loading the table makes the session active in this thread, which the procedures need as well.

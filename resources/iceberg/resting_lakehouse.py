@@ -1,10 +1,4 @@
-"""The lakehouse of a load that may have nothing to do: it reads heads from the catalog and starts Spark on demand.
-
-Contains: the answers that need no JVM.
-Add here: another question whose answer is certain without a JVM.
-Does not contain: reading the catalog (catalog_at_rest.py), everything that needs Iceberg itself
-(lakehouse.py).
-"""
+"""The lakehouse of a load that may have nothing to do: it reads heads from the catalog and starts Spark on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.settings import Settings
 from resources.iceberg.branches import PREFIX, IsLive
 from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
-from resources.iceberg.creation import METADATA_IS_KEPT
+from resources.iceberg.creation import KEPT_PROPERTIES
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, are_marked_alike, marked_lake
 from resources.iceberg.lakehouse import Lakehouse
 
@@ -54,7 +48,7 @@ class RestingLakehouse(Lakehouse):
             and resting.head is not None
             and resting.is_ordered
             and resting.columns >= {column.name for column in table.columns}
-            and resting.properties.items() >= METADATA_IS_KEPT.items()
+            and resting.properties.items() >= KEPT_PROPERTIES.items()
         )
         if not is_whole:
             super().ensure(table)

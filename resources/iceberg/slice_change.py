@@ -1,9 +1,4 @@
-"""A change of some slices of one table, as a row delta that fails where another writer changed them (law 2).
-
-Contains: the exact file diff, the checks for other writers, naming the writer that won.
-Add here: another condition under which a publish must not succeed.
-Does not contain: making the change visible (prepared.py, table_commit.py), writing the files (lakehouse.py).
-"""
+"""A change of some slices of one table, as a row delta that fails where another writer changed them (law 2)."""
 
 from __future__ import annotations
 
@@ -11,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.errors import SliceConflictError
+from pipeline_assets.domain.errors import LakehouseError, SliceConflictError
 from pipeline_assets.domain.slices import Slice
 from resources.iceberg.errors import again, failure, is_conflict
-from resources.iceberg.metadata import RUN_PROPERTY, JavaTables, SliceFiles, by_slice
+from resources.iceberg.metadata import RUN_PROPERTY, JavaTables, LiveFiles, SliceFiles, by_slice
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -30,8 +25,7 @@ class SliceChange:
     base_id: int
     """Main's head when the change was computed."""
     slices: frozenset[Slice]
-    files: Mapping[str, Any]
-    """Path -> Java DataFile."""
+    files: LiveFiles
     branches: tuple[str, ...] = ()
     """Branches on which the files were staged; they are removed once main shows the files."""
     is_restored: bool = False
@@ -60,8 +54,8 @@ class Published:
     """True where the files were live already, so that main did not change."""
 
 
-def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> dict[str, Any]:
-    """Return the files of the slices before the change: path -> Java DataFile.
+def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> LiveFiles:
+    """Return the files of the slices before the change.
 
     Raises SliceConflictError where the base has expired: others moved main on since, and what they did is no longer known.
     """
@@ -73,7 +67,7 @@ def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> dict[st
     return tables.files(java, change.base_id, change.slices)
 
 
-def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[str, Any], run_id: str) -> Any:
+def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles, run_id: str) -> Any:
     """Return the operation, neither applied nor committed; it fails where main changed in one of the slices since the base."""
     new = change.files
     # Unlike an overwrite, a row delta can require that the files it does not touch still exist.
@@ -82,6 +76,11 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[s
         operation.removeRows(old[path])
     for path in sorted(new.keys() - old.keys()):
         operation.addRows(new[path])
+    if change.files.names - change.files.keys() - old.names:
+        reason = "was staged with delete files: another program set its table to merge-on-read meanwhile"
+        raise LakehouseError(change.subject, reason, "Load again, which resets that")
+    for delete in _released(tables, java, change, old):
+        operation.removeDeletes(delete)
     kept = tables.java_class("java.util.ArrayList")()
     for path in sorted(old.keys() & new.keys()):
         kept.add(path)
@@ -96,16 +95,29 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[s
     return operation
 
 
+def _released(tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles) -> list[Any]:
+    """The delete files of the base that apply to no slice after the change."""
+    gone = {
+        name: delete for own in old.deletes.values() for name, delete in own.items() if name not in change.files.names
+    }
+    if gone:
+        # A delete file without a partition applies to other slices as well, which keep it.
+        everywhere = tables.files(java, change.base_id, None)
+        for path in everywhere.deletes.keys() - old.deletes.keys():
+            gone = {name: delete for name, delete in gone.items() if name not in everywhere.deletes[path]}
+    return list(gone.values())
+
+
 def nothing_to_swap(
-    tables: JavaTables, java: Any, change: SliceChange, old: Mapping[str, Any], head_id: int
+    tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles, head_id: int
 ) -> Published | None:
     """Return the result of a change that leaves the slices as they were at the base; None for any other change.
 
     `head_id` is the head of main or of the branch to change. Raises SliceConflictError where the slices differ there by now.
     """
-    if old.keys() != change.files.keys():
+    if old.names != change.files.names:
         return None
-    if head_id != change.base_id and tables.files(java, head_id, change.slices).keys() != old.keys():
+    if head_id != change.base_id and tables.files(java, head_id, change.slices).names != old.names:
         lost = {(change.table.key, key) for key in change.slices}
         raise SliceConflictError(
             change.subject, "another writer changed it since it was read", "It is looked at again", lost
@@ -113,7 +125,7 @@ def nothing_to_swap(
     return Published(head_id, head_id, change.files_by_slice, is_empty=True)
 
 
-def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, old: Mapping[str, Any]) -> None:
+def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, old: LiveFiles) -> None:
     """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
 
     Iceberg detects files that others added, and others' removal of files that this change deletes. It does not detect that
@@ -122,7 +134,7 @@ def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, 
     if parent_id == change.base_id:
         return
     before = tables.files(load(tables, change.table), parent_id, change.slices)
-    if before.keys() != old.keys():
+    if before.names != old.names:
         reason = "another process compacted or removed its files during the publish"
         lost = {(change.table.key, key) for key in change.slices}
         raise SliceConflictError(change.table.key, reason, "It is looked at again", lost)

@@ -1,10 +1,4 @@
-"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state.
-
-Contains: creating, preparing and committing a change.
-Add here: another origin of the files that slices consist of after a change.
-Does not contain: staging (lakehouse.py), writes to a catalog (prepared.py, catalog_commit.py, table_commit.py), publishing
-several tables (resources/publishing/).
-"""
+"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state."""
 
 from __future__ import annotations
 
@@ -15,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from resources.iceberg.catalog_commit import commit_together
-from resources.iceberg.metadata import JavaTables
+from resources.iceberg.metadata import JavaTables, LiveFiles, slice_of
 from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare, was_named
 from resources.iceberg.slice_change import Published, SliceChange, load
 from resources.iceberg.table_commit import commit_change
@@ -51,6 +45,24 @@ class SliceChanges:
         files = self.require_files(table, snapshots)
         return SliceChange(table, base_id, frozenset(snapshots), files, is_restored=True)
 
+    def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
+        """Return the change that keeps the data files of these slices and removes the delete files that apply to them.
+
+        Leaves out a slice of which a data file is gone, and one with a delete file that also applies to a slice left out.
+        """
+        java = load(self._tables, table)
+        live = self._tables.files(java, base_id, None)
+        key_of = {path: slice_of(file) for path, file in live.items()}
+        gone = self._gone(java, [path for path, key in key_of.items() if key in slices])
+        wanted = set(slices) - {key_of[path] for path in gone}
+        tied = wanted
+        while tied:
+            stay = {name for path, own in live.deletes.items() if key_of[path] not in wanted for name in own}
+            tied = {key_of[path] for path, own in live.deletes.items() if not stay.isdisjoint(own)} & wanted
+            wanted = wanted - tied
+        files = LiveFiles({path: file for path, file in live.items() if key_of[path] in wanted})
+        return SliceChange(table, base_id, frozenset(wanted), files)
+
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
         """Apply a change to main's head without making it visible; raises SliceConflictError (resources/iceberg/prepared.py)."""
         return prepare(self._tables, change, run_id)
@@ -83,21 +95,27 @@ class SliceChanges:
         if change.is_restored:
             self._require_there(change.table, change.files)
 
-    def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> Mapping[str, Any]:
-        """Return path -> Java DataFile of these slices in these snapshots; raises LakehouseError for a file that is gone."""
+    def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> LiveFiles:
+        """Return the files of these slices in these snapshots; raises LakehouseError for a file that is gone."""
         java = load(self._tables, table)
-        files: dict[str, Any] = {}
+        files = LiveFiles()
         for snapshot_id in {known for known in snapshots.values() if known is not None}:
             chosen = {key for key, known in snapshots.items() if known == snapshot_id}
-            files |= self._tables.files(java, snapshot_id, chosen)
+            found = self._tables.files(java, snapshot_id, chosen)
+            if found.deletes:
+                raise LakehouseError(
+                    min(found.deletes), "had rows deleted by another program then", "Choose another state"
+                )
+            files |= found
         self._require_there(table, files)
         return files
 
     def _require_there(self, table: Table, paths: Iterable[str]) -> None:
-        store = load(self._tables, table).io()
-        wanted = sorted(paths)
+        if gone := self._gone(load(self._tables, table), paths):
+            raise LakehouseError(gone[0], "is gone, so its rows cannot be restored", "Choose a later state")
+
+    def _gone(self, java: Any, paths: Iterable[str]) -> list[str]:
+        store, wanted = java.io(), sorted(paths)
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-            found = pool.map(lambda path: bool(store.newInputFile(path).exists()), wanted)
-            for path, is_there in zip(wanted, found, strict=True):
-                if not is_there:
-                    raise LakehouseError(path, "is gone, so its rows cannot be restored", "Choose a later state")
+            found = list(pool.map(lambda path: bool(store.newInputFile(path).exists()), wanted))
+        return [path for path, is_there in zip(wanted, found, strict=True) if not is_there]

@@ -1,9 +1,4 @@
-"""One commit that changes slices of one table, for catalogs without a transaction over several tables.
-
-Contains: the commit, and finding out what a commit with a lost answer did.
-Add here: another way in which an answer may be lost.
-Does not contain: the diff (slice_change.py), a publish of all tables at once (publishing/one_transaction.py).
-"""
+"""One commit that changes slices of one table, for catalogs without a transaction over several tables."""
 
 from __future__ import annotations
 

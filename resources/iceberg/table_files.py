@@ -1,10 +1,4 @@
-"""Commit data files that tasks wrote to a branch: Iceberg takes their metrics as given and opens no file.
-
-Contains: the file layout that a table's metadata requires, append and replace.
-Add here: another commit of finished files.
-Does not contain: writing the files (transforms/data_files.py), branches (branches.py), publishing
-(resources/publishing/).
-"""
+"""Commit data files that tasks wrote to a branch: Iceberg takes their metrics as given and opens no file."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.notices import (
     Arrivals,
@@ -71,7 +72,11 @@ def write_notices(
 
     `judged` holds the slices and batches whose rows were written; those that another run recorded meanwhile get no notice.
     """
-    changed = [one for one in changes.publications if before.was_final(one) and one.digest_before != one.digest_after]
+    changed = [
+        one
+        for one in changes.publications
+        if one.digest_before != one.digest_after and (before.was_final(one) or one.cause.kind is CauseKind.UNDELETED)
+    ]
     notices = [
         *_change_notices(connection, before, changes, changed, stamp),
         *_refusals(connection, before, judged, stamp),
@@ -173,7 +178,8 @@ def _change_notices(
 ) -> Iterator[Notice]:
     records = {(record.table, record.key): record for record in changes.slices}
     # An operator chose the content of a held slice, so no delivery explains the change.
-    places = [place for one in changed if not _is_held(records.get(place := (one.table, one.key)))]
+    chosen = [one for one in changed if one.cause.kind is not CauseKind.UNDELETED]
+    places = [place for one in chosen if not _is_held(records.get(place := (one.table, one.key)))]
     arrivals = arrivals_since(connection, {place: before.published_at.get(place, "") for place in places})
     for one in changed:
         place = one.table, one.key
@@ -181,7 +187,10 @@ def _change_notices(
         figures = record.figures if record is not None else one.figures or {}
         published = published_of(one, figures, stamp["recorded_at"])
         yield change_notice(
-            published, before.slices[place].figures, measures_of(one.table), arrivals.get(place, Arrivals())
+            published,
+            before.slices.get(place, Standing()).figures,
+            measures_of(one.table),
+            arrivals.get(place, Arrivals()),
         )
 
 

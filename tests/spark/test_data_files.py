@@ -154,7 +154,7 @@ def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: 
     assert all(len(one["split-offsets"]) > 1 for one in told[:-1])
     read = lakehouse.read(REGULAR_EVENTS, staged.snapshot_id).select("_line_number").collect()
     assert sorted(row["_line_number"] for row in read) == list(range(4000))
-    sizes = lakehouse.file_sizes(REGULAR_EVENTS, staged.snapshot_id, [Slice(FIRST, PROJECT)])[Slice(FIRST, PROJECT)]
+    sizes = lakehouse.slice_files(REGULAR_EVENTS, staged.snapshot_id)[Slice(FIRST, PROJECT)].sizes
     assert sorted(sizes.values()) == sorted(one["file-size-in-bytes"] for one in told)
 
 

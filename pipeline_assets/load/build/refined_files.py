@@ -1,9 +1,4 @@
-"""Writes refined.events from the files of raw, without moving rows through Spark.
-
-Contains: choosing the files to read, and the inputs of the tasks.
-Add here: another input of the tasks.
-Does not contain: the task (transforms/refine_task.py), finding the losing rows (refined.py).
-"""
+"""Writes refined.events from the files of raw, without moving rows through Spark."""
 
 from __future__ import annotations
 
@@ -32,13 +27,13 @@ _MOST_COMPARED_ROWS = 8_000_000
 
 
 def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
-    """The files of these slices in both raw tables; None if a file lies outside its table's location."""
+    """The files of these slices in both raw tables; None if one has deletes or is not of Tidemark's kind."""
     raw: list[RawFile] = []
     for source, table in RAW_TABLES.items():
         place = f"{runtime.lakehouse.files.store(table).url}/"
-        for key, files in runtime.lakehouse.file_sizes(table, pins[table.key], slices).items():
-            for path, size in files.items():
-                if not path.startswith(place):
+        for key, files in runtime.lakehouse.slice_files(table, pins[table.key], set(slices)).items():
+            for path, size in files.sizes.items():
+                if files.deletes or not _is_ours(path, place):
                     return None
                 raw.append(RawFile(key, source.value, path.removeprefix(place), size))
     return raw
@@ -51,14 +46,18 @@ def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[
     """
     lakehouse = runtime.lakehouse
     place = f"{lakehouse.files.store(REFINED_EVENTS).url}/"
-    rows = lakehouse.slice_files(REFINED_EVENTS, base_id, set(slices))
     held = {}
-    for key, files in lakehouse.file_sizes(REFINED_EVENTS, base_id, slices).items():
-        small = sum(size < _SMALL_FILE_BYTES for size in files.values())
-        is_ours = all(path.startswith(place) for path in files)
-        if is_ours and small < runtime.settings.rewrite_min_files and rows[key].rows <= _MOST_COMPARED_ROWS:
-            held[key] = sorted(path.removeprefix(place) for path in files)
+    for key, files in lakehouse.slice_files(REFINED_EVENTS, base_id, set(slices)).items():
+        small = sum(size < _SMALL_FILE_BYTES for size in files.sizes.values())
+        is_ours = not files.deletes and all(_is_ours(path, place) for path in files.paths)
+        if is_ours and small < runtime.settings.rewrite_min_files and files.rows <= _MOST_COMPARED_ROWS:
+            held[key] = sorted(path.removeprefix(place) for path in files.paths)
     return held
+
+
+def _is_ours(path: str, place: str) -> bool:
+    """Whether tasks can read the file: another program may write elsewhere, or in another format."""
+    return path.startswith(place) and path.endswith(".parquet")
 
 
 def write_refined(

@@ -151,9 +151,12 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     missing: list[str] = []
     withdrawn: list[str] = []
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
-    if plan.key.arrival_date >= horizon:
-        gone = sorted(unlisted - arrived - awaited)
-        missing = [] if plan.accepted_reason is not None else _missing(plan, gone, settings)
+    is_within = plan.key.arrival_date >= horizon
+    # Past the horizon raw is the archive, except for objects that it lost rows of.
+    gone = sorted(key for key in unlisted - arrived - awaited if is_within or plan.recorded[key].is_damaged)
+    if gone:
+        missing = _missing(plan, gone, settings) if is_within else gone
+        missing = [] if plan.accepted_reason is not None else missing
         withdrawn = [] if missing else gone
     if not missing:
         withdrawn = sorted({*withdrawn, *ruled_out, *arrived})

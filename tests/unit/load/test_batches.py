@@ -18,7 +18,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, Marker
-from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion
+from pipeline_assets.domain.records import DAMAGED, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
@@ -363,6 +363,17 @@ def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_w
     plan = plan_of([a_delivery(9, etag="e2")], [a_record(9), a_record(10)], now=LATER, reasons={DAY: "expired"})
     assert plan.changed == (a_delivery(9, etag="e2"),)
     assert (plan.missing, plan.withdrawn) == ((), ())
+
+
+def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it() -> None:
+    """Scenario: another program deleted rows of an object. Outcome: it is read again; where landing lost it the batch is refused,
+    until a person lets the object go."""
+    damaged = replace(a_record(10), etag=f"{DAMAGED}e1", sha256=None)
+    assert plan_of([a_delivery(9), a_delivery(10)], [a_record(9), damaged], now=LATER).changed == (a_delivery(10),)
+    lost = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER)
+    assert (lost.missing, lost.withdrawn) == ((damaged.object_key,), ())
+    let_go = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER, reasons={DAY: "expired"})
+    assert (let_go.missing, let_go.withdrawn) == ((), (damaged.object_key,))
 
 
 # A person's reason

@@ -1,0 +1,27 @@
+"""The files of a slice in metadata, and the delete files of other programs among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeline_assets.domain.causes import Cause, CauseKind
+from resources.iceberg.metadata import LiveFiles, SliceFiles
+
+
+def test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone() -> None:
+    """The ledger believes its rows only while live files are the recorded ones, and a delete file changes what readers see."""
+    alone = SliceFiles(frozenset({"a", "b"}), 30)
+    hidden = replace(alone, deletes=frozenset({"d"}))
+    assert hidden.file_hash != alone.file_hash
+    assert replace(hidden, deletes=frozenset()).file_hash == alone.file_hash
+    files = LiveFiles({"a": 1, "b": 2})
+    deleted = LiveFiles(files)
+    deleted.deletes = {"a": {"d": 3}}
+    assert (files.names, deleted.names) == ({"a", "b"}, {"a", "b", "d"})
+
+
+def test_the_cause_of_rows_that_came_back_is_read_back_with_its_number() -> None:
+    cause = Cause.undeleted(3)
+    assert Cause.parse(cause.text) == cause
+    assert (cause.kind, cause.is_found) == (CauseKind.UNDELETED, False)
+    assert cause.text.endswith("no way to erase; rows that came back: 3")
