@@ -17,9 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from pipeline_assets.domain.processes import Identity, Process, Watch
+from pipeline_assets.domain.processes import Identity, Life, Process, Watch
 from resources.ledger.engine import connected, ledger_failures
 from resources.ledger.schema import PROCESSES
+from resources.this_process import sight
 
 _KEPT = timedelta(days=30)
 
@@ -31,8 +32,11 @@ class Processes:
         """Wrap a ledger's engine, which is opened on first use."""
         self._engine, self._url = engine, url
 
-    def begin(self, run_id: str, job: str, identity: Identity, steps: int) -> None:
-        """Record that an op of the run begins in this process, replacing the run's earlier process; removes old processes."""
+    def begin(self, run_id: str, job: str, identity: Identity, steps: int, begun_at: str | None = None) -> str:
+        """Record that an op of the run begins in this process, replacing the run's earlier process; removes old processes.
+
+        Returns when it began; `begun_at` is given where the ledger has lost the record of that.
+        """
         with self._transaction() as (connection, now):
             row: dict[str, Any] = {
                 "job": job,
@@ -41,7 +45,7 @@ class Processes:
                 "pid": identity.pid,
                 "started_ticks": identity.started,
                 "steps": steps,
-                "begun_at": now.isoformat(),
+                "begun_at": begun_at or now.isoformat(),
                 "beat_at": now.isoformat(),
                 "ended_at": None,
                 "lost_at": None,
@@ -51,6 +55,7 @@ class Processes:
             connection.execute(insert.on_conflict_do_update(index_elements=["run_id"], set_=updates))
             old = (now - _KEPT).isoformat()
             connection.execute(PROCESSES.delete().where((PROCESSES.c.ended_at < old) | (PROCESSES.c.lost_at < old)))
+            return str(row["begun_at"])
 
     def beat(self, run_id: str) -> bool:
         """Record a heartbeat, which also revives a process that was taken for dead; False where the run is not on record."""
@@ -93,6 +98,13 @@ class Processes:
                     connection.execute(self._of(row["run_id"]).values(seen | {"looked_at": now.isoformat()}))
                 processes[row["run_id"]] = _process_of(row, watch)
             return processes
+
+    def live_ages(self) -> list[timedelta]:
+        """Return how long each live process has worked on its run, by the database's clock; counts this observation."""
+        processes = self.look((), {}).values()
+        begun = [one.begun_at for one in processes if one.life(sight(one.identity)) is Life.RUNNING]
+        with self._transaction() as (_, now):
+            return [now - datetime.fromisoformat(at) for at in begun if at is not None]
 
     def find(self, attempt: str) -> Process | None:
         """Return the process of a run, given its id with or without dashes; None where it is not on record."""

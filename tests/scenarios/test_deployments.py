@@ -16,7 +16,7 @@ from moto.s3.models import s3_backends
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
 from resources.landing.store import LandingStore
-from tests.support.builders import a_body, events_on
+from tests.support.builders import a_body, an_orphan_below, events_on
 from tests.support.policies import database_of, policy, recorded_requests, refused, unneeded
 from tests.support.postgres import a_postgres
 from tests.support.s3 import BUCKET
@@ -47,9 +47,11 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path)
     assert p.load(DAY).success
     assert p.snapshots() == snapshots
     assert any(item.key.startswith("warehouse/refined/events/data/") for item in bucket.objects.all())
-    for name in ("old", "young"):
-        bucket.put_object(Key=f"warehouse/refined/events/data/{name}.parquet", Body=b"x")
-    _grow_old(lambda key: not key.endswith("young.parquet"))
+    place = "warehouse/refined/events"
+    old, young = (str(an_orphan_below(tmp_path / place).relative_to(tmp_path)) for _ in range(2))
+    for key in (old, young, f"{place}/README.md"):
+        bucket.put_object(Key=key, Body=b"x")
+    _grow_old(lambda key: key != young)
     runtime = Runtime(p.lakehouse, p.ledger, p.resources["landing"], p.settings)
     later = datetime.now(UTC) + timedelta(days=40)
     with recorded_requests(tmp_path) as requests:
@@ -59,10 +61,11 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path)
         }
         maintained = requests.rights()
     require_done(list(reports.values()))
-    assert [Path(path).name for path in reports["refined/events"].orphans] == ["old.parquet"]
+    assert reports["refined/events"].orphans == (f"s3://tidemark-test/{old}",)
+    assert reports["refined/events"].others == (f"s3://tidemark-test/{place}/README.md",)
     left = {item.key for item in bucket.objects.all()}
-    assert "warehouse/refined/events/data/young.parquet" in left
-    assert "warehouse/refined/events/data/old.parquet" not in left
+    assert {young, f"{place}/README.md"} <= left
+    assert old not in left
     assert p.count("refined/events") == 20
 
     load, inspect = policy("s3-load"), policy("s3-inspect")

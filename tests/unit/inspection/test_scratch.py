@@ -69,7 +69,7 @@ def test_a_replay_lies_where_workers_write() -> None:
         ("s3://bucket/lake", "spark://host:7077", "s3://bucket/lake/_proof_"),
     ):
         settings = Settings(warehouse_url=warehouse, spark_master=master, spark_shared_disk=True)
-        found = {replay_warehouse(settings, "/tmp/proof") for _ in range(2)}
+        found = {replay_warehouse(settings, "/tmp/proof", f"proof_{number}") for number in range(2)}
         if beside is None:
             assert found == {"/tmp/proof/warehouse"}
         else:
