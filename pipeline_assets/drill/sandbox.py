@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -104,7 +104,11 @@ def scratch(
     Raises LedgerError where the database does not allow it to create a schema, UsageError for a REST catalog.
     """
     require_catalog_of_its_own(settings)
-    with scratch_name(spark, settings, "drill", log) as name, ExitStack() as removals:
+    with (
+        scratch_name(spark, settings, "drill", log) as name,
+        tempfile.TemporaryDirectory(prefix=f"tidemark-{name}-") as home,
+        _dagster_home(Path(home)) as folder,
+    ):
         disturbed, calm = (
             drill_settings(
                 settings,
@@ -119,10 +123,8 @@ def scratch(
             )
             for part in PARTS
         )
-        folder = Path(removals.enter_context(tempfile.TemporaryDirectory(prefix=f"tidemark-{name}-")))
         # A separate instance: the deployment's dagster.yaml may name a server that holds real runs.
         (folder / "dagster.yaml").write_text(_DAGSTER.format(folder=folder), "utf-8")
-        removals.enter_context(_dagster_home(folder))
         store = _place(f"{settings.warehouse_url.rstrip('/')}/_{name}").open()
         for own in (disturbed, calm):
             _make_schema(own)
@@ -132,11 +134,11 @@ def scratch(
 
 
 @contextmanager
-def _dagster_home(folder: Path) -> Iterator[None]:
+def _dagster_home(folder: Path) -> Iterator[Path]:
     before = os.environ.get("DAGSTER_HOME")
     os.environ["DAGSTER_HOME"] = str(folder)
     try:
-        yield
+        yield folder
     finally:
         if before is None:
             del os.environ["DAGSTER_HOME"]

@@ -77,7 +77,7 @@ def leftovers(
     owned = {path: name for path, name in unknown.items() if is_written(name, below.table_uuid)}
     others = tuple(path for path in unknown if path not in owned)
     metadata = tuple(path for path, name in owned.items() if is_metadata(name))
-    orphans = tuple(path for path in owned if path not in metadata)
+    orphans = tuple(path for path, name in owned.items() if not is_metadata(name))
     data = len(below.files) - sum(is_metadata(file.name) for file in below.files)
     if is_bulk(len(orphans), data, max_share):
         reason = f"no snapshot knows {len(orphans)} of the {data} files below {below.location}; none was removed"

@@ -17,7 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from pipeline_assets.domain.processes import Identity, Life, Process, Watch
+from pipeline_assets.domain.processes import Identity, Process, Sight, Watch
+from pipeline_assets.domain.retention import YOUNGEST
 from resources.ledger.engine import connected, ledger_failures
 from resources.ledger.schema import PROCESSES
 from resources.this_process import sight
@@ -100,11 +101,18 @@ class Processes:
             return processes
 
     def live_ages(self) -> list[timedelta]:
-        """Return how long each live process has worked on its run, by the database's clock; counts this observation."""
-        processes = self.look((), {}).values()
-        begun = [one.begun_at for one in processes if one.life(sight(one.identity)) is Life.RUNNING]
-        with self._transaction() as (_, now):
-            return [now - datetime.fromisoformat(at) for at in begun if at is not None]
+        """Return how long each process that may be at work has worked on its run, by the database's clock.
+
+        Where this machine sees neither a process nor its end, it may be at work for a day after its last heartbeat.
+        """
+        with self._transaction() as (connection, now):
+            found = connection.execute(sa.select(PROCESSES).where(PROCESSES.c.ended_at.is_(None))).mappings().all()
+        yesterday, ages = (now - YOUNGEST).isoformat(), []
+        for process in [_process_of(row, Watch()) for row in found if row["begun_at"] is not None]:
+            seen = sight(process.identity)
+            if seen is Sight.THERE or (seen is Sight.HIDDEN and str(process.beat_at) > yesterday):
+                ages.append(now - datetime.fromisoformat(str(process.begun_at)))
+        return ages
 
     def find(self, attempt: str) -> Process | None:
         """Return the process of a run, given its id with or without dashes; None where it is not on record."""

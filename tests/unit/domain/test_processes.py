@@ -166,8 +166,17 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
         dead = replace(this_process.identity(), started=0)
         processes.begin("dead", "drill", dead, 0, (long_ago - timedelta(days=9)).isoformat())
         assert timedelta(hours=31) > max(processes.live_ages()) > timedelta(hours=29)
-        processes.end("long")
+        # Of another machine, and missed: it may have lost no more than its way to the ledger.
+        processes.begin(
+            "dead", "drill", replace(dead, place="elsewhere"), 0, (long_ago - timedelta(days=1)).isoformat()
+        )
         processes.lose(["dead"])
+        assert max(processes.live_ages()) > timedelta(hours=53)
+        silent = (datetime.now(UTC) - timedelta(hours=25)).isoformat()
+        with ledger.engine.begin() as connection:
+            connection.execute(PROCESSES.update().where(PROCESSES.c.run_id == "dead").values(beat_at=silent))
+        assert max(processes.live_ages()) < timedelta(hours=31)
+        processes.end("long")
         assert list(processes.look([], {})) == [RUN]
     assert of_run().is_ended
     assert not [one for one in threading.enumerate() if "heartbeat" in one.name]
