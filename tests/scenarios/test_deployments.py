@@ -91,7 +91,7 @@ def _grow_old(is_old: Callable[[str], bool]) -> None:
 
 
 def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
-    """Scenario: catalog and ledger in PostgreSQL, as the role of the policy; then a load stands still inside its publish. Outcome:
+    """Scenario: catalog and ledger in PostgreSQL, as the role of the policy; then a load stands still in its publish. Outcome:
     as on SQLite, and again unchanged; the server ends the publish, another writer goes on, the load publishes all or nothing."""
     with a_postgres("superuser") as server:
         url = database_of(server, "tidemark", "tidemark")["tidemark"]
