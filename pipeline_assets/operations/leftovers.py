@@ -67,9 +67,9 @@ def leftovers(
         before = clock - span
         note = f"its folder holds metadata that the catalog does not know, so orphans are kept for {span.days} days"
     place = _path(below.location)
-    unknown = {path: _path(path).removeprefix(f"{place}/") for path in upkeep.orphans(table, before)}
+    named = ((path, _path(path).removeprefix(f"{place}/")) for path in upkeep.orphans(table, before))
     # Metadata files stay as long as the table's history.
-    unknown = {path: name for path, name in unknown.items() if not is_metadata(name)}
+    unknown = {path: name for path, name in named if not is_metadata(name)}
     files = {_last(file.name): file for file in below.files if is_metadata(file.name)}
     written = [(name, file.modified_at) for name, file in files.items()]
     outlived = [files[name].name for name in outlived_metadata(written, below.log, clock, span)]

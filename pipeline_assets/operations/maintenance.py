@@ -35,19 +35,14 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableUpkeep(Leftovers):
+class TableUpkeep(Leftovers, Rewritten):
     """The work done on one table, or planned in a dry run; no leftover was removed where there is a failure."""
 
     table: str
     branches: tuple[str, ...] = ()
     """Dropped branches that dead runs left."""
     compacted: tuple[Slice, ...] = ()
-    """Cold slices whose files were compacted."""
-    files_before: int = 0
-    files_after: int = 0
-    """Files of those slices; in a dry run the same number as before."""
-    is_left_alone: bool = False
-    """Whether a load published one of the cold slices meanwhile, so that the next maintenance compacts them."""
+    """Cold slices whose files were compacted; in a dry run there are as many files after as before."""
     snapshots: int = 0
     """Number of expired snapshots."""
     files_deleted: int = 0
@@ -193,13 +188,11 @@ def _maintain(
         table=table.key,
         branches=branches,
         compacted=tuple(cold),
-        files_before=compacted.files_before,
-        files_after=compacted.files_after,
-        is_left_alone=compacted.is_left_alone,
         snapshots=len(old),
         files_deleted=deleted,
         quarantined=quarantined,
         **vars(left),
+        **vars(compacted),
     )
 
 
