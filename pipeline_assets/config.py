@@ -21,6 +21,7 @@ from pydantic_settings import SettingsError as UnreadableVariableError
 
 from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError, UsageError
+from pipeline_assets.domain.machine import shared_file_system
 from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings, is_clone
 
@@ -79,7 +80,22 @@ def load_settings(**overrides: Any) -> Settings:
     }
     settings = settings.model_copy(update=resolved)
     require_cluster_settings(settings)
+    _require_one_kernel(settings)
     return settings
+
+
+def _require_one_kernel(settings: Settings) -> None:
+    """Refuse SQLite where a second kernel may open the file: its write-ahead log rests on memory that processes share."""
+    for url in (settings.catalog_url, settings.ledger_database_url):
+        path = Path(url.removeprefix("sqlite:///").partition("?")[0])
+        kind = shared_file_system(path) if url.startswith("sqlite:///") else None
+        if kind is not None and kind not in settings.sqlite_on_shared_disk:
+            reason = (
+                f"lies on a file system that machines may share ({kind}), where SQLite loses what two of them write"
+            )
+            name = f"{ENV_PREFIX}SQLITE_ON_SHARED_DISK"
+            hint = f"Use PostgreSQL, or a local disk; where no other machine ever opens the file, set {name}={kind}"
+            raise SettingsError(str(path), reason, hint)
 
 
 def _default_paths() -> dict[str, Any]:

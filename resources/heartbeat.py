@@ -36,7 +36,7 @@ def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = B
     """
     with closing(Ledger(url)) as ledger:
         who = identity()
-        ledger.processes.begin(run_id, job, who, steps)
+        begun_at = ledger.processes.begin(run_id, job, who, steps)
         stop = threading.Event()
 
         def beat() -> None:
@@ -45,7 +45,7 @@ def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = B
                 while not stop.wait(seconds):
                     with suppress(*_PASSING):
                         if not own.processes.beat(run_id):
-                            own.processes.begin(run_id, job, who, steps)
+                            own.processes.begin(run_id, job, who, steps, begun_at)
 
         thread = threading.Thread(target=beat, name=f"tidemark-heartbeat-{run_id[:8]}", daemon=True)
         thread.start()

@@ -35,7 +35,7 @@ from sample_export.spec import ExportSpec, Recovery
 
 DATA = PROJECT_ROOT / "data"
 OURS = DATA / ".demo"
-"""Marks a data folder that the demo may empty."""
+"""Marks a data folder that the demo may empty; names the landed files once the story is told."""
 _STACK = DATA / "stack"
 """Of `make up`, which the demo leaves alone."""
 _DAYS = 14
@@ -71,7 +71,8 @@ def main() -> int:
         console.print("The demo belongs to a clone. Here, make a deployment: tidemark init DIR")
         return 1
     begun = [path for path in DATA.glob("*") if path != _STACK]
-    if begun and not OURS.exists():
+    landed = OURS.read_text("utf-8").splitlines() if OURS.exists() else []
+    if begun and (not OURS.exists() or (landed and not _landed() <= set(landed))):
         hint = " holds data that the demo did not write. Move it away, then run `make demo` again."
         console.print(line(styled(DATA, "red"), hint))
         return 1
@@ -83,11 +84,12 @@ def main() -> int:
     for path in begun:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     DATA.mkdir(exist_ok=True)
-    OURS.touch()
+    OURS.write_text("", "utf-8")
     spec, recovery = story(datetime.now(UTC).date())
     started = time.monotonic()
     if not tell(console, place, spec, recovery):
         return 1
+    OURS.write_text("\n".join(sorted(_landed())), "utf-8")
     console.print()
     console.print(f"{time.monotonic() - started:.0f} s. Three things to try next:")
     for command, shows in (
@@ -97,6 +99,11 @@ def main() -> int:
     ):
         console.print(line("  ", styled(command, "bold"), f"  {shows}"))
     return 0
+
+
+def _landed() -> set[str]:
+    """The files in the landing of the data folder, which settings name where nobody says otherwise: also those of others."""
+    return {str(path.relative_to(DATA)) for path in (DATA / "landing").rglob("*") if path.is_file()}
 
 
 def tell(console: Console, deployment: Deployment, spec: ExportSpec, recovery: Recovery) -> bool:

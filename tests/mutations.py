@@ -41,6 +41,7 @@ class Mutation:
 
 _LOST = "tests/scenarios/test_lost_catalog.py"
 _SPLIT = "tests/unit/operations/test_split_landing.py"
+_UPKEEP = "tests/scenarios/test_maintenance.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
 MUTATIONS = (
     Mutation(
@@ -186,8 +187,34 @@ MUTATIONS = (
     ),
     Mutation(
         11, "any share of a table's files may be orphans", "pipeline_assets/operations/leftovers.py",
-        "    if is_bulk(len(orphans), files, max_share):", "    if False:",
+        "    if is_bulk(len(orphans), data, max_share):", "    if False:",
         f"{_LOST}::test_orphans_that_history_does_not_explain_stay",
+    ),
+    Mutation(
+        11, "a file of any name below a table counts as an orphan", "pipeline_assets/operations/leftovers.py",
+        "    owned = {path: name for path, name in unknown.items() if is_written(name, below.table_uuid)}",
+        "    owned = dict(unknown)", f"{_UPKEEP}::test_leftovers_go_and_what_rollback_needs_stays",
+    ),
+    Mutation(
+        11, "files older than a day go while the step that wrote them goes on", "pipeline_assets/operations/maintenance.py",
+        "    youngest = least_age(runtime.ledger.processes.live_ages())", "    youngest = YOUNGEST",
+        f"{_UPKEEP}::test_a_step_of_days_keeps_the_files_it_wrote",
+    ),
+    Mutation(
+        11, "the tables of a verify or a drill go while it works", "pipeline_assets/inspection/scratch.py",
+        "or process.life(sight(process.identity)) is not Life.DEAD:", ":",
+        "tests/unit/inspection/test_scratch.py::test_what_a_dead_command_left_goes_and_nothing_else",
+    ),
+    Mutation(
+        2, "a process that stands still inside its publish keeps all others out", "resources/ledger/engine.py",
+        """        cursor.execute(f"SELECT set_config('{limit}',""", """        str(f"SELECT set_config('{limit}',""",
+        "tests/unit/resources/test_ledger_engine.py"
+        "::test_a_process_that_stands_still_in_its_transaction_holds_it_for_a_while_and_writes_nothing",
+    ),
+    Mutation(
+        2, "SQLite lies where two kernels write to it", "pipeline_assets/config.py",
+        "if kind is not None and kind not in settings.sqlite_on_shared_disk:", "if False:",
+        "tests/unit/domain/test_settings.py::test_sqlite_on_a_disk_of_several_machines_is_refused_unless_it_is_named",
     ),
     Mutation(
         11, "an object is deleted of which there is no equal copy", "resources/landing/move.py",

@@ -9,7 +9,7 @@ Does not contain: which process counts as dead (domain/processes.py), the report
 from __future__ import annotations
 
 from pipeline_assets.config import dagster_home
-from pipeline_assets.domain.processes import Process, Sight
+from pipeline_assets.domain.processes import Life, Process, Sight
 from resources.ledger.store import Ledger
 from resources.this_process import sight
 
@@ -20,7 +20,7 @@ def process_lines(ledger: Ledger) -> list[str]:
     lines = [
         _working(process, seen)
         for process, seen in processes
-        if process.identity and not process.has_died_with_its_run(seen)
+        if process.identity and process.life(seen) is not Life.DEAD
     ]
     if any(process.has_died_with_its_run(seen) for process, seen in processes):
         import dagster as dg  # noqa: PLC0415 - `status` starts without Dagster

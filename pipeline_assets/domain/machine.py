@@ -13,6 +13,11 @@ from pathlib import Path
 
 _LOCAL = re.compile(r"local\[\s*(?P<cores>[1-9][0-9]*)\s*(,\s*[0-9]+\s*)?\]")
 _MOST, _LEAST = 2 * 1024**3, 256 * 1024**2
+_MOUNTS = Path("/proc/self/mountinfo")
+_SHARED = re.compile(
+    r"nfs\d?|cifs|smb\w*|9p|virtiofs|fuse(\..*)?|fakeowner|vboxsf|prl_fs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2"
+)
+"""File systems that a second kernel may have open: those of servers, of virtual machines and their hosts, of clusters."""
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -50,8 +55,20 @@ def is_on_this_machine(spark_master: str) -> bool:
     return spark_master.startswith("local")
 
 
+def shared_file_system(path: Path) -> str | None:
+    """The type of the file system of a path, if another kernel may have it open too; None also where the system tells none."""
+    found, resolved = ("", ""), path.resolve()
+    for line in _text(_MOUNTS).splitlines():
+        mount, _, rest = line.partition(" - ")
+        place = re.sub(r"\\(\d{3})", lambda escaped: chr(int(escaped[1], 8)), mount.split()[4])
+        # The later one of two mounts on one place hides the earlier one.
+        if resolved.is_relative_to(place) and len(place) >= len(found[0]):
+            found = place, rest.split()[0]
+    return found[1] if _SHARED.fullmatch(found[1]) else None
+
+
 def _text(path: Path) -> str:
     try:
-        return path.read_text("ascii").strip()
+        return path.read_text("utf-8", "surrogateescape").strip()
     except (OSError, ValueError):
         return ""

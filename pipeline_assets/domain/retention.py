@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 
 YOUNGEST = timedelta(hours=24)
 """Nothing younger is removed: a run may still use it, and Iceberg refuses to remove younger orphan files."""
+_CLOCKS_APART = timedelta(hours=1)
+"""By how much the clocks of ledger, store and this machine may differ (resources/iceberg/lake_clock.py)."""
 
 EDGE = timedelta(hours=24)
 """History is kept this much longer than promised. A change enters the ledger after its commit, by another machine's clock,
@@ -22,6 +24,11 @@ or only with the next maintenance if a foreign writer made it, and may be asked 
 
 NOTICES_KEPT = timedelta(days=30)
 """How long a notice of a change is kept after every receiver got it; the change itself stays on record."""
+
+
+def least_age(live: Iterable[timedelta]) -> timedelta:
+    """The age below which nothing is removed: a day, or the age of the oldest live run, which may use all it found or wrote."""
+    return max((YOUNGEST, *(age + _CLOCKS_APART for age in live)))
 
 
 @dataclass(frozen=True)

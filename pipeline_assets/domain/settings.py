@@ -87,6 +87,8 @@ class Settings(BaseSettings):
     """SQLAlchemy URL of the Iceberg catalog: `sqlite:////abs/catalog.db` or `postgresql://…`."""
     ledger_url: str | None = None
     """SQLAlchemy URL of the ledger; the catalog's unless set."""
+    sqlite_on_shared_disk: Annotated[tuple[str, ...], NoDecode] = ()
+    """Types of shared file systems (nfs4, virtiofs, …) on which SQLite files may lie, as no other machine opens them."""
     catalog_transactions: bool = False
     """Whether a REST catalog commits several tables at once, all or none: what its own documentation says of
     `POST /v1/{prefix}/transactions/commit`."""
@@ -268,6 +270,7 @@ class Settings(BaseSettings):
         "owners",
         "extra_aggregates",
         "notify_urls",
+        "sqlite_on_shared_disk",
         mode="before",
     )
     @classmethod

@@ -98,7 +98,7 @@ def carry_out(
     """Carry out the trials one after the other on the same tables; yields each result."""
     first_day = datetime.now(UTC).date() - _LONG_AGO
     with (
-        scratch(spark, settings, PROJECT, first_day) as place,
+        scratch(spark, settings, PROJECT, first_day, log) as place,
         closing(Ledger(place.settings.ledger_database_url)) as ledger,
         closing(Ledger(place.calm.ledger_database_url)) as calm_ledger,
     ):

@@ -1,19 +1,17 @@
 """The scratch deployment of a drill: the deployment's own catalog, storage and engine, under temporary names.
 
-Contains: names, places and their removal.
+Contains: its places, and the environment of its processes.
 Add here: another thing a drill must not share with the deployment.
-Does not contain: the work done there (drill.py).
+Does not contain: the work done there (drill.py), names and removal (inspection/scratch.py).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
-import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -28,11 +26,10 @@ from pipeline_assets.domain.errors import LedgerError, UsageError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings
-from pipeline_assets.inspection.scratch import drop_tables, scratch_settings
+from pipeline_assets.inspection.scratch import PARTS, drill_settings, on_server, scratch_name
 from resources.iceberg.pointers import schema_of
 from resources.landing.backends import Bucket
 from resources.landing.folder import Folder
-from resources.publishing.promise import Promise, promise_of
 from resources.spark.session import configure_catalog
 
 if TYPE_CHECKING:
@@ -99,74 +96,54 @@ def require_catalog_of_its_own(settings: Settings) -> None:
 
 
 @contextmanager
-def scratch(spark: SparkSession, settings: Settings, project: str, first_day: date) -> Iterator[Scratch]:
+def scratch(
+    spark: SparkSession, settings: Settings, project: str, first_day: date, log: Callable[[str], None] = print
+) -> Iterator[Scratch]:
     """The scratch deployment of a drill; all of it is removed at the end, and one failed removal does not stop the others.
 
     Raises LedgerError where the database does not allow it to create a schema, UsageError for a REST catalog.
     """
     require_catalog_of_its_own(settings)
-    name = f"drill_{uuid.uuid4().hex[:8]}"
-    url = f"{settings.warehouse_url.rstrip('/')}/_{name}"
-    place = _place(url)
-    disturbed, calm = (
-        scratch_settings(
-            settings,
-            f"{name}_{kind}",
-            f"{url}/{kind}",
-            landing_url=f"{url}/landing",
-            **_databases(settings, f"{name}_{kind}"),
-            projects=(project,),
-            calendar_start=first_day - _FARTHEST_FACT,
-            # Sample data has bad lines on purpose.
-            max_quarantined_share=1.0,
-            # No notices, as nobody reads these tables.
-            notify_urls=(),
+    with (
+        scratch_name(spark, settings, "drill", log) as name,
+        tempfile.TemporaryDirectory(prefix=f"tidemark-{name}-") as home,
+        _dagster_home(Path(home)) as folder,
+    ):
+        disturbed, calm = (
+            drill_settings(
+                settings,
+                name,
+                part,
+                projects=(project,),
+                calendar_start=first_day - _FARTHEST_FACT,
+                # Sample data has bad lines on purpose.
+                max_quarantined_share=1.0,
+                # No notices, as nobody reads these tables.
+                notify_urls=(),
+            )
+            for part in PARTS
         )
-        for kind in ("disturbed", "calm")
-    )
-    with ExitStack() as removals:
-        folder = Path(removals.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-drill-")))
         # A separate instance: the deployment's dagster.yaml may name a server that holds real runs.
         (folder / "dagster.yaml").write_text(_DAGSTER.format(folder=folder), "utf-8")
-        removals.enter_context(_dagster_home(folder))
-        store = place.open()
-        removals.callback(_empty, place)
+        store = _place(f"{settings.warehouse_url.rstrip('/')}/_{name}").open()
         for own in (disturbed, calm):
             _make_schema(own)
-            removals.callback(_forget_ledger, own)
             _make_catalog(settings, own)
             configure_catalog(spark, own)
-            # Only their rows in the catalog; the files are removed with the folder.
-            removals.callback(drop_tables, spark, own)
         yield Scratch(disturbed, calm, folder, store)
 
 
 @contextmanager
-def _dagster_home(folder: Path) -> Iterator[None]:
+def _dagster_home(folder: Path) -> Iterator[Path]:
     before = os.environ.get("DAGSTER_HOME")
     os.environ["DAGSTER_HOME"] = str(folder)
     try:
-        yield
+        yield folder
     finally:
         if before is None:
             del os.environ["DAGSTER_HOME"]
         else:
             os.environ["DAGSTER_HOME"] = before
-
-
-def _databases(settings: Settings, name: str) -> dict[str, str]:
-    """URLs for a ledger of its own, chosen so that the drill publishes with the same promise as the deployment's loads."""
-    ledger = ledger_url(settings, name)
-    is_one = promise_of(settings) is Promise.ONE_TRANSACTION
-    return {"ledger_url": ledger, "catalog_url": ledger} if is_one else {"ledger_url": ledger}
-
-
-def ledger_url(settings: Settings, name: str) -> str:
-    """The URL of a ledger of its own: next to a SQLite ledger, or in a separate schema on a server."""
-    parsed = make_url(settings.ledger_database_url)
-    if parsed.get_backend_name() == "sqlite":
-        return f"sqlite:///{Path(str(parsed.database)).with_name(f'{name}.db')}"
-    return parsed.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
 
 
 def _as_variable(value: Any) -> str:
@@ -187,7 +164,7 @@ def _make_schema(settings: Settings) -> None:
     url = make_url(settings.ledger_database_url)
     if url.get_backend_name() != "sqlite":
         try:
-            _on_server(settings, f"CREATE SCHEMA {settings.catalog_name}")
+            on_server(settings, f"CREATE SCHEMA {settings.catalog_name}")
         except sa.exc.SQLAlchemyError as error:
             reason = f"does not let the drill create a schema ({getattr(error, 'orig', error)})"
             raise LedgerError(
@@ -200,32 +177,4 @@ def _make_catalog(settings: Settings, own: Settings) -> None:
     url = make_url(own.catalog_url)
     if url.get_backend_name() != "sqlite" and own.catalog_url != settings.catalog_url:
         for statement in _CATALOG_TABLES:
-            _on_server(own, statement.format(schema=schema_of(url)))
-
-
-def _forget_ledger(settings: Settings) -> None:
-    url = make_url(settings.ledger_database_url)
-    if url.get_backend_name() != "sqlite":
-        _on_server(settings, f"DROP SCHEMA IF EXISTS {settings.catalog_name} CASCADE")
-        return
-    for suffix in ("", "-wal", "-shm"):
-        Path(f"{url.database}{suffix}").unlink(missing_ok=True)
-
-
-def _on_server(settings: Settings, statement: str) -> None:
-    url = make_url(settings.ledger_database_url).difference_update_query(["options"])
-    engine = sa.create_engine(url.set(drivername="postgresql+psycopg2"))
-    try:
-        with engine.begin() as connection:
-            connection.execute(sa.text(statement))
-    finally:
-        engine.dispose()
-
-
-def _empty(place: Folder | Bucket) -> None:
-    if isinstance(place, Folder):
-        shutil.rmtree(place.root)
-        return
-    store = place.open()
-    for page in obstore.list(store):
-        obstore.delete(store, [item["path"] for item in page])
+            on_server(own, statement.format(schema=schema_of(url)))

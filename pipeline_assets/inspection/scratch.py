@@ -1,35 +1,48 @@
 """Scratch deployments: temporary tables and a ledger with names of their own, beside the real deployment.
 
-Contains: their settings, the removal of their tables, the scratch deployment of a replay.
+Contains: their names and settings, the removal of all they leave, the scratch deployment of a replay.
 Add here: another need of all scratch deployments.
 Does not contain: the work done in them (verify.py, drill/).
 """
 
 from __future__ import annotations
 
-import os
+import re
+import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.machine import is_on_this_machine
 from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.processes import Life
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import EVERY_TABLE
+from resources.heartbeat import heartbeat
+from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse
 from resources.ledger.store import Ledger
+from resources.publishing.promise import Promise, promise_of
 from resources.spark.session import configure_catalog
+from resources.this_process import sight
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _UNBOUNDED_ROWS = 1 << 60
+_NAME = re.compile(r"(proof|drill)_[0-9a-f]{8}")
+PARTS = ("disturbed", "calm")
+"""The two deployments of a drill."""
 
 
 def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, **changes: Any) -> Settings:
@@ -46,80 +59,134 @@ def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, 
     return settings.model_copy(update=names | changes)
 
 
+def drill_settings(settings: Settings, name: str, part: str, **changes: Any) -> Settings:
+    """Settings of one of the two deployments of the drill of this name."""
+    url, own = f"{settings.warehouse_url.rstrip('/')}/_{name}", f"{name}_{part}"
+    databases = {"landing_url": f"{url}/landing", "ledger_url": ledger_url(settings, own)}
+    if promise_of(settings) is Promise.ONE_TRANSACTION:
+        # The drill publishes with the same promise as the deployment's loads.
+        databases["catalog_url"] = databases["ledger_url"]
+    return scratch_settings(settings, own, f"{url}/{part}", **databases | changes)
+
+
+def ledger_url(settings: Settings, name: str) -> str:
+    """The URL of a ledger of its own: next to a SQLite ledger, or in a separate schema on a server."""
+    parsed = make_url(settings.ledger_database_url)
+    if parsed.get_backend_name() == "sqlite":
+        return f"sqlite:///{Path(str(parsed.database)).with_name(f'{name}.db')}"
+    return parsed.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
+
+
 def replay_settings(settings: Settings, folder: str, warehouse_url: str) -> Settings:
     """Settings of a replay: catalog and ledger in a local folder; Spark's workers must be able to reach the warehouse."""
     name, catalog_url = f"scratch_{uuid.uuid4().hex[:8]}", f"sqlite:///{folder}/scratch.db"
     return scratch_settings(settings, name, warehouse_url, catalog_url=catalog_url, ledger_url=None)
 
 
-def replay_warehouse(settings: Settings, folder: str) -> str:
-    """The URL of a replay's warehouse: in the folder if Spark's workers can see it, else under a unique name in the real one."""
+def replay_warehouse(settings: Settings, folder: str, name: str) -> str:
+    """The URL of a replay's warehouse: in the folder if Spark's workers can see it, else beside the deployment's tables."""
     if local_path(settings.warehouse_url) is not None and is_on_this_machine(settings.spark_master):
         return f"{folder}/warehouse"
-    return f"{settings.warehouse_url.rstrip('/')}/_proof_{uuid.uuid4().hex[:8]}"
+    return f"{settings.warehouse_url.rstrip('/')}/_{name}"
 
 
 @contextmanager
 def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
     """A runtime for a replay, with its tables where Spark's workers can reach them; removes them at the end."""
-    with tempfile.TemporaryDirectory(prefix="tidemark-proof-") as folder:
-        warehouse = replay_warehouse(runtime.settings, folder)
+    with (
+        scratch_name(runtime.spark, runtime.settings, "proof", runtime.log) as name,
+        tempfile.TemporaryDirectory(prefix=f"tidemark-{name}-") as folder,
+    ):
+        warehouse = replay_warehouse(runtime.settings, folder, name)
         settings = replay_settings(runtime.settings, folder, warehouse)
         configure_catalog(runtime.spark, settings)
         lakehouse = Lakehouse(runtime.spark, settings.catalog_name)
         with closing(Ledger(settings.ledger_database_url)) as ledger:
-            try:
-                yield replace(runtime, lakehouse=lakehouse, ledger=ledger, settings=settings)
-            finally:
-                if not warehouse.startswith(f"{folder}/"):
-                    remove_scratch(runtime.spark, settings)
+            yield replace(runtime, lakehouse=lakehouse, ledger=ledger, settings=settings)
 
 
-def remove_scratch(spark: SparkSession, settings: Settings) -> None:
-    """Remove the tables of a scratch deployment and everything in its warehouse, which no other deployment uses.
+@contextmanager
+def scratch_name(spark: SparkSession, settings: Settings, kind: str, log: Callable[[str], None]) -> Iterator[str]:
+    """A new name, on record in the ledger with this process; what lies under it is removed at the end.
 
-    Later steps need the earlier ones to be done. Each step runs even if another one fails, so that a failure leaves nothing
-    that a later call would not find.
+    Removes first what processes that died left under such names.
     """
-    objects = LakeObjects(settings.warehouse_url)
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        sweep_scratch(spark, settings, ledger, log)
+    name = f"{kind}_{uuid.uuid4().hex[:8]}"
+    with heartbeat(settings.ledger_database_url, name, kind, 0):
+        try:
+            yield name
+        finally:
+            _remove(spark, settings, name)
+
+
+def sweep_scratch(spark: SparkSession, settings: Settings, ledger: Ledger, log: Callable[[str], None]) -> None:
+    """Remove and log the scratch deployments whose process is dead; nothing is removed whose name is not on record."""
+    for name, process in ledger.processes.look((), {}).items():
+        if not _NAME.fullmatch(name) or process.life(sight(process.identity)) is not Life.DEAD:
+            continue
+        try:
+            _remove(spark, settings, name)
+        except (TidemarkError, OSError, sa.exc.SQLAlchemyError, *FAILURES) as error:
+            log(f"{name}, which a dead process left, cannot be removed: {error}")
+        else:
+            ledger.processes.lose([name])
+            log(f"{name}, which a dead process left, is removed")
+
+
+def _remove(spark: SparkSession, settings: Settings, name: str) -> None:
+    """Remove all that lies under a name; one failed removal does not stop the others."""
     with ExitStack() as removals:
-        removals.callback(_remove_empty_folders, local_path(settings.warehouse_url))
-        # An ExitStack runs its callbacks in reverse order.
-        removals.callback(_drop_namespaces, spark, settings)
-        # The warehouse's marker, orphaned metadata, and the files of a table that was not dropped.
-        removals.callback(_delete_all, objects)
-        removals.callback(_drop_tables, spark, settings, " PURGE")
+        for folder in Path(tempfile.gettempdir()).glob(f"tidemark-{name}-*"):
+            removals.callback(shutil.rmtree, folder)
+        removals.callback(_empty, f"{settings.warehouse_url.rstrip('/')}/_{name}")
+        for part in PARTS if name.startswith("drill_") else ():
+            own = drill_settings(settings, name, part)
+            removals.callback(_forget_ledger, own)
+            if own.catalog_url == settings.catalog_url:
+                configure_catalog(spark, own)
+                # Only their rows in the catalog; the files are removed with the folder.
+                removals.callback(drop_tables, spark, own)
 
 
 def drop_tables(spark: SparkSession, settings: Settings) -> None:
     """Drop the tables of a scratch catalog, then their namespaces; files stay. A failed drop does not stop the others."""
+    catalog = settings.catalog_name
     with ExitStack() as removals:
-        removals.callback(_drop_namespaces, spark, settings)
-        removals.callback(_drop_tables, spark, settings, "")
-
-
-def _drop_tables(spark: SparkSession, settings: Settings, purge: str) -> None:
-    with ExitStack() as removals:
-        for table in reversed(EVERY_TABLE):
-            name = f"{settings.catalog_name}.{table.identifier}"
-            removals.callback(spark.sql, f"DROP TABLE IF EXISTS {name}{purge}")
-
-
-def _drop_namespaces(spark: SparkSession, settings: Settings) -> None:
-    with ExitStack() as removals:
+        # An ExitStack runs its callbacks in reverse order.
         for namespace in {table.identifier.split(".")[0] for table in EVERY_TABLE}:
-            removals.callback(spark.sql, f"DROP NAMESPACE IF EXISTS {settings.catalog_name}.{namespace}")
+            removals.callback(spark.sql, f"DROP NAMESPACE IF EXISTS {catalog}.{namespace}")
+        for table in EVERY_TABLE:
+            removals.callback(spark.sql, f"DROP TABLE IF EXISTS {catalog}.{table.identifier}")
 
 
-def _remove_empty_folders(root: Path | None) -> None:
-    """Remove the empty folders that deleted files leave on a disk; a bucket has none."""
-    if root is not None:
-        for parent, _, _ in os.walk(root, topdown=False):
-            with suppress(OSError):
-                Path(parent).rmdir()
+def _forget_ledger(settings: Settings) -> None:
+    url = make_url(settings.ledger_database_url)
+    if url.get_backend_name() != "sqlite":
+        on_server(settings, f"DROP SCHEMA IF EXISTS {settings.catalog_name} CASCADE")
+        return
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{url.database}{suffix}").unlink(missing_ok=True)
 
 
-def _delete_all(objects: LakeObjects) -> None:
+def on_server(settings: Settings, statement: str) -> None:
+    """Carry out a statement in the database of the ledger, whatever its schema."""
+    url = make_url(settings.ledger_database_url).difference_update_query(["options"])
+    engine = sa.create_engine(url.set(drivername="postgresql+psycopg2"))
+    try:
+        with engine.begin() as connection:
+            connection.execute(sa.text(statement))
+    finally:
+        engine.dispose()
+
+
+def _empty(url: str) -> None:
+    folder, objects = local_path(url), LakeObjects(url)
+    if folder is not None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        return
     with ExitStack() as removals:
         for lake_object in objects.list():
             removals.callback(objects.delete, lake_object.name)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError, TransientError
-from pipeline_assets.domain.retention import expirable
+from pipeline_assets.domain.retention import YOUNGEST, expirable, least_age
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
@@ -33,34 +34,21 @@ _SHOWN = 20
 """The most paths per table that a dry run lists."""
 
 
-@dataclass(frozen=True)
-class TableUpkeep:
-    """The work done on one table, or planned in a dry run."""
+@dataclass(frozen=True, kw_only=True)
+class TableUpkeep(Leftovers, Rewritten):
+    """The work done on one table, or planned in a dry run; no leftover was removed where there is a failure."""
 
     table: str
     branches: tuple[str, ...] = ()
     """Dropped branches that dead runs left."""
     compacted: tuple[Slice, ...] = ()
-    """Cold slices whose files were compacted."""
-    files_before: int = 0
-    files_after: int = 0
-    """Files of those slices; in a dry run the same number as before."""
-    is_left_alone: bool = False
-    """Whether a load published one of the cold slices meanwhile, so that the next maintenance compacts them."""
+    """Cold slices whose files were compacted; in a dry run there are as many files after as before."""
     snapshots: int = 0
     """Number of expired snapshots."""
     files_deleted: int = 0
     """Number of files that only expired snapshots needed; 0 in a dry run, where it is unknown."""
-    orphans: tuple[str, ...] = ()
-    """Files that no snapshot knows; none was removed where there is a failure."""
-    metadata: tuple[str, ...] = ()
-    """Metadata files older than the table's history."""
     quarantined: int = 0
     """Number of quarantine rows past their source's retention."""
-    note: str = ""
-    """A note for the operator."""
-    failure: TidemarkError | None = None
-    """Why the work is incomplete."""
 
 
 def maintain(
@@ -69,24 +57,30 @@ def maintain(
     """Maintain every table that the catalog knows; yields a report per table as soon as it is done.
 
     `is_live`: whether the attempt that a branch is named after still runs; None = unknown. Safe beside loads: nothing
-    younger than a day is removed, and a load that publishes a slice during its compaction wins. Creates no table. Raises
-    LakehouseError, before touching anything, if the catalog knows no table or lacks one whose files are in the warehouse.
+    younger than a day or than the oldest live run is removed, and a load that publishes a slice during its compaction wins.
+    Creates no table. Raises LakehouseError, before touching anything, if the catalog knows no table or lacks one whose files
+    are in the warehouse.
     A failure of one table goes into its report, and the other tables are still maintained.
     """
     with lakehouse_failures("tables"):
         tables = _known_tables(runtime, is_dry_run=is_dry_run)
     if not is_dry_run:
         require_true_clock(LakeObjects.of(runtime.settings))
+    youngest = least_age(runtime.ledger.processes.live_ages())
+    if youngest > YOUNGEST:
+        runtime.log(f"a run has worked for {youngest // timedelta(hours=1)} hours: nothing younger is removed")
     upkeep = Upkeep(runtime.spark, runtime.lakehouse.catalog_name)
     for table in tables:
         try:
             with lakehouse_failures(table.key):
-                report = _maintain(runtime, upkeep, table, run_id, now, is_live, is_dry_run=is_dry_run)
+                report = _maintain(runtime, upkeep, table, run_id, now, youngest, is_live, is_dry_run=is_dry_run)
         except TidemarkError as error:
-            report = TableUpkeep(table.key, failure=error)
+            report = TableUpkeep(table=table.key, failure=error)
         runtime.log(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
         for path in listing((*report.orphans, *report.metadata)) if is_dry_run else ():
             runtime.log(f"  {path}")
+        for path in listing(report.others):
+            runtime.log(f"  stays: {path}")
         yield report
 
 
@@ -148,6 +142,7 @@ def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
         (report.quarantined, "quarantined rows removed"),
     ]
     text = ", ".join(f"{count} {what}" for count, what in parts if count) or "nothing to do"
+    text += f"; {len(report.others)} files of others stay" if report.others else ""
     text += "; a load won over the compaction" if report.is_left_alone else ""
     text += f"; {report.note}" if report.note else ""
     text += f"; NOT DONE: {report.failure.reason}" if report.failure is not None else ""
@@ -160,16 +155,19 @@ def _maintain(
     table: Table,
     run_id: str,
     now: datetime,
+    youngest: timedelta,
     is_live: Callable[[str], bool | None],
     *,
     is_dry_run: bool,
 ) -> TableUpkeep:
     branches = tuple(runtime.lakehouse.branches.dead(table, is_live))
-    history = timedelta(days=_history_days(runtime, table))
+    history = max(timedelta(days=_history_days(runtime, table)), youngest)
     # Checked first: files that another catalog's table may need must not be compacted away or expired.
-    left = _leftovers(runtime, upkeep, table, now, history)
-    if left.refusal is not None:
-        return TableUpkeep(table.key, orphans=left.orphans, note=left.note, failure=left.refusal)
+    name, max_share = runtime.lakehouse.identifier(table), runtime.settings.max_orphan_share
+    find = partial(leftovers, upkeep, table, name, now, history, youngest, max_share)
+    left = find()
+    if left.failure is not None:
+        return TableUpkeep(table=table.key, **vars(left))
     if not is_dry_run:
         runtime.lakehouse.branches.sweep([table], is_live)
         upkeep.keep_properties(table)
@@ -182,30 +180,20 @@ def _maintain(
     snapshots, named = upkeep.snapshots(table)
     old = expirable(snapshots, named, now, history)
     deleted = 0 if is_dry_run else upkeep.expire(table, old)
-    if not is_dry_run and left.refusal is None:
-        left = _leftovers(runtime, upkeep, table, now, history)
-    if not is_dry_run and left.refusal is None:
+    if not is_dry_run:
+        left = find()
+    if not is_dry_run and left.failure is None:
         upkeep.remove(table, (*left.orphans, *left.metadata))
     return TableUpkeep(
-        table.key,
-        branches,
-        tuple(cold),
-        compacted.files_before,
-        compacted.files_after,
-        compacted.is_left_alone,
-        len(old),
-        deleted,
-        left.orphans,
-        left.metadata,
-        quarantined,
-        left.note,
-        left.refusal,
+        table=table.key,
+        branches=branches,
+        compacted=tuple(cold),
+        snapshots=len(old),
+        files_deleted=deleted,
+        quarantined=quarantined,
+        **vars(left),
+        **vars(compacted),
     )
-
-
-def _leftovers(runtime: Runtime, upkeep: Upkeep, table: Table, now: datetime, history: timedelta) -> Leftovers:
-    name = runtime.lakehouse.identifier(table)
-    return leftovers(upkeep, table, name, now, history, runtime.settings.max_orphan_share)
 
 
 def _history_days(runtime: Runtime, table: Table) -> int:

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.inspection.scratch import sweep_scratch
 from pipeline_assets.load.read_back import read_back
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done, summary
 from pipeline_assets.operations.notices import forget_notices
@@ -54,6 +55,8 @@ def maintenance_job(settings: Settings) -> dg.JobDefinition:
             if forgotten:
                 would = "would go" if config.dry_run else "removed"
                 runtime.log(f"ledger: {forgotten} old notices that every receiver was told of {would}")
+            if not config.dry_run:
+                sweep_scratch(runtime.spark, settings, runtime.ledger, runtime.log)
             context.add_output_metadata({"what was done": _table(reports, is_dry_run=config.dry_run)})
             require_done(reports)
 
@@ -74,5 +77,6 @@ def _table(reports: list[TableUpkeep], *, is_dry_run: bool) -> dg.MarkdownMetada
     lists = {
         "Orphan files": [path for report in reports for path in report.orphans],
         "Old metadata files": [path for report in reports for path in report.metadata],
+        "Files of others, which stay": [path for report in reports for path in report.others],
     }
     return markdown_table(("table", ""), rows, lists=lists)

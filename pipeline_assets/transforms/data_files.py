@@ -59,6 +59,8 @@ class Store(Protocol):
 class FileLayout:
     """How the files of one table are written: values of its metadata that workers can receive."""
 
+    table_uuid: str
+    """Iceberg's uuid of the table, with which the names of its data files begin: it proves whose they are."""
     folder: str
     """Folder of the data files, relative to the table's location."""
     field_ids: Mapping[str, int]
@@ -177,7 +179,7 @@ class DataFileWriter:
         if self._layout.sort_by:
             rows = rows.sort_by([(name, "ascending") for name in self._layout.sort_by])
         if self._file is None:
-            name = f"{self._folder()}/{uuid.uuid4().hex}.parquet"
+            name = f"{self._folder()}/{self._layout.table_uuid}-{uuid.uuid4().hex}.parquet"
             metrics = FileMetrics(self._schema, self._layout.exact_bounds)
             self._begun.append(name)
             self._file = _OpenFile(name, self._schema, self._layout.many_valued, metrics, self._store.create(name))

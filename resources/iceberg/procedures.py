@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 _FILES_PER_CALL = 1000
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_SLICE = r"data/\w+=\d{4}-\d\d-\d\d/project_id=[^/]+/"
+_OF_ICEBERG = re.compile(
+    rf"{_SLICE}\d{{5,}}-\d+-{_UUID}(-\d+)?-\d{{5,}}(-deletes)?\.(parquet|puffin)|metadata/({_UUID}-m\d+\.avro"
+    rf"|optimized-m-{_UUID}\.avro|snap-\d+-\d+-{_UUID}\.avro|\d{{5,}}-{_UUID}(\.gz)?\.metadata\.json"
+    rf"|\d+-{_UUID}\.stats|partition-stats-\d+-{_UUID}\.parquet)"
+)
+"""Names that Iceberg gives to files below a table's location: OutputFileFactory, SnapshotProducer, table metadata, statistics."""
 
 _NAMED = "Still referenced by refs"
 """Iceberg's message for a snapshot that a branch or tag points at."""
@@ -38,6 +47,14 @@ class Below:
     """Base names of the current metadata file and of those that it lists."""
     unknown: tuple[MetadataFile, ...]
     """Metadata files that cannot be reached by going back from the current one."""
+
+
+def is_written(name: str, table_uuid: str) -> bool:
+    """Whether a table's file has a name and place that Iceberg gives, or Tidemark to a file of exactly this table.
+
+    No other file is ever removed: that nobody refers to it does not tell who needs it.
+    """
+    return bool(_OF_ICEBERG.fullmatch(name) or re.fullmatch(rf"{_SLICE}{table_uuid}-[0-9a-f]{{32}}\.parquet", name))
 
 
 class Upkeep:

@@ -46,6 +46,7 @@ class TableFiles:
         parser = self._tables.java_class("org.apache.iceberg.SchemaParser")
         ids = {field["name"]: field["id"] for field in json.loads(parser.toJson(java.schema()))["fields"]}
         return FileLayout(
+            table_uuid=str(java.uuid()),
             folder=DATA_FOLDER,
             field_ids={column.name: ids[column.name] for column in table.columns},
             types={column.name: column.type for column in table.columns},

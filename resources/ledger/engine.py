@@ -35,6 +35,9 @@ _CLIENT = {
 """Options of libpq that detect a silently vanished server within a minute. In seconds, the last one in milliseconds."""
 _LOCK_SECONDS = 300
 """Our transactions take less than a tenth of this; a process that holds a lock for longer hangs."""
+_IDLE_SECONDS = 120
+"""The server ends a transaction whose process stands still for this long: others, who wait for `_LOCK_SECONDS`, then go on.
+Between two statements ours prepare at most the tables whose pointers moved, which takes seconds."""
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
 """Session settings, in seconds: the server detects a vanished client, and ends its transaction and locks."""
 _LOCKED = "lock timeout"
@@ -59,6 +62,10 @@ def _bound_session(raw: Any, _: Any) -> None:
         cursor.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
         for name, seconds in _SERVER.items():
             cursor.execute(f"SET {name} = {seconds}")
+        # A limit that the server, the role or the URL has stays.
+        limit = "idle_in_transaction_session_timeout"
+        unset = f"WHERE current_setting('{limit}') = '0'"
+        cursor.execute(f"SELECT set_config('{limit}', '{_IDLE_SECONDS}s', false) {unset}")
     raw.commit()
 
 

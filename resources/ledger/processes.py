@@ -17,9 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from pipeline_assets.domain.processes import Identity, Process, Watch
+from pipeline_assets.domain.processes import Identity, Process, Sight, Watch
+from pipeline_assets.domain.retention import YOUNGEST
 from resources.ledger.engine import connected, ledger_failures
 from resources.ledger.schema import PROCESSES
+from resources.this_process import sight
 
 _KEPT = timedelta(days=30)
 
@@ -31,8 +33,11 @@ class Processes:
         """Wrap a ledger's engine, which is opened on first use."""
         self._engine, self._url = engine, url
 
-    def begin(self, run_id: str, job: str, identity: Identity, steps: int) -> None:
-        """Record that an op of the run begins in this process, replacing the run's earlier process; removes old processes."""
+    def begin(self, run_id: str, job: str, identity: Identity, steps: int, begun_at: str | None = None) -> str:
+        """Record that an op of the run begins in this process, replacing the run's earlier process; removes old processes.
+
+        Returns when it began; `begun_at` is given where the ledger has lost the record of that.
+        """
         with self._transaction() as (connection, now):
             row: dict[str, Any] = {
                 "job": job,
@@ -41,7 +46,7 @@ class Processes:
                 "pid": identity.pid,
                 "started_ticks": identity.started,
                 "steps": steps,
-                "begun_at": now.isoformat(),
+                "begun_at": begun_at or now.isoformat(),
                 "beat_at": now.isoformat(),
                 "ended_at": None,
                 "lost_at": None,
@@ -51,6 +56,7 @@ class Processes:
             connection.execute(insert.on_conflict_do_update(index_elements=["run_id"], set_=updates))
             old = (now - _KEPT).isoformat()
             connection.execute(PROCESSES.delete().where((PROCESSES.c.ended_at < old) | (PROCESSES.c.lost_at < old)))
+            return str(row["begun_at"])
 
     def beat(self, run_id: str) -> bool:
         """Record a heartbeat, which also revives a process that was taken for dead; False where the run is not on record."""
@@ -93,6 +99,20 @@ class Processes:
                     connection.execute(self._of(row["run_id"]).values(seen | {"looked_at": now.isoformat()}))
                 processes[row["run_id"]] = _process_of(row, watch)
             return processes
+
+    def live_ages(self) -> list[timedelta]:
+        """Return how long each process that may be at work has worked on its run, by the database's clock.
+
+        Where this machine sees neither a process nor its end, it may be at work for a day after its last heartbeat.
+        """
+        with self._transaction() as (connection, now):
+            found = connection.execute(sa.select(PROCESSES).where(PROCESSES.c.ended_at.is_(None))).mappings().all()
+        yesterday, ages = (now - YOUNGEST).isoformat(), []
+        for process in [_process_of(row, Watch()) for row in found if row["begun_at"] is not None]:
+            seen = sight(process.identity)
+            if seen is Sight.THERE or (seen is Sight.HIDDEN and str(process.beat_at) > yesterday):
+                ages.append(now - datetime.fromisoformat(str(process.begun_at)))
+        return ages
 
     def find(self, attempt: str) -> Process | None:
         """Return the process of a run, given its id with or without dashes; None where it is not on record."""

@@ -75,7 +75,7 @@ def download(url: str, path: Path, sha256: str) -> None:
 
 def sweep(folder: Path) -> None:
     """Remove the temporary files of downloads that were killed more than a day ago."""
-    for part in folder.glob(f".*.jar.*{_PART}"):
+    for part in folder.glob(f".*.jar.{'[0-9a-f]' * 32}{_PART}"):
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > _ABANDONED_SECONDS:
                 part.unlink()

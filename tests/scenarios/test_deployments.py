@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from moto.s3.models import s3_backends
 
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain, require_done
+from resources import failpoints
+from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
-from tests.support.builders import a_body, events_on
+from resources.ledger.store import Ledger
+from tests.support.builders import a_body, an_orphan_below, events_on
 from tests.support.policies import database_of, policy, recorded_requests, refused, unneeded
 from tests.support.postgres import a_postgres
+from tests.support.reference import require_known
 from tests.support.s3 import BUCKET
 
 pytestmark = pytest.mark.slow
@@ -47,9 +52,11 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path)
     assert p.load(DAY).success
     assert p.snapshots() == snapshots
     assert any(item.key.startswith("warehouse/refined/events/data/") for item in bucket.objects.all())
-    for name in ("old", "young"):
-        bucket.put_object(Key=f"warehouse/refined/events/data/{name}.parquet", Body=b"x")
-    _grow_old(lambda key: not key.endswith("young.parquet"))
+    place = "warehouse/refined/events"
+    old, young = (str(an_orphan_below(tmp_path / place).relative_to(tmp_path)) for _ in range(2))
+    for key in (old, young, f"{place}/README.md"):
+        bucket.put_object(Key=key, Body=b"x")
+    _grow_old(lambda key: key != young)
     runtime = Runtime(p.lakehouse, p.ledger, p.resources["landing"], p.settings)
     later = datetime.now(UTC) + timedelta(days=40)
     with recorded_requests(tmp_path) as requests:
@@ -59,10 +66,11 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path)
         }
         maintained = requests.rights()
     require_done(list(reports.values()))
-    assert [Path(path).name for path in reports["refined/events"].orphans] == ["old.parquet"]
+    assert reports["refined/events"].orphans == (f"s3://tidemark-test/{old}",)
+    assert reports["refined/events"].others == (f"s3://tidemark-test/{place}/README.md",)
     left = {item.key for item in bucket.objects.all()}
-    assert "warehouse/refined/events/data/young.parquet" in left
-    assert "warehouse/refined/events/data/old.parquet" not in left
+    assert {young, f"{place}/README.md"} <= left
+    assert old not in left
     assert p.count("refined/events") == 20
 
     load, inspect = policy("s3-load"), policy("s3-inspect")
@@ -83,9 +91,11 @@ def _grow_old(is_old: Callable[[str], bool]) -> None:
 
 
 def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
-    """Scenario: catalog and ledger in PostgreSQL, as the role of the policy. Outcome: as on SQLite, and again unchanged."""
+    """Scenario: catalog and ledger in PostgreSQL, as the role of the policy; then a load stands still in its publish. Outcome:
+    as on SQLite, and again unchanged; the server ends the publish, another writer goes on, the load publishes all or nothing."""
     with a_postgres("superuser") as server:
-        p = pipeline(catalog_url=database_of(server, "tidemark", "tidemark")["tidemark"])
+        url = database_of(server, "tidemark", "tidemark")["tidemark"]
+        p = pipeline(catalog_url=f"{url}?options=-cidle_in_transaction_session_timeout%3D1s")
         p.deliver(DAY, events_on(DAY, 10))
         run = p.load(DAY)
         assert run.success, run.failure()
@@ -95,4 +105,20 @@ def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
         assert p.load(DAY).success
         assert p.snapshots() == snapshots
         assert p.verdict("refined/events", DAY) == "unchanged"
+
+        waited: list[int] = []
+
+        def stand_still(point: Failpoint, _: str) -> None:
+            if point is Failpoint.IN_TRANSACTION and not waited:
+                with closing(Ledger(p.settings.ledger_database_url)) as other, other.transaction():
+                    waited.append(p.count("refined/events", DAY))
+
+        p.deliver(DAY, events_on(DAY, 5, prefix="late"), hour=3)
+        with failpoints.watching(stand_still):
+            run = p.load(DAY)
+        assert waited == [10]
+        assert run.success, run.failure()
+        assert p.count("refined/events", DAY) == 15
+        assert p.load(DAY).success
+        require_known(p)
         p.ledger.close()

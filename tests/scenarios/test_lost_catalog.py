@@ -24,7 +24,7 @@ from resources.iceberg.lake_identity import MARKER, Purpose
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.scenarios.test_shell import InThisProcess
-from tests.support.builders import Pipeline, a_body, events_on
+from tests.support.builders import Pipeline, a_body, an_orphan_below, events_on
 from tests.support.s3 import BUCKET
 
 pytestmark = pytest.mark.slow
@@ -204,9 +204,9 @@ def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
     newest = max((warehouse / REFINED / "metadata").glob("*.metadata.json"))
     foreign = json.loads(newest.read_text()) | {"table-uuid": str(uuid.uuid4())}
     (newest.parent / "00009-foreign.metadata.json").write_text(json.dumps(foreign))
-    bulk = [warehouse / RAW / "data" / f"orphan-{number}.parquet" for number in range(12)]
-    single = warehouse / "aggregates/event_counts/data/orphan.parquet"
-    for path in (*bulk, single, warehouse / REFINED / "data" / "orphan.parquet"):
+    bulk = [an_orphan_below(warehouse / RAW) for _ in range(12)]
+    single = an_orphan_below(warehouse / "aggregates/event_counts")
+    for path in (*bulk, single, an_orphan_below(warehouse / REFINED)):
         path.write_bytes(b"x")
     _grow_old(p)
     files = _files(p)

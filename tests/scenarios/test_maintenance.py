@@ -21,7 +21,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations import rewrites
-from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done
+from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done, summary
 from pipeline_assets.operations.rewrites import Rewritten, compact
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -33,8 +33,9 @@ from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.metadata import JavaTables, slices_condition
 from resources.landing.store import LandingStore
+from resources.ledger.schema import PROCESSES
 from resources.publishing.table_by_table import TableByTable
-from tests.support.builders import PROJECT, Pipeline, events_on
+from tests.support.builders import PROJECT, Pipeline, an_orphan_below, events_on
 from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known
 from tests.support.victim import a_victim
@@ -79,9 +80,31 @@ def _live_files(p: Pipeline) -> set[str]:
 
 
 def _orphan(p: Pipeline) -> Path:
-    path = Path(p.settings.warehouse_url) / REFINED / "data" / "left-by-a-crash.parquet"
+    """A file that a killed writer of Iceberg's left."""
+    path = an_orphan_below(Path(p.settings.warehouse_url) / REFINED)
     path.write_bytes(b"half a file")
     return path
+
+
+def _files_of_others(p: Pipeline) -> set[Path]:
+    """What people and other programs keep in a table's folder: some resemble our names, or have Iceberg's and lie elsewhere."""
+    place = Path(p.settings.warehouse_url) / REFINED
+    day, iceberg = f"data/event_date={DAY}/project_id={PROJECT}", f"00000-1-{uuid.uuid4()}-0-00001.parquet"
+    names = (
+        "README.md",
+        "figures.csv",
+        "data/customers.parquet",
+        f"{day}/{uuid.uuid4().hex}.parquet",
+        f"{day}/{uuid.uuid4()}-{uuid.uuid4().hex}.parquet",
+        f"copy/{day}/{iceberg}",
+        f"data/{iceberg}",
+        "metadata/00001-mine.metadata.json",
+    )
+    for name in names:
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"not Tidemark's")
+    return {place / name for name in names}
 
 
 def _three_hours(p: Pipeline) -> None:
@@ -138,8 +161,8 @@ def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
 
 
 def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
-    """Scenario: a refused slice, a dead run's branch, an old and a young file that no snapshot knows. Outcome: branch, staged
-    snapshot and old file are gone; the young file, and what main shows, are kept."""
+    """Scenario: a refused slice, a dead run's branch, an old and a young file that no snapshot knows, and old files that neither
+    Tidemark nor Iceberg names so. Outcome: branch, staged snapshot and old file are gone; all others are kept, and named."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 300))
     assert p.load(DAY).success
@@ -150,8 +173,8 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
     lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
     _grow_old(p)
     orphan = _orphan(p)
-    young = _orphan(p).with_name("young.parquet")
-    young.write_bytes(b"a load writes it just now")
+    young = _orphan(p)
+    others = _files_of_others(p)
     _grow_old(p)
     os.utime(young)
     live = _live_files(p)
@@ -162,6 +185,9 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
     assert [Path(path).name for path in reports[REFINED].orphans] == [orphan.name]
     assert not orphan.exists()
     assert young.exists()
+    assert {Path(path.removeprefix("file:")) for path in reports[REFINED].others} == others
+    assert all(path.exists() for path in others)
+    assert f"{len(others)} files of others stay" in summary(reports[REFINED], is_dry_run=False)
     assert live <= _data_files(p)
     assert p.count(REFINED) == 300
     snapshots = p.spark.table(f"{lakehouse.identifier(REFINED_EVENTS)}.snapshots").collect()
@@ -340,6 +366,35 @@ def test_a_load_under_way_keeps_what_it_staged(three_hours: Pipeline, point: str
     history = p.history()
     assert p.load(DAY, NEXT).success
     assert p.history() == history
+    require_known(p)
+
+
+def test_a_step_of_days_keeps_the_files_it_wrote(three_hours: Pipeline) -> None:
+    """Scenario: a load wrote its files 40 days ago, by the store's clock, in a step that is still running; no snapshot names
+    them yet. Outcome: maintenance leaves them, the load goes on and publishes; another one is killed, and its files go."""
+    p = three_hours
+    for hour in (4, 5):
+        before = _data_files(p)
+        p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
+        with a_victim(p, DAY, DAY, f"{Failpoint.AFTER_FILES}:{RAW}") as victim:
+            victim.wait_until_paused()
+            with p.ledger.engine.begin() as connection:
+                long_ago = (datetime.now(UTC) - timedelta(days=41)).isoformat()
+                connection.execute(PROCESSES.update().where(PROCESSES.c.ended_at.is_(None)).values(begun_at=long_ago))
+            _grow_old(p)
+            written = _data_files(p) - before
+            assert written
+            _maintain(p, now=datetime.now(UTC))
+            assert written <= _data_files(p)
+            if hour == 4:
+                victim.go_on()
+                assert victim.wait_until_it_ends() == 0
+            else:
+                victim.kill()
+    assert p.count(RAW) == p.count(REFINED) == 40
+    _maintain(p, now=datetime.now(UTC))
+    assert not written & _data_files(p)
+    assert _live_files(p) <= _data_files(p)
     require_known(p)
 
 

@@ -81,6 +81,15 @@ def events_on(day: date, count: int, *, prefix: str = "e", **changes: Any) -> li
     ]
 
 
+def an_orphan_below(place: Path) -> Path:
+    """The name of a data file of 2026-02-02 as Iceberg's writer in Spark gives it, in a folder that is made."""
+    path = (
+        place / "data" / "event_date=2026-02-02" / f"project_id={PROJECT}" / f"00000-1-{uuid.uuid4()}-0-00001.parquet"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def a_body(events: Iterable[Mapping[str, Any] | bytes], *, truncated: bool = False) -> bytes:
     """An object's bytes; lines given as bytes are written as they are."""
     lines = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]

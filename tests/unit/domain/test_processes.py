@@ -157,17 +157,34 @@ def test_an_op_is_on_record_for_as_long_as_it_works(ledger: Ledger, url: str) ->
         assert of_run().identity == this_process.identity()
         processes.lose([RUN])
         wait_until(lambda: not of_run().is_lost)
+        before, long_ago = of_run(), datetime.now(UTC) - timedelta(hours=30)
         with ledger.engine.begin() as connection:
             connection.execute(PROCESSES.delete())
         wait_until(lambda: processes.find(RUN) is not None)
+        assert of_run().begun_at == before.begun_at
+        processes.begin("long", "drill", this_process.identity(), 0, long_ago.isoformat())
+        dead = replace(this_process.identity(), started=0)
+        processes.begin("dead", "drill", dead, 0, (long_ago - timedelta(days=9)).isoformat())
+        assert timedelta(hours=31) > max(processes.live_ages()) > timedelta(hours=29)
+        # Of another machine, and missed: it may have lost no more than its way to the ledger.
+        processes.begin(
+            "dead", "drill", replace(dead, place="elsewhere"), 0, (long_ago - timedelta(days=1)).isoformat()
+        )
+        processes.lose(["dead"])
+        assert max(processes.live_ages()) > timedelta(hours=53)
+        silent = (datetime.now(UTC) - timedelta(hours=25)).isoformat()
+        with ledger.engine.begin() as connection:
+            connection.execute(PROCESSES.update().where(PROCESSES.c.run_id == "dead").values(beat_at=silent))
+        assert max(processes.live_ages()) < timedelta(hours=31)
+        processes.end("long")
         assert list(processes.look([], {})) == [RUN]
     assert of_run().is_ended
     assert not [one for one in threading.enumerate() if "heartbeat" in one.name]
     assert processes.look([], {}) == {}
-    before = of_run().beats
+    beats = of_run().beats
     with heartbeat(url, RUN, "daily_load", 1):
         assert not of_run().is_ended
-        assert of_run().beats == before + 1
+        assert of_run().beats == beats + 1
 
     other = RUN.replace("1", "2")
     missed = processes.look([other], {other: "daily_load"})[other]

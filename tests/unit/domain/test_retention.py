@@ -6,7 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.retention import SnapshotAge, expirable, is_bulk, outlived_metadata
+from pipeline_assets.domain.retention import (
+    YOUNGEST,
+    SnapshotAge,
+    expirable,
+    is_bulk,
+    least_age,
+    outlived_metadata,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -45,6 +52,15 @@ def test_staged_snapshots_live_a_day_or_as_long_as_their_branch(days_old: float,
     staged = _snapshot(9, days_old, is_on_main=False)
     heads = {5, 9} if named else {5}
     assert (9 in expirable([*MAIN, staged], heads, NOW, timedelta(days=30))) is is_expired
+
+
+def test_nothing_is_removed_that_the_oldest_live_run_may_use() -> None:
+    """Scenario: no run works; one has for an hour; one for thirty. Outcome: a day; a day; longer than that run, by what clocks
+    may differ; with that as history nothing of main goes that it may have read."""
+    hours = timedelta(hours=1)
+    assert least_age([]) == least_age([hours]) == YOUNGEST
+    assert least_age([30 * hours, hours]) == 31 * hours
+    assert expirable(MAIN, {5}, NOW, least_age([timedelta(days=49)])) == []
 
 
 def test_a_short_history_is_a_day_at_least() -> None:

@@ -29,6 +29,30 @@ def test_environment_wins_over_the_file(folder: Path, monkeypatch: pytest.Monkey
     assert load_settings().projects == ("7", "8")
 
 
+@pytest.mark.parametrize("name", ["CATALOG_URL", "LEDGER_URL"])
+def test_sqlite_on_a_disk_of_several_machines_is_refused_unless_it_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Scenario: the file of the catalog or the ledger lies on NFS. Outcome: one sentence names file, type and ways out; the
+    setting that names another type changes nothing, the one that names this type lets it be; PostgreSQL is fine."""
+    mounts = folder / "mountinfo"
+    mounts.write_text(f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:9 / {folder}/share rw - nfs4 server:/data rw\n")
+    monkeypatch.setattr(machine, "_MOUNTS", mounts)
+    monkeypatch.setenv(f"TIDEMARK_{name}", f"sqlite:///{folder}/share/lake.db")
+    for others in ("", "virtiofs,9p"):
+        monkeypatch.setenv("TIDEMARK_SQLITE_ON_SHARED_DISK", others)
+        with pytest.raises(SettingsError, match=r"lies on a file system that machines may share \(nfs4\)") as refused:
+            load_settings()
+        assert refused.value.subject == f"{folder}/share/lake.db"
+        assert "Use PostgreSQL, or a local disk" in refused.value.hint
+        assert "TIDEMARK_SQLITE_ON_SHARED_DISK=nfs4" in refused.value.hint
+    monkeypatch.setenv("TIDEMARK_SQLITE_ON_SHARED_DISK", "nfs4")
+    assert load_settings().sqlite_on_shared_disk == ("nfs4",)
+    monkeypatch.delenv("TIDEMARK_SQLITE_ON_SHARED_DISK")
+    monkeypatch.setenv(f"TIDEMARK_{name}", "postgresql://tidemark@db/lake")
+    load_settings()
+
+
 def test_the_greatest_project_id_is_one() -> None:
     assert Settings(projects=(str((1 << 63) - 1),)).projects == ("9223372036854775807",)
 

@@ -1,60 +1,102 @@
-"""What is removed of a scratch deployment where the removal of one thing fails; real tables, scenarios/test_prove.py."""
+"""What is removed of scratch deployments: of dead processes only, and all of it; real tables, scenarios/test_drill.py."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.scratch import drop_tables, remove_scratch, replay_warehouse
+from pipeline_assets.inspection.scratch import PARTS, drop_tables, replay_warehouse, sweep_scratch
 from pipeline_assets.tables.registry import EVERY_TABLE
+from resources.ledger.store import Ledger
+from resources.this_process import identity
 
 NAMESPACES = {table.identifier.split(".")[0] for table in EVERY_TABLE}
 
 
 class Engine:
-    """Takes statements, and refuses one of them; notes what lay in the warehouse when each came."""
+    """Takes statements, and refuses one of them."""
 
-    def __init__(self, warehouse: Path, refused: str = "") -> None:
+    def __init__(self, refused: str) -> None:
         self.statements: list[str] = []
-        self.files: list[int] = []
-        self._warehouse, self._refused = warehouse, refused
+        self._refused = refused
 
     def sql(self, statement: str) -> None:
         self.statements.append(statement)
-        self.files.append(sum(path.is_file() for path in self._warehouse.rglob("*")))
-        if self._refused and self._refused in statement:
+        if self._refused in statement:
             raise RuntimeError(statement)
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Path:
-    folder = tmp_path / "_proof_1"
-    for name in ("_tidemark/lake.json", "raw/regular_events/metadata/v1.json"):
-        (folder / name).parent.mkdir(parents=True)
-        (folder / name).write_text("{}")
-    return folder
+def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Settings, Ledger]]:
+    """Settings of a deployment, and its ledger."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = Settings(warehouse_url=f"{tmp_path}/lake", catalog_url=f"sqlite:///{tmp_path}/catalog.db")
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        yield settings, ledger
 
 
-@pytest.mark.parametrize("refused", ["", "NAMESPACE", f"TABLE IF EXISTS scratch.{EVERY_TABLE[0].identifier}"])
-def test_what_cannot_be_dropped_keeps_no_file_and_no_other_table(warehouse: Path, refused: str) -> None:
-    """Namespaces go last, when nothing is left that only they could lead to."""
-    settings = Settings(warehouse_url=str(warehouse), catalog_name="scratch")
-    engine: Any = Engine(warehouse, refused)
-    if refused:
-        with pytest.raises(RuntimeError, match="DROP"):
-            remove_scratch(engine, settings)
-    else:
-        remove_scratch(engine, settings)
-    assert not warehouse.exists()
-    assert warehouse.parent.is_dir()
-    tables = [f"DROP TABLE IF EXISTS scratch.{table.identifier} PURGE" for table in EVERY_TABLE]
-    assert engine.statements[: len(tables)] == tables
-    namespaces = engine.statements[len(tables) :]
-    assert set(namespaces) == {f"DROP NAMESPACE IF EXISTS scratch.{name}" for name in NAMESPACES}
-    assert engine.files == [2] * len(tables) + [0] * len(namespaces)
+def _left_under(settings: Settings, name: str) -> list[Path]:
+    """What a command that is killed leaves under its name: objects, a temporary folder, the databases of a drill."""
+    database = Path(settings.catalog_url.removeprefix("sqlite:///"))
+    left = [
+        Path(settings.warehouse_url) / f"_{name}" / "calm" / "raw" / "v1.json",
+        Path(tempfile.mkdtemp(prefix=f"tidemark-{name}-")) / "scratch.db",
+        *(database.with_name(f"{name}_{part}.db{end}") for part in PARTS for end in ("", "-wal")),
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    return left if name.startswith("drill_") else left[:2]
+
+
+def test_what_a_dead_command_left_goes_and_nothing_else(deployment: tuple[Settings, Ledger]) -> None:
+    """Scenario: a proof and a drill of dead processes, one of a live process, one that is on record nowhere, and a dead run.
+    Outcome: all that the dead two left is gone, said, and not looked for again; everything else stays."""
+    settings, ledger = deployment
+    gone, here = replace(identity(), started=0), identity()
+    for name, who in (("proof_0000aaaa", gone), ("drill_0000bbbb", gone), ("drill_0000cccc", here), ("run", gone)):
+        ledger.processes.begin(name, "drill", who, 0)
+    dead = [path for name in ("proof_0000aaaa", "drill_0000bbbb") for path in _left_under(settings, name)]
+    kept = [path for name in ("drill_0000cccc", "drill_0000dddd", "run") for path in _left_under(settings, name)]
+    said: list[str] = []
+    spark: Any = None
+
+    sweep_scratch(spark, settings, ledger, said.append)
+
+    assert [path for path in dead if path.exists()] == []
+    assert all(path.exists() for path in kept)
+    assert sorted(line.partition(",")[0] for line in said) == ["drill_0000bbbb", "proof_0000aaaa"]
+    assert not (Path(settings.warehouse_url) / "_drill_0000bbbb").exists()
+    sweep_scratch(spark, settings, ledger, said.append)
+    assert len(said) == 2
+
+
+def test_what_cannot_be_removed_is_said_and_tried_again(
+    deployment: tuple[Settings, Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the store refuses to list what a dead proof left, then answers. Outcome: a sentence; then it is gone."""
+    settings, ledger = deployment
+    ledger.processes.begin("proof_0000aaaa", "proof", replace(identity(), started=0), 0)
+    left, said = _left_under(settings, "proof_0000aaaa"), list[str]()
+    spark: Any = None
+    with monkeypatch.context() as broken:
+        broken.setattr(shutil, "rmtree", _refuse)
+        sweep_scratch(spark, settings, ledger, said.append)
+    assert said == ["proof_0000aaaa, which a dead process left, cannot be removed: it is read-only"]
+    sweep_scratch(spark, settings, ledger, said.append)
+    assert not any(path.exists() for path in left)
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise OSError("it is read-only")
 
 
 def test_a_replay_lies_where_workers_write() -> None:
@@ -69,7 +111,7 @@ def test_a_replay_lies_where_workers_write() -> None:
         ("s3://bucket/lake", "spark://host:7077", "s3://bucket/lake/_proof_"),
     ):
         settings = Settings(warehouse_url=warehouse, spark_master=master, spark_shared_disk=True)
-        found = {replay_warehouse(settings, "/tmp/proof") for _ in range(2)}
+        found = {replay_warehouse(settings, "/tmp/proof", f"proof_{number}") for number in range(2)}
         if beside is None:
             assert found == {"/tmp/proof/warehouse"}
         else:
@@ -77,8 +119,10 @@ def test_a_replay_lies_where_workers_write() -> None:
             assert all(place.startswith(beside) for place in found)
 
 
-def test_a_drill_keeps_no_table_because_another_one_cannot_be_dropped(warehouse: Path) -> None:
-    engine: Any = Engine(warehouse, EVERY_TABLE[0].identifier)
+def test_a_drill_keeps_no_table_because_another_one_cannot_be_dropped() -> None:
+    """Namespaces go last, when nothing is left that only they could lead to."""
+    engine: Any = Engine(EVERY_TABLE[0].identifier)
     with pytest.raises(RuntimeError):
         drop_tables(engine, Settings(catalog_name="scratch"))
     assert len(engine.statements) == len(EVERY_TABLE) + len(NAMESPACES)
+    assert all("TABLE" in statement for statement in engine.statements[: len(EVERY_TABLE)])

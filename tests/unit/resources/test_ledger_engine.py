@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -75,3 +78,42 @@ def test_a_session_that_hangs_holds_nobody_for_ever(postgres: str, monkeypatch: 
         assert free.dbapi_connection.get_dsn_parameters()["connect_timeout"] == "77"  # type: ignore[union-attr]
     for one in (hanging, waiting):
         one.dispose()
+
+
+_HOLDER = """
+import sys
+import sqlalchemy as sa
+from resources.ledger import engine
+engine._IDLE_SECONDS = 1
+url = sys.argv[1]
+with engine.ledger_failures(url), engine.writing(engine.open_engine(url)) as connection:
+    connection.execute(sa.text("CREATE TABLE half_a_publish (n INT)"))
+    print("holds", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_process_that_stands_still_in_its_transaction_holds_it_for_a_while_and_writes_nothing(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a process is stopped inside a write transaction, as a paused container is; another one wants to write; the
+    first goes on. Outcome: the server ends the transaction after our limit, the other one writes, and the first one says that
+    nothing of its own was written. A limit of the server, the role or the URL counts instead of ours."""
+    command = [sys.executable, "-c", _HOLDER, postgres]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    monkeypatch.setattr(engine, "_LOCK_SECONDS", 20)
+    others = open_engine(f"{postgres}?options=-cidle_in_transaction_session_timeout%3D77s")
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holds\n"
+        holder.send_signal(signal.SIGSTOP)
+        with writing(others) as connection:
+            assert connection.execute(sa.text("SHOW idle_in_transaction_session_timeout")).scalar() == "77s"
+        holder.send_signal(signal.SIGCONT)
+        _, told = holder.communicate("", timeout=60)
+    finally:
+        holder.kill()
+    assert "LedgerUnavailableError" in told
+    assert "What was published stays; do the same again" in told
+    assert not sa.inspect(others).has_table("half_a_publish")
+    others.dispose()

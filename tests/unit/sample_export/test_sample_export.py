@@ -290,8 +290,9 @@ def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
 
 
 def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a folder with data of somebody else, then one of an earlier demo, each beside a set that `make up` started.
-    Outcome: the first is refused whole; of the second all goes but the set."""
+    """Scenario: a folder with data of somebody else, then one of an earlier demo, each beside a set that `make up` started; then
+    one of a demo that was told to its end, before and after somebody landed an export of their own beside the demo's.
+    Outcome: the first and the last are refused whole; of the others all goes but the set."""
     data = tmp_path / "data"
     for name, value in {"DATA": data, "OURS": data / ".demo", "_STACK": data / "stack"}.items():
         monkeypatch.setattr(demo, name, value)
@@ -305,6 +306,17 @@ def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pyt
     assert demo.main() == 1
     assert sorted(path.name for path in data.iterdir()) == [".demo", "stack"]
     assert (data / "stack" / "postgres").is_dir()
+
+    def told(*_: object) -> bool:
+        (data / "landing").mkdir()
+        (data / "landing" / "1.json.gz").write_bytes(b"the demo's")
+        return True
+
+    monkeypatch.setattr(demo, "tell", told)
+    assert [demo.main(), demo.main()] == [0, 0]
+    (data / "landing" / "2.json.gz").write_bytes(b"theirs")
+    assert demo.main() == 1
+    assert (data / "landing" / "2.json.gz").exists()
 
 
 def test_the_demo_names_wrong_settings_before_it_empties_anything(

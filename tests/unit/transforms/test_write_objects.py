@@ -28,10 +28,12 @@ from pipeline_assets.tables.refined_events import BUSINESS_COLUMNS, CONTENT, eve
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.write_objects import _Writing
+from resources.iceberg.procedures import is_written
 from tests.support.builders import PROJECT
 
 DAY = date(2026, 2, 2)
 LAYOUT = FileLayout(
+    table_uuid="0d1e6a4e-24c8-4a6a-8d62-3f1b5c7a9e10",
     folder="data",
     field_ids={column.name: at for at, column in enumerate(REGULAR_EVENTS.columns, 1)},
     types={column.name: column.type for column in REGULAR_EVENTS.columns},
@@ -143,6 +145,8 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
         assert [row["_line_number"] for row in rows] == sorted(row["_line_number"] for row in rows)
         folder = f"data/event_date={file['partition'][0]}/project_id={file['partition'][1]}/"
         assert folder in file["file-path"]
+        # Maintenance knows it by this name should no snapshot ever refer to it.
+        assert is_written(file["file-path"].removeprefix("shelf://"), LAYOUT.table_uuid)
     summaries = {row["object_key"]: row["rows"] for row in found if not row["file"]}
     assert summaries == {"a": 2 * days, "b": 1, "c": 1}
 
