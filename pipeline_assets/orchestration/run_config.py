@@ -1,0 +1,73 @@
+"""Run config is written by whoever reaches Dagster's page: it configures our ops, and nothing else.
+
+Contains: resources and a logger that take no run config, and the executor that refuses what schemas let pass.
+Add here: another part of run config that no run may set.
+Does not contain: the config of an op (assets.py, the modules of jobs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+from dagster._config.pythonic_config import ConfigurableResourceFactory
+from dagster._core.execution.retries import RetryMode
+from dagster._core.executor.in_process import InProcessExecutor
+from dagster._core.storage.tags import MAX_RETRIES_TAG
+
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.plain_text import shown
+
+_LEVEL = {"log_level": dg.Field(dg.String, default_value="INFO", is_required=False)}
+CONSOLE = dg.colored_console_logger.configured(lambda level: level, config_schema=_LEVEL)
+"""Dagster's own logger; a run chooses its level, and nothing else of it."""
+
+
+def closed(resource: Any) -> dg.ResourceDefinition:
+    """The resource as it is configured here; its schema refuses whatever a run adds."""
+    if isinstance(resource, ConfigurableResourceFactory):
+        resource = resource.get_resource_definition()
+    if not isinstance(resource, dg.ResourceDefinition):
+        resource = dg.ResourceDefinition.hardcoded_resource(resource)
+    field = resource.config_field
+    return resource.configured(field.default_value if field and field.default_provided else {}, config_schema={})
+
+
+def require_own(config: Mapping[str, Any]) -> None:
+    """Raise UsageError for raw run config that sets more than ops and loggers, or says `{"env": NAME}` for a value.
+
+    No schema refuses these: the job of all assets lets resources pass that it does not know, and Dagster puts a variable of this
+    process in place of `{"env": NAME}` wherever a `dg.Config` expects text.
+    """
+    for part, values in config.items():
+        for place, value in _values(values, f"run config {shown(part)}"):
+            if part == "ops" and isinstance(value, Mapping) and [*value] == ["env"]:
+                raise UsageError(place, "names a variable, and no run may read one", "Write the value itself")
+            if part not in {"ops", "loggers"} and not isinstance(value, Mapping | None):
+                raise UsageError(place, "is not for a run to set", "Leave it out; a deployment's settings set it")
+
+
+def _values(value: object, place: str) -> Iterator[tuple[str, object]]:
+    yield place, value
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        yield from _values(part, f"{place}.{shown(name)}")
+
+
+class _Guarded(InProcessExecutor):
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
+        """Run the steps, unless the run config is more than theirs: before resources are made, and config classes."""
+        try:
+            require_own(plan_context.run_config)
+        except UsageError:
+            # A repetition would be refused as well.
+            plan_context.instance.add_run_tags(plan_context.run_id, {MAX_RETRIES_TAG: "0"})
+            raise
+        yield from super().execute(plan_context, execution_plan)
+
+
+@dg.executor(name="in_process", config_schema={})
+def guarded_executor(_: dg.InitExecutorContext) -> dg.Executor:
+    """Dagster's executor of one process, without its config, after `require_own`."""
+    return _Guarded(RetryMode.ENABLED)
