@@ -7,8 +7,6 @@ Does not contain: values (compute.py), names (families.py).
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from prometheus_client.registry import Collector
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.inspection.metrics.compute import Sample
 from pipeline_assets.inspection.metrics.families import FAMILIES, UP, Family, Kind
+from resources.whole_file import replace_whole
 
 _BEGINNING = f"# HELP {UP.name} ".encode()
 """Every metrics file of Tidemark begins with this; any other file at the path is not overwritten."""
@@ -60,16 +59,7 @@ def write_textfile(text: str, path: Path) -> Path:
                 "is there and is no file of figures that Tidemark wrote",
                 "Name another file, or remove this one",
             )
-        handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".draft")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            # The collector runs as another user.
-            Path(draft).chmod(0o644)
-            Path(draft).replace(target)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
+        replace_whole(target, text)
     except OSError as error:
         reason = f"the figures cannot be written there ({error.strerror or error})"
         raise UsageError(

@@ -8,8 +8,6 @@ charts.py), tables (lists.py), the style sheet (style.py).
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from pipeline_assets.domain.errors import UsageError
@@ -20,6 +18,7 @@ from pipeline_assets.orchestration.health_page.lists import questions_html, revi
 from pipeline_assets.orchestration.health_page.sections import charts_html
 from pipeline_assets.orchestration.health_page.style import POLICY, STYLE
 from pipeline_assets.orchestration.health_page.tiles import tiles_html
+from resources.whole_file import replace_whole
 
 _HEAD = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
 
@@ -64,16 +63,7 @@ def write_html(html: str, path: Path) -> Path:
     target = path.expanduser().absolute()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(html)
-            # A web server may read it as another user.
-            Path(draft).chmod(0o644)
-            Path(draft).replace(target)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
+        replace_whole(target, html)
     except OSError as error:
         reason = f"the page cannot be written there ({error.strerror or error})"
         raise UsageError(str(path), reason, "Name a file in a folder that you may write to") from error
