@@ -28,24 +28,24 @@ def closed(resource: Any) -> dg.ResourceDefinition:
     """The resource as it is configured here; its schema refuses whatever a run adds."""
     if isinstance(resource, ConfigurableResourceFactory):
         resource = resource.get_resource_definition()
-    if not isinstance(resource, dg.ResourceDefinition):
-        resource = dg.ResourceDefinition.hardcoded_resource(resource)
-    field = resource.config_field
-    return resource.configured(field.default_value if field and field.default_provided else {}, config_schema={})
+    is_made = isinstance(resource, dg.ResourceDefinition)
+    made: dg.ResourceDefinition = resource if is_made else dg.ResourceDefinition.hardcoded_resource(resource)
+    field = made.config_field
+    return made.configured(field.default_value if field and field.default_provided else {}, config_schema={})
 
 
-def require_own(config: Mapping[str, Any]) -> None:
-    """Raise UsageError for raw run config that sets more than ops and loggers, or says `{"env": NAME}` for a value.
+def refusals(config: Mapping[str, Any]) -> Iterator[UsageError]:
+    """Errors of raw run config that sets more than ops and loggers, or says `{"env": NAME}`.
 
-    No schema refuses these: the job of all assets lets resources pass that it does not know, and Dagster puts a variable of this
-    process in place of `{"env": NAME}` wherever a `dg.Config` expects text.
+    No schema refuses these: the job of all assets lets resources pass that it does not know, and Dagster replaces `{"env": NAME}`
+    by a variable of this process wherever a `dg.Config` expects text.
     """
     for part, values in config.items():
         for place, value in _values(values, f"run config {shown(part)}"):
             if part == "ops" and isinstance(value, Mapping) and [*value] == ["env"]:
-                raise UsageError(place, "names a variable, and no run may read one", "Write the value itself")
+                yield UsageError(place, "names a variable, and no run may read one", "Write the value itself")
             if part not in {"ops", "loggers"} and not isinstance(value, Mapping | None):
-                raise UsageError(place, "is not for a run to set", "Leave it out; a deployment's settings set it")
+                yield UsageError(place, "is not for a run to set", "Leave it out; a deployment's settings set it")
 
 
 def _values(value: object, place: str) -> Iterator[tuple[str, object]]:
@@ -57,17 +57,15 @@ def _values(value: object, place: str) -> Iterator[tuple[str, object]]:
 
 class _Guarded(InProcessExecutor):
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
-        """Run the steps, unless the run config is more than theirs: before resources are made, and config classes."""
-        try:
-            require_own(plan_context.run_config)
-        except UsageError:
-            # A repetition would be refused as well.
+        """Refuse what is not the ops', before resources and config classes are made; then run the steps."""
+        for error in refusals(plan_context.run_config):
+            # A retry would be refused as well.
             plan_context.instance.add_run_tags(plan_context.run_id, {MAX_RETRIES_TAG: "0"})
-            raise
+            raise error
         yield from super().execute(plan_context, execution_plan)
 
 
 @dg.executor(name="in_process", config_schema={})
 def guarded_executor(_: dg.InitExecutorContext) -> dg.Executor:
-    """Dagster's executor of one process, without its config, after `require_own`."""
+    """Dagster's executor of one process, without its config, behind `refusals`."""
     return _Guarded(RetryMode.ENABLED)

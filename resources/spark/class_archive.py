@@ -67,19 +67,8 @@ def make(jars_dir: Path) -> Path:
                 {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={being_made} {_QUIET}"}
             ),
         }
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pipeline_assets.cli",
-            "load",
-            "--source",
-            "regular",
-            "--from",
-            str(_DAY),
-            "--to",
-            str(_DAY),
-        ]
+        words = ["-P", "-m", "pipeline_assets.cli", "load", "--source", "regular", "--from"]
+        command = [sys.executable, *words, str(_DAY), "--to", str(_DAY)]
         loaded = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if loaded.returncode:
             raise RuntimeError(f"the load failed:\n{loaded.stdout}{loaded.stderr}")

@@ -214,10 +214,7 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
 
 
 def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
-    """Start a session whose workers run this code; raises WorkerError where they cannot, before anything is read.
-
-    Raises JarError where the jars are not the pinned ones.
-    """
+    """Start a session of the pinned jars, whose workers run this code; raises JarError or WorkerError before anything is read."""
     require_pinned(settings)
     if is_on_this_machine(settings.spark_master):
         return started(config, secret)

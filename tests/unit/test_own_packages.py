@@ -54,10 +54,14 @@ def test_dagster_takes_nothing_from_the_folder_of_a_workspace(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["resources/landing/store.py", "pipeline_assets/config.py", "resources/theirs.py"])
-def test_another_distribution_that_installs_into_our_packages_is_named_with_both_places(name: str, tmp_path: Path) -> None:
+def test_another_distribution_that_installs_into_our_packages_is_named_with_both_places(
+    name: str, tmp_path: Path
+) -> None:
     """Scenario: pip put another distribution's files over ours, which it does without a word. Outcome: nothing starts."""
     for folder in ("resources", "pipeline_assets"):
-        shutil.copytree(PROJECT_ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "deployment"))
+        shutil.copytree(
+            PROJECT_ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "deployment")
+        )
     for owner, files in (("tidemark_pipeline-0.1.0", ("resources/__init__.py",)), ("other-2.0", ("other.py", name))):
         (tmp_path / f"{owner}.dist-info").mkdir()
         record = "".join(f"{file},sha256=x,1\n" for file in files)
