@@ -18,7 +18,7 @@ def _require_own_resources() -> None:
     if place.exists() and own.exists() and place.samefile(own):
         return
     msg = (
-        f"resources: {place} would be imported in place of Tidemark's package of that name. "
+        f"resources: {place} would be imported in place of Tidemark's package of that name, {own.parent}. "
         "Start Dagster in another folder, or with `-d` or `working_directory` of another one, or rename that package"
     )
     raise ImportError(msg)
@@ -31,12 +31,9 @@ def _require_alone() -> None:
         files = b"\n" + record.read_bytes()
         for name in (b"\nresources/", b"\npipeline_assets/"):
             if name in files and not record.parent.name.startswith("tidemark_pipeline-"):
-                file = name.strip() + files.partition(name)[2].partition(b",")[0]
-                msg = (
-                    f"{site / file.decode()} is installed by {record.parent}, in a package of Tidemark's "
-                    f"({_Path(__file__).parent}). Install Tidemark anew, in an environment of its own"
-                )
-                raise ImportError(msg)
+                file = site / (name.strip() + files.partition(name)[2].partition(b",")[0]).decode()
+                msg = f"{file} is installed by {record.parent}, among files of Tidemark ({_Path(__file__).parent})"
+                raise ImportError(f"{msg}. Install Tidemark anew, in an environment of its own")
 
 
 _require_own_resources()

@@ -52,7 +52,8 @@ MUTATIONS = (
     ),
     Mutation(
         0, "resources take run config", "pipeline_assets/orchestration/run_config.py",
-        "return made.configured(field.default_value if field and field.default_provided else {}, config_schema={})", "return made",
+        "return made.configured(field.default_value if field and field.default_provided else {}, config_schema={})",
+        "return made",
         f"{_RUN}::test_the_schema_of_a_job_has_no_field_that_is_not_ours",
     ),
     Mutation(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
-from dagster._config.pythonic_config import ConfigurableResourceFactory
+from dagster._core.execution.build_resources import wrap_resource_for_execution
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.in_process import InProcessExecutor
 from dagster._core.storage.tags import MAX_RETRIES_TAG
@@ -26,20 +26,13 @@ CONSOLE = dg.colored_console_logger.configured(lambda level: level, config_schem
 
 def closed(resource: Any) -> dg.ResourceDefinition:
     """The resource as it is configured here; its schema refuses whatever a run adds."""
-    if isinstance(resource, ConfigurableResourceFactory):
-        resource = resource.get_resource_definition()
-    is_made = isinstance(resource, dg.ResourceDefinition)
-    made: dg.ResourceDefinition = resource if is_made else dg.ResourceDefinition.hardcoded_resource(resource)
+    made = wrap_resource_for_execution(resource)
     field = made.config_field
     return made.configured(field.default_value if field and field.default_provided else {}, config_schema={})
 
 
 def refusals(config: Mapping[str, Any]) -> Iterator[UsageError]:
-    """Errors of raw run config that sets more than ops and loggers, or says `{"env": NAME}`.
-
-    No schema refuses these: the job of all assets lets resources pass that it does not know, and Dagster replaces `{"env": NAME}`
-    by a variable of this process wherever a `dg.Config` expects text.
-    """
+    """What no schema refuses: resources unknown to the job of all assets, and a variable's name for a text of a `dg.Config`."""
     for part, values in config.items():
         for place, value in _values(values, f"run config {shown(part)}"):
             if part == "ops" and isinstance(value, Mapping) and [*value] == ["env"]:

@@ -27,6 +27,7 @@ def test_another_package_of_the_name_is_named_with_its_place(module: str, tmp_pa
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: resources: {foreign} would be imported in place of Tidemark's package")
+    assert f"of that name, {PROJECT_ROOT / 'resources'}. " in last
     assert "rename that package" in last
 
 
