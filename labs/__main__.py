@@ -23,7 +23,7 @@ from labs.hot_key import hot_key
 from labs.page import page_of
 from labs.story import Story
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from pipeline_assets.orchestration.health_page.page import write_html
+from resources.whole_file import write_whole
 
 PAGE = PROJECT_ROOT / "data" / "labs" / "index.html"
 LABS: Mapping[str, Callable[..., Story]] = {
@@ -65,7 +65,7 @@ def main() -> int:
         for sentence in story.told:
             console.print(f"  {sentence}", markup=False)
 
-    page = write_html(page_of(run_labs(chosen.labs, tell)), chosen.page)
+    page = write_whole(chosen.page, page_of(run_labs(chosen.labs, tell)), makes_folder=True)
     console.print(f"\nThe page: {page}")
     return 0
 

@@ -28,6 +28,7 @@ from pipeline_assets.orchestration.rebuild_job import rebuild_job
 from pipeline_assets.orchestration.reconcile_job import reconcile_job, reconcile_schedule
 from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
+from pipeline_assets.orchestration.run_config import CONSOLE, closed, guarded_executor
 from pipeline_assets.orchestration.sensors import load_sensors
 from pipeline_assets.tables.registry import require_known_bounds, require_known_dimensions
 from resources.landing.store import LandingStore
@@ -67,13 +68,17 @@ def build_defs(
         ],
         sensors=[*load_sensors(settings), dead_runs_sensor(settings), *notice_sensors(settings)],
         resources={
-            "spark": resources.pop("spark", None) or spark_resource(settings),
-            "landing": LandingStore.from_settings(settings, S3Resource()),
-            "clock": Clock(),
-            **resources,
+            name: closed(resource)
+            for name, resource in {
+                "spark": resources.pop("spark", None) or spark_resource(settings),
+                "landing": LandingStore.from_settings(settings, S3Resource()),
+                "clock": Clock(),
+                "io_manager": dg.FilesystemIOManager(),
+                **resources,
+            }.items()
         },
-        loggers=loggers,
-        executor=dg.in_process_executor,
+        loggers=loggers or {"console": CONSOLE},
+        executor=guarded_executor,
     )
     return definitions
 

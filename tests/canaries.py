@@ -129,6 +129,18 @@ class Story:
         for number, page in enumerate(_PAGES):
             (self.written / f"graphql-{number}.json").write_text(json.dumps(deployment.ask(page)))
 
+    def ask_for_variables(self, deployment: Deployment) -> None:
+        """A stranger's run that says `{"env": NAME}` for each secret: it ends before its first step, and is not tried again."""
+        known = deployment.runs()
+        keys = {name: f"{PROJECT}/{PROJECT}_{GOOD}_10#{number}.json.gz" for number, name in enumerate(SECRETS)}
+        asked = {"exclude": {key: {"env": name} for name, key in keys.items()}, "projects": [{"env": SECRETS[0]}]}
+        config = json.dumps(json.dumps({"ops": {"load": {"config": asked}}}))
+        answer = deployment.ask(_LAUNCH % (config, GOOD, GOOD))["launchRun"]
+        runs = deployment.wait_for_new_runs(known)
+        print(f"a run that asks for variables: {answer['__typename']}, {runs[-1]['status']}", flush=True)
+        if [run["status"] for run in runs] != ["FAILURE"]:
+            self.unexpected.append(f"a run that asks for variables ended as {runs}")
+
     def look_only(self, deployment: Deployment) -> None:
         """The same deployment to look at: it shows runs, and refuses to start one."""
         with deployment:
@@ -138,7 +150,7 @@ class Story:
                 f"read-only: a launch is answered by {answer['__typename']}, {len(deployment.runs())} runs shown",
                 flush=True,
             )
-            if answer["__typename"] != "UnauthorizedError" or len(deployment.runs()) != 1:
+            if answer["__typename"] != "UnauthorizedError" or len(deployment.runs()) != 2:
                 self.unexpected.append(
                     f"a read-only webserver answered {answer}, and shows {len(deployment.runs())} runs"
                 )
@@ -251,6 +263,7 @@ def carry_out(folder: Path) -> tuple[list[Find], list[str]]:
         with watched_command_lines(secrets) as watched, engine_pages(deployment.port + 1, story.written) as pages:
             with deployment:
                 story.load(deployment)
+                story.ask_for_variables(deployment)
             deployment.settings_changed["READ_ONLY"] = "1"
             story.look_only(deployment)
             story.looks()

@@ -29,6 +29,7 @@ class Mutation:
     """A law without the line that upholds it."""
 
     law: int
+    """0: a promise of SECURITY.md."""
     broken: str
     """What no longer holds, for people."""
     file: str
@@ -39,11 +40,48 @@ class Mutation:
     """Fails without the line."""
 
 
+_RUN = "tests/unit/orchestration/test_run_config.py"
 _LOST = "tests/scenarios/test_lost_catalog.py"
 _SPLIT = "tests/unit/operations/test_split_landing.py"
 _UPKEEP = "tests/scenarios/test_maintenance.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
 MUTATIONS = (
+    Mutation(
+        0, "a run's config is not looked at", "pipeline_assets/orchestration/run_config.py",
+        "in refusals(plan_context.run_config)", "in ()",
+        f"{_RUN}::test_a_variable_is_refused_before_a_class_of_config_sees_its_value",
+    ),
+    Mutation(
+        0, "resources take run config", "pipeline_assets/orchestration/run_config.py",
+        "return made.configured(field.default_value if field and field.default_provided else {}, config_schema={})",
+        "return made",
+        f"{_RUN}::test_the_schema_of_a_job_has_no_field_that_is_not_ours",
+    ),
+    Mutation(
+        0, "a reason is stored with the secret in it", "pipeline_assets/domain/plain_text.py",
+        "text = bounded(scrubbed(text), most)\n    return bounded(\"\"", "text = bounded(text, most)\n    return bounded(\"\"",
+        "tests/unit/domain/test_secrets.py::test_what_is_stored_holds_no_secret",
+    ),
+    Mutation(
+        0, "a JVM starts on jars that nobody verified", "resources/spark/session.py",
+        "    require_pinned(settings)\n", "",
+        "tests/unit/resources/test_jars.py::test_no_jvm_starts_on_a_jar_that_somebody_replaced",
+    ),
+    Mutation(
+        0, "a chat reads markup in a reason", "pipeline_assets/operations/notices.py",
+        "return as_chat(bounded(", "return str(bounded(",
+        "tests/unit/resources/test_golden_record.py::test_what_a_file_of_totals_says_begins_no_markup_in_a_chat",
+    ),
+    Mutation(
+        0, "another distribution's files are imported as ours", "pipeline_assets/__init__.py",
+        "if name in files and", "if not files and",
+        "tests/unit/test_own_packages.py::test_another_distribution_that_installs_into_our_packages_is_named_with_both_places",
+    ),
+    Mutation(
+        0, "figures and page are everybody's to read", "resources/whole_file.py",
+        "        draft.replace(target)", "        draft.chmod(0o644)\n        draft.replace(target)",
+        "tests/unit/inspection/test_metrics.py::test_figures_and_page_have_the_rights_that_the_umask_leaves",
+    ),
     Mutation(
         1, "a slice built again is added to what is there", "resources/iceberg/lakehouse.py",
         "writer.overwrite(slices_condition(table, slices))", "writer.append()", _LATE,

@@ -56,10 +56,9 @@ def few(texts: Iterable[object], most: int = 3, separator: str = ", ") -> str:
 
 
 def recordable(text: str, most: int = LONGEST) -> str:
-    """The text as the ledger keeps it: characters that databases refuse are spelled out, others stay."""
-    return bounded(
-        "".join(_visible(c) if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in bounded(text, most)), most
-    )
+    """The text as records keep it: without secrets; characters that databases refuse are spelled out, others stay."""
+    text = bounded(scrubbed(text), most)
+    return bounded("".join(_visible(c) if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text), most)
 
 
 def as_html(value: object, most: int = LONGEST) -> str:
@@ -73,6 +72,12 @@ def as_markdown(value: object, most: int = LONGEST) -> str:
     text = " ".join(_code(word) if _is_link(word) else _escaped(word) for word in words)
     # These characters at the start begin a heading, a quote, a list or the underline of a heading.
     return re.sub(r"^( *)(?:([#+=>-])|([0-9]{1,9})([.)]))", r"\1\3\\\2\4", text)
+
+
+def as_chat(text: str) -> str:
+    """The text of a message in a chat: the same to read, and no markup, mention or link begins in it."""
+    text = re.sub(r"@|:(?=//)|www(?=\.)|\](?=\()", "\\g<0>\u2060", text, flags=re.IGNORECASE)
+    return html.escape(text, quote=False)
 
 
 def _is_link(word: str) -> bool:

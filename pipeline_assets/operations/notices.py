@@ -22,7 +22,7 @@ from pipeline_assets.config import notify_secret
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.masking import receiver_id, receiver_place
 from pipeline_assets.domain.notices import SEND_AGAIN, Notice, NoticeKind, identity_of
-from pipeline_assets.domain.plain_text import bounded
+from pipeline_assets.domain.plain_text import as_chat, bounded
 from pipeline_assets.domain.retention import NOTICES_KEPT
 from pipeline_assets.domain.settings import Settings
 from resources.ledger.outbox import Pending, Receiver
@@ -224,6 +224,7 @@ def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:
     """What one request carries: the notices of one run, as text for a chat and as data."""
     return {
         "text": _chat_text(notices),
+        "mrkdwn": False,
         "version": 1,
         "id": identity_of(*(notice.id for notice in notices)),
         "run": run_id,
@@ -243,6 +244,4 @@ def _chat_text(notices: Sequence[Notice]) -> str:
     head = "Tidemark: " + ", ".join(f"{words[kind]}: {count:,}" for kind, count in counts.items() if count)
     lines = [f"• {notice.text}" for notice in notices[:_MOST_LINES]]
     more = [f"• and {len(notices) - _MOST_LINES:,} more"] if len(notices) > _MOST_LINES else []
-    text = bounded("\n".join([head, *lines, *more]), _LONGEST_TEXT)
-    # In a chat these begin links and mentions; names and reasons are data.
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return as_chat(bounded("\n".join([head, *lines, *more]), _LONGEST_TEXT))

@@ -36,6 +36,7 @@ def health_asset(settings: Settings) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=REPORT_KEY,
+        config_schema={},
         description=_DESCRIPTION,
         owners=settings.owners,
         group_name="ops",

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice, measure_texts
 from pipeline_assets.domain.settings import Settings
@@ -110,7 +111,7 @@ def rebuild_job(settings: Settings) -> dg.JobDefinition:
         with op_runtime(context, settings, spark, landing) as runtime:
             read_back(runtime.ledger, runtime.log)
             is_live = liveness(context.instance, runtime.ledger, context.run_id)
-            who, action = config.who or f"run {context.run_id}", action_of(config)
+            who, action = recordable(config.who or f"run {context.run_id}"), action_of(config)
             if action is RebuildAction.START:
                 rebuild = begin(runtime, rebuild_request(config, settings, who), context.run_id, is_live)
                 runtime.log(f"rebuild {rebuild.number}: {', '.join(rebuild.tables)}, {rebuild.first} to {rebuild.last}")

@@ -29,9 +29,20 @@ _EVENTS = 12
 
 
 def jvm_options(jars_dir: Path) -> str:
-    """Return the JVM options that use the archive beside the jars; empty where there is no archive."""
+    """Return the JVM options that use the archive beside the jars; empty where there is none that only its owner may change.
+
+    The JVM runs what is in the archive, and no sum of it can be pinned, because each machine makes its own.
+    """
     archive = jars_dir / _NAME
-    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.is_file() else ""
+    is_safe = archive.is_file() and _is_ours(archive) and _is_ours(jars_dir)
+    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if is_safe else ""
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether only this user, its own group and root may write there."""
+    found = path.stat()
+    others = 0o002 if found.st_gid == os.getegid() else 0o022
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & others
 
 
 def make(jars_dir: Path) -> Path:
@@ -56,19 +67,8 @@ def make(jars_dir: Path) -> Path:
                 {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={being_made} {_QUIET}"}
             ),
         }
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pipeline_assets.cli",
-            "load",
-            "--source",
-            "regular",
-            "--from",
-            str(_DAY),
-            "--to",
-            str(_DAY),
-        ]
+        words = ["-P", "-m", "pipeline_assets.cli", "load", "--source", "regular", "--from"]
+        command = [sys.executable, *words, str(_DAY), "--to", str(_DAY)]
         loaded = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if loaded.returncode:
             raise RuntimeError(f"the load failed:\n{loaded.stdout}{loaded.stderr}")

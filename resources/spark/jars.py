@@ -86,8 +86,7 @@ def jars_folder(settings: Settings) -> Path:
 def available(settings: Settings) -> list[Path]:
     """Return the paths of all jars; downloads missing ones where the folder is the user's cache.
 
-    Raises JarError for a jar that is missing elsewhere or cannot be downloaded. Checksums are verified at download and by
-    `tidemark setup`, not at every start.
+    Raises JarError for a jar that is missing elsewhere or cannot be downloaded. What is in them, `require_pinned` verifies.
     """
     folder = jars_folder(settings)
     missing = [jar for jar in JARS if not (folder / jar.file_name).is_file()]
@@ -98,6 +97,14 @@ def available(settings: Settings) -> list[Path]:
         )
     fetch(folder, missing, url=settings.jars_url)
     return [folder / jar.file_name for jar in JARS]
+
+
+def require_pinned(settings: Settings) -> None:
+    """Raise JarError where a jar has other bytes than pinned: a JVM runs what is in it, whoever wrote it there."""
+    for jar in JARS:
+        path = jars_folder(settings) / jar.file_name
+        if not _is_right(path, jar.sha256):
+            raise JarError(str(path), "is not the jar that is pinned", "Find out who changed it; then: tidemark setup")
 
 
 def fetch(folder: Path, jars: Sequence[Jar] = JARS, *, url: str = MAVEN) -> list[Path]:

@@ -27,7 +27,7 @@ from pipeline_assets.domain.masking import MASK, NAMES_OF_SECRETS, is_secret_nam
 from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import Settings
 from resources.spark.class_archive import jvm_options
-from resources.spark.jars import available, jars_folder
+from resources.spark.jars import available, jars_folder, require_pinned
 from resources.spark.java import require_java
 from resources.spark.jvm_names import remember_names
 from resources.spark.shipping import shipped
@@ -214,7 +214,8 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
 
 
 def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
-    """Start a session whose workers run this code; raises WorkerError where they cannot, before anything is read."""
+    """Start a session of the pinned jars, whose workers run this code; raises JarError or WorkerError before anything is read."""
+    require_pinned(settings)
     if is_on_this_machine(settings.spark_master):
         return started(config, secret)
     require_cluster_settings(settings)

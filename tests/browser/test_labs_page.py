@@ -17,7 +17,7 @@ import pytest
 from labs.__main__ import LABS, run_labs
 from labs.page import page_of
 from labs.story import Story
-from pipeline_assets.orchestration.health_page.page import write_html
+from resources.whole_file import write_whole
 from tests.browser.conftest import IMAGES
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def test_the_page_shows_every_story_with_its_chart(
     width: int, scheme: str, stories: Mapping[str, Story], chromium: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Outcome: a heading, sentences and a chart of each lab; nothing lies beside the screen, nothing else is asked for."""
-    path = write_html(page_of(list(stories.values())), tmp_path / "labs" / "index.html")
+    path = write_whole(tmp_path / "labs" / "index.html", page_of(list(stories.values())), makes_folder=True)
     context = chromium.new_context(viewport={"width": width, "height": 1500}, color_scheme=scheme)
     page = context.new_page()
     asked: list[str] = []

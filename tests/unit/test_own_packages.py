@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def test_another_package_of_the_name_is_named_with_its_place(module: str, tmp_pa
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"ImportError: resources: {foreign} would be imported in place of Tidemark's package")
+    assert f"of that name, {PROJECT_ROOT / 'resources'}. " in last
     assert "rename that package" in last
 
 
@@ -50,3 +52,24 @@ def test_dagster_takes_nothing_from_the_folder_of_a_workspace(tmp_path: Path) ->
 
     (origin,) = location_origins_from_yaml_paths([str(PROJECT_ROOT / "workspace.yaml")])
     assert origin.loadable_target_origin.working_directory is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["resources/landing/store.py", "pipeline_assets/config.py", "resources/theirs.py"])
+def test_another_distribution_that_installs_into_our_packages_is_named_with_both_places(
+    name: str, tmp_path: Path
+) -> None:
+    """Scenario: pip put another distribution's files over ours, which it does without a word. Outcome: nothing starts."""
+    for folder in ("resources", "pipeline_assets"):
+        shutil.copytree(
+            PROJECT_ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "deployment")
+        )
+    for owner, files in (("tidemark_pipeline-0.1.0", ("resources/__init__.py",)), ("other-2.0", ("other.py", name))):
+        (tmp_path / f"{owner}.dist-info").mkdir()
+        record = "".join(f"{file},sha256=x,1\n" for file in files)
+        (tmp_path / f"{owner}.dist-info" / "RECORD").write_text(record)
+    done = _imported(tmp_path, "pipeline_assets.domain.errors")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {tmp_path / name} is installed by {tmp_path / 'other-2.0.dist-info'}")
+    assert str(tmp_path / "pipeline_assets") in last
+    (tmp_path / "other-2.0.dist-info" / "RECORD").write_text("my/resources/a.py,,\nresources_of_mine/b.py,,\n")
+    assert _imported(tmp_path, "pipeline_assets.domain.errors").returncode == 0

@@ -7,8 +7,6 @@ Does not contain: values (compute.py), names (families.py).
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from prometheus_client.registry import Collector
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.inspection.metrics.compute import Sample
 from pipeline_assets.inspection.metrics.families import FAMILIES, UP, Family, Kind
+from resources.whole_file import write_whole
 
 _BEGINNING = f"# HELP {UP.name} ".encode()
 """Every metrics file of Tidemark begins with this; any other file at the path is not overwritten."""
@@ -52,32 +51,16 @@ def text_of(samples: Iterable[Sample]) -> str:
 
 def write_textfile(text: str, path: Path) -> Path:
     """Write the text to a file, atomically. Returns the absolute path; raises UsageError where it cannot be written."""
-    target = path.expanduser().absolute()
-    try:
-        if target.exists() and not _is_ours(target):
-            raise UsageError(
-                str(path),
-                "is there and is no file of figures that Tidemark wrote",
-                "Name another file, or remove this one",
-            )
-        handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".draft")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            # The collector runs as another user.
-            Path(draft).chmod(0o644)
-            Path(draft).replace(target)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        reason = f"the figures cannot be written there ({error.strerror or error})"
+    if path.expanduser().exists() and not _is_ours(path.expanduser()):
         raise UsageError(
-            str(path), reason, "Name a file in a folder that is there and that you may write to"
-        ) from error
-    return target
+            str(path), "is there and is no file of figures that Tidemark wrote", "Name another file, or remove this one"
+        )
+    return write_whole(path, text)
 
 
 def _is_ours(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_BEGINNING)) == _BEGINNING
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_BEGINNING)) == _BEGINNING
+    except OSError:
+        return False

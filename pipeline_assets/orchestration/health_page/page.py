@@ -8,11 +8,8 @@ charts.py), tables (lists.py), the style sheet (style.py).
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
-from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.inspection.health.report import HealthReport
 from pipeline_assets.orchestration.health_page.calendar import calendar_html
@@ -20,6 +17,7 @@ from pipeline_assets.orchestration.health_page.lists import questions_html, revi
 from pipeline_assets.orchestration.health_page.sections import charts_html
 from pipeline_assets.orchestration.health_page.style import POLICY, STYLE
 from pipeline_assets.orchestration.health_page.tiles import tiles_html
+from resources.whole_file import write_whole
 
 _HEAD = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
 
@@ -55,26 +53,5 @@ def _body(report: HealthReport) -> str:
 
 
 def write_page(report: HealthReport, path: Path) -> Path:
-    """Write the page as `write_html` does; returns the absolute path; raises UsageError."""
-    return write_html(page_of(report), path)
-
-
-def write_html(html: str, path: Path) -> Path:
-    """Write a page atomically and create its folder; returns the absolute path; raises UsageError."""
-    target = path.expanduser().absolute()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(html)
-            # A web server may read it as another user.
-            Path(draft).chmod(0o644)
-            Path(draft).replace(target)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        reason = f"the page cannot be written there ({error.strerror or error})"
-        raise UsageError(str(path), reason, "Name a file in a folder that you may write to") from error
-    return target
+    """Write the page atomically and create its folder; returns the absolute path; raises UsageError."""
+    return write_whole(path, page_of(report), makes_folder=True)

@@ -119,7 +119,7 @@ class Cursor:
                 # A cursor of an older version lacks this field.
                 date.fromisoformat(raw["horizon_from"]) if raw.get("horizon_from") else None,
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             msg = f"no cursor of this sensor: {error!r}"
             raise ValueError(msg) from error
 

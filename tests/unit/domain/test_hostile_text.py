@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import (
     LONGEST,
+    as_chat,
     as_html,
     as_markdown,
     bounded,
@@ -54,6 +56,19 @@ UNSEEN = [chr(code) for code in (*range(32), *range(127, 160), 0x200B, 0x2028, 0
 
 def _is_plain(text: str) -> bool:
     return not any(one in text for one in UNSEEN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<!channel> & <@U1> <https://evil.example|ours>", "@here @channel", "[ours](//evil.example) ![x](/y)",
+     "see https://evil.example/login or HTTP://evil.example", "WWW.evil.example", "me@evil.example"],
+)  # fmt: skip
+def test_a_chat_gets_no_mention_link_or_markup_and_the_same_to_read(text: str) -> None:
+    """Slack reads `<…>` and `&`; others read `@name`, a URL and Markdown's links in what is no markup there."""
+    sent = as_chat(text)
+    assert not re.search(r"[<>]|@\w|://|www\.|\]\(|&(?!amp;|lt;|gt;)", sent, re.IGNORECASE)
+    assert html.unescape(sent).replace("\u2060", "") == text
+    assert as_chat("refined/events 2026-02-02/10001: rows 1_0 → 2") == "refined/events 2026-02-02/10001: rows 1_0 → 2"
 
 
 @pytest.mark.parametrize("text", HOSTILE)

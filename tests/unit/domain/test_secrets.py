@@ -8,6 +8,8 @@ import re
 import traceback
 import uuid
 from collections.abc import Callable
+from contextlib import closing
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,14 +21,21 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from pipeline_assets.config import load_settings
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
 from pipeline_assets.domain.masking import MASK, masked, remember, scrubbed, tellable
+from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.records import Exclusion, SliceRecord
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.landing_assets import landing_assets
+from pipeline_assets.orchestration.runtime import production_ledger
 from resources.export_api.answers import _told as told_by_vendor
 from resources.iceberg.errors import first_line
 from resources.landing.errors import _short as landing_errors_short
+from resources.ledger.changes import Changes
 from resources.spark.session import catalog_config, engine_config, spark_resource
 
 CANARY = "c4n4ry-Pa55"
@@ -370,3 +379,24 @@ def test_a_mistyped_toml_value_of_spark_is_refused_by_name(tmp_path: Path, monke
     monkeypatch.setenv("TIDEMARK_SPARK_CONFIG", "{")
     with pytest.raises(SettingsError, match="TIDEMARK_SPARK_CONFIG"):
         load_settings()
+
+
+def test_what_is_stored_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a person's reasons and a library's words hold a secret. Outcome: no row, notice or decision object does."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
+    key = Slice(date(2026, 2, 2), "10001")
+    batch = BatchKey(Source.REGULAR, key.project_id, key.event_date)
+    said = a_reason("reason", f"because {CANARY}")
+    settings = Settings(warehouse_url=str(tmp_path / "lake"), ledger_url=f"sqlite:///{tmp_path}/ledger.db")
+    bad = Evaluation(Check.CHANGE_IS_EXPLAINED, is_passed=False, reason=f"said {CANARY}", hint=CANARY)
+    refused = SliceRecord(
+        "refined/events", key, Verdict.REFUSED, f"said {CANARY}", CANARY, is_final=True, refused_evaluations=(bad,)
+    )
+    with closing(production_ledger(settings)) as ledger:
+        ledger.interventions.hold({"refined/events": [key]}, said, "run-1")
+        ledger.interventions.exclude([Exclusion(batch, "10001/a", "e", None, said)], "run-1")
+        ledger.record(Changes(slices=[refused]), "run-1")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".json" for path in files)
+    assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
+    assert any(MASK.encode() in path.read_bytes() for path in files if path.suffix == ".json")

@@ -8,6 +8,7 @@ Does not contain: what a load writes at its end (scenarios/test_watching.py).
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile
 from pipeline_assets.orchestration.run_queue import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
+from resources.whole_file import write_whole
 from tests.support.ledgers import record_run
 from tests.support.recorded_history import record_history
 
@@ -200,8 +202,20 @@ def test_the_command_prints_or_writes_the_same_figures(tmp_path: Path, ledger: L
     written, shown = figures_in(file.read_text()), figures_in(printed.stdout)
     assert {key: written[key] for key in written.keys() - of_now} == {key: shown[key] for key in shown.keys() - of_now}
     assert written["tidemark_dagster_up", ()] == 1
-    assert file.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in tmp_path.iterdir() if "prom" in path.name] == ["tidemark.prom"]
+
+
+@pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600), (0o027, 0o640)])
+def test_figures_and_page_have_the_rights_that_the_umask_leaves(umask: int, rights: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        written = [
+            write_textfile("# HELP tidemark_up x", tmp_path / "a.prom"),
+            write_whole(tmp_path / "a.html", "page"),
+        ]
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in written] == [rights, rights]
 
 
 def test_a_ledger_that_is_away_is_told_in_place_of_old_figures(tmp_path: Path, ledger: Ledger) -> None:

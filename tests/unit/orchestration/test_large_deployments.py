@@ -366,6 +366,18 @@ def test_a_cursor_of_before_has_no_place_in_the_horizon() -> None:
     assert Cursor.parse(walked.as_text()) == walked
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"seen": ' * 50_000, "1" * 5_000, '"\\ud800"', "[]",
+     '{"seen": {}, "attempts": {"2026-02-02": ["x", 1e999, "2026-02-02T00:00:00+00:00"]}, "told": {}, "sweep_from": null}'],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_a_cursor_that_a_stranger_wrote_is_one_that_cannot_be_read(text: str) -> None:
+    """Dagster's page sets cursors. Each of these would end every look of the sensor, were it another error than ValueError."""
+    with pytest.raises(ValueError, match=r"."):
+        Cursor.parse(text)
+
+
 def test_looks_of_sensors_do_not_fill_dagsters_storage(tmp_path: Path) -> None:
     """Scenario: the instance of this repository's dagster.yaml. Outcome: looks that requested nothing, 1,440 a day with the text
     of a cursor each, go after two days; Dagster's own setting is seven."""

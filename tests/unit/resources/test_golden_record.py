@@ -79,8 +79,18 @@ def test_a_mismatch_is_told_once_until_it_ends_and_one_whose_totals_are_retracte
     assert _record(ledger) == []
     assert len(_written(ledger)) == 6
     assert changes_since(ledger, datetime(2020, 1, 1, tzinfo=UTC)).refusals == (), "no day was refused"
-    text = envelope(_written(ledger), "run-1")["text"]
+    sent = envelope(_written(ledger), "run-1")
+    text = sent["text"]
+    assert sent["mrkdwn"] is False
     assert text.startswith("Tidemark: days that differ from golden totals: 4, days that do so no longer: 2\n")
+
+
+def test_what_a_file_of_totals_says_begins_no_markup_in_a_chat(ledger: Ledger) -> None:
+    """Scenario: a file's name, of which the mismatch tells, holds a mention and links. Outcome: a chat shows them as text."""
+    said = "rows 59 by golden/<!channel>@here <http://evil.example|totals>.csv"
+    _record(ledger, GoldenResult(EVENTS, KEY, said))
+    text = envelope(_written(ledger), "run-1")["text"]
+    assert "&lt;!channel&gt;@\u2060here &lt;http:\u2060//evil.example|totals&gt;.csv" in text
 
 
 def test_result_and_notice_are_written_together_or_not_at_all(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from resources.spark import jar_download, jars
 from resources.spark.jar_download import JarError
 from resources.spark.jars import JARS, Jar, available, default_jars_dir, fetch, jars_folder
+from resources.spark.session import spark_resource
 
 BODY = bytes(range(256)) * 4096
 JAR = Jar("org.example.deep", "thing", "1.2", hashlib.sha256(BODY).hexdigest())
@@ -198,6 +199,17 @@ def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
     with pytest.raises(JarError, match="is missing"):
         available(settings)
     assert len(repository.asked) == 2
+
+
+def test_no_jvm_starts_on_a_jar_that_somebody_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a jar of the right name and size, with another byte. Outcome: it is named, and no session is made."""
+    monkeypatch.setattr(jars, "JARS", (JAR,))
+    monkeypatch.setattr("resources.spark.session.started", lambda *_: pytest.fail("a JVM starts"))
+    path = tmp_path / "thing-1.2.jar"
+    path.write_bytes(BODY[:-1] + b"x")
+    engine = spark_resource(Settings(jars_dir=tmp_path, spark_master="local"))
+    with pytest.raises(JarError, match=rf"{path}: is not the jar that is pinned.*tidemark setup"):
+        _ = engine.spark_session
 
 
 def test_the_cache_of_a_user_has_a_folder_for_exactly_these_jars(tmp_path: Path) -> None:

@@ -147,6 +147,19 @@ def test_jars_lie_where_an_archive_of_classes_can_hold_them(tmp_path: Path) -> N
         assert "spark.hadoop.fs.file.impl" not in found
 
 
+def test_an_archive_of_classes_that_others_may_write_is_not_given_to_a_jvm(tmp_path: Path) -> None:
+    archive = tmp_path / "classes.jsa"
+    archive.touch(0o444)
+    tmp_path.chmod(0o700)
+    assert str(archive) in jvm_options(tmp_path)
+    for place, rights in ((archive, 0o666), (tmp_path, 0o777)):
+        before = place.stat().st_mode
+        place.chmod(rights)
+        assert jvm_options(tmp_path) == ""
+        place.chmod(before)
+    assert str(archive) in jvm_options(tmp_path)
+
+
 def test_nothing_that_a_person_sets_moves_the_zone() -> None:
     """Scenario: options of their own for the JVMs, another zone among them, and another zone of the session.
     Outcome: their options are kept, and UTC is said last."""
