@@ -66,7 +66,14 @@ class Check:
     DELIVERY_RECONCILES = CheckRule(
         "delivery_reconciles",
         "Every line of every object is accounted for, and what should be there is.",
-        settings_read=("max_unreadable_objects", "max_quarantined_share", "max_quarantined_lines"),
+        settings_read=(
+            "max_unreadable_objects",
+            "max_quarantined_share",
+            "max_quarantined_lines",
+            "change_min_rows",
+            "change_max_shrink",
+            "change_bounds",
+        ),
     )
     DELIVERY_COMPLETE = CheckRule("delivery_complete", "Every hour has its marker.", is_blocking=False)
     UNIQUE_EVENT_KEY = CheckRule(
@@ -217,6 +224,13 @@ class BatchFigures:
     """Reason -> quarantined lines, where the reason is known."""
 
 
+MISSING_HINT = (
+    "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
+    "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
+    "(--accept-missing, accept_missing in run config)"
+)
+
+
 def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[str, ...] = ()) -> Evaluation:
     """Evaluate `delivery_reconciles` for a batch with deliveries; `missing`: recorded objects that landing no longer lists."""
     numbers = {
@@ -237,9 +251,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
     if missing:
         return refuse(
             f"deliveries missing from landing: {len(missing)}, first {missing[0]}",
-            "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
-            "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
-            "(--accept-missing, accept_missing in run config)",
+            MISSING_HINT,
         )
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(

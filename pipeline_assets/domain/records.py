@@ -52,6 +52,9 @@ class DeliveryRecord:
     """The parser's version; another version reads the lines again that this one quarantined."""
     line_reasons: tuple[tuple[str, int], ...] = ()
     """Reason -> quarantined lines; empty where an older version recorded the delivery."""
+    recorded_at: str | None = field(default=None, compare=False)
+    """When the ledger first recorded these bytes under this key: ISO text; the same bytes under another etag keep it. None = they
+    are new to the load under way, so they were delivered after everything that is on record."""
 
 
 UNREAD = "unread "
@@ -60,7 +63,8 @@ next load reads the object again."""
 MISSING = "missing_objects"
 """Figure of an evaluation: recorded objects that landing no longer lists; if it passed, an operator accepted the loss."""
 
-
+VANISHED = "vanished_rows"
+"""Figure of an evaluation: rows of the batch that left raw because landing lost them, since an operator last accepted that."""
 EXCLUDED = "excluded_objects"
 """Figure of an evaluation: deliveries of the batch that an operator excluded."""
 HOURS_UNFINISHED = "hours_unfinished"
@@ -107,6 +111,11 @@ class BatchRecord:
     def is_missing(self) -> bool:
         """Whether the batch is refused because deliveries are missing; an operator may accept that."""
         return any(not e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
+
+    @property
+    def vanished_rows(self) -> float:
+        """Rows that vanished since an operator last accepted a loss."""
+        return sum(one.figures.get(VANISHED, 0) for one in self.evaluations)
 
     @property
     def is_loss_accepted(self) -> bool:

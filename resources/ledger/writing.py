@@ -66,7 +66,9 @@ class LedgerWriting:
         batches = [batch for batch in changes.batches if batch.key not in moved]
         self._forget(changes.forgotten_deliveries, is_accepted=True)
         self._forget(changes.forgotten_refusals, is_accepted=False)
-        self._upsert(DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
+        # The same bytes keep their moment: they are no new delivery.
+        rows = [delivery_row(d) | stamp | {"recorded_at": d.recorded_at or self._now} for d in changes.deliveries]
+        self._upsert(DELIVERIES, rows)
         self._upsert(BATCHES, [batch_row(b) | stamp for b in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)

@@ -148,23 +148,19 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
     unlisted = plan.recorded.keys() - plan.listed.keys() - plan.excluded.keys() - ruled_out
     arrived, awaited = unlisted & relocated.arrived, unlisted & relocated.awaited
-    missing: list[str] = []
-    withdrawn: list[str] = []
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
-    if plan.key.arrival_date >= horizon:
-        gone = sorted(unlisted - arrived - awaited)
-        missing = [] if plan.accepted_reason is not None else _missing(plan, gone, settings)
-        withdrawn = [] if missing else gone
-    if not missing:
-        withdrawn = sorted({*withdrawn, *ruled_out, *arrived})
+    is_archived = plan.key.arrival_date < horizon
+    plan = replace(plan, gone=() if is_archived else tuple(sorted(unlisted - arrived - awaited)))
+    missing = () if plan.accepted_reason is not None else plan.without_successor({}, settings)
+    withdrawn = () if missing else tuple(sorted({*plan.gone, *ruled_out, *arrived}))
     compared = replace(
         plan,
         changed=changed,
         ruled_out=ruled_out,
         relocated=frozenset(arrived),
         being_relocated=frozenset(awaited),
-        missing=tuple(missing),
-        withdrawn=tuple(withdrawn),
+        missing=missing,
+        withdrawn=withdrawn,
     )
     return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
 
@@ -181,8 +177,8 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
         and bool(plan.listed)
         and not plan.is_to_be_tried_again
         and prior.input_state == plan.input_state(settings)
-        # What was missed is back, accepted, or behind the horizon.
-        and not (prior.is_missing and not plan.missing)
+        # What was missed is back or behind the horizon, or an operator lets it go.
+        and not (prior.is_missing and (plan.accepted_reason is not None or not plan.gone))
     )
 
 
@@ -197,21 +193,6 @@ def _ruled_out(batch: BatchPlan) -> list[str]:
         if key not in batch.listed
         and key in batch.recorded
         and any(batch.holds(key, exclusion) for exclusion in exclusions)
-    ]
-
-
-def _missing(batch: BatchPlan, gone: Sequence[str], settings: Settings) -> list[str]:
-    """Of the objects that are gone, those that brought rows in an hour for which landing lists nothing any more.
-
-    An hour that still lists objects was written again: another number of shards, fewer rows. A whole hour does not
-    vanish from the vendor's side but while it is being rewritten, or by a lifecycle rule.
-    """
-    in_landing = {**batch.listed, **batch.excluded}
-    hours_listed = {delivery.hour for delivery in in_landing.values()}
-    return [
-        key
-        for key in gone
-        if not in_landing or (batch.recorded[key].rows and batch.hour_of(key, settings) not in hours_listed)
     ]
 
 

@@ -8,6 +8,7 @@ Does not contain: how plans are made and absent days judged (batch.py).
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,7 @@ from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import (
     MISSING,
+    VANISHED,
     BatchRecord,
     DeliveryRecord,
     Exclusion,
@@ -27,7 +29,11 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.completeness import completeness
 from pipeline_assets.load.deliveries.snapshot_exclusions import versions_of
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.changes import BatchAsRead
+
+_THIS_LOAD = "~"
+"""After every moment on record."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,11 @@ class BatchPlan:
     """Of the parser now."""
     changed: tuple[Delivery, ...] = ()
     """New objects, other versions, and those with refused lines that another parser refused."""
+    gone: tuple[str, ...] = ()
+    """Objects in raw that landing lost inside the horizon: neither excluded nor listed by the other prefix."""
     withdrawn: tuple[str, ...] = ()
-    """Objects in raw whose rows are to go: landing no longer lists them, and their hour, or a person, says that this is meant."""
+    """Objects in raw whose rows are to go: landing no longer lists them, and a later delivery of their hour, or an operator, says
+    that this is meant."""
     ruled_out: frozenset[str] = frozenset()
     """Those among them that a person excluded."""
     relocated: frozenset[str] = frozenset()
@@ -70,7 +79,7 @@ class BatchPlan:
     being_relocated: frozenset[str] = frozenset()
     """The same where the copies are not loaded yet: neither missing nor withdrawn until they are."""
     missing: tuple[str, ...] = ()
-    """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
+    """Objects that are gone without a later delivery of their hour: a wrong bucket, half a copy or a rewrite under way."""
     is_repeated_refusal: bool = False
     verdict: tuple[BatchVerdict, Evaluation] | None = None
     """Set where the batch is judged without parsing anything."""
@@ -139,9 +148,42 @@ class BatchPlan:
         return f"hours {listed} wait: their recovery has not written its marker; if it died, run {command}"
 
     @property
-    def let_go(self) -> list[str]:
+    def let_go(self) -> tuple[str, ...]:
         """Withdrawn objects that landing lost."""
-        return [key for key in self.withdrawn if key not in self.ruled_out and key not in self.relocated]
+        return () if self.missing else self.gone
+
+    def without_successor(self, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[str, ...]:
+        """Of the objects that are gone, those that brought rows in an hour that lists nothing that was delivered after them.
+
+        Told from the ledger, since copying gives objects other times and etags. `read`: listed versions as they were read; before
+        it is read, another version counts as a new delivery. An excluded object replaces nothing.
+        """
+        latest: dict[int | None, str] = {}
+        for listed in self.listed.values():
+            known = read.get(listed.key) or self.recorded.get(listed.key)
+            is_on_record = known is not None and (known.etag == listed.etag or known.sha256 is None)
+            at = known.recorded_at if known is not None and is_on_record else None
+            latest[listed.hour] = max(latest.get(listed.hour, ""), at or _THIS_LOAD)
+        return tuple(
+            key
+            for key in self.gone
+            if not (self.listed or self.excluded)
+            or (
+                self.recorded[key].rows
+                and latest.get(self.hour_of(key, settings), "") <= (self.recorded[key].recorded_at or _THIS_LOAD)
+            )
+        )
+
+    def rows_lost(self, read: Mapping[str, DeliveryRecord], settings: Settings) -> int:
+        """Rows that vanish from raw with objects that are gone, less those that this load reads in their place, hour by hour."""
+        lost: Counter[int | None] = Counter()
+        for key in self.let_go:
+            lost[self.hour_of(key, settings)] += self.recorded[key].rows
+        came: Counter[int | None] = Counter()
+        for key in self.listed.keys() & read.keys():
+            former = self.recorded.get(key)
+            came[self.listed[key].hour] += read[key].rows - (former.rows if former is not None else 0)
+        return sum(max(0, rows - max(0, came[hour])) for hour, rows in lost.items())
 
     @property
     def as_read(self) -> BatchAsRead:
@@ -166,7 +208,13 @@ class BatchPlan:
         """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
+        if self.gone:
+            parts.append(repr((self.gone, settings.change_min_rows, self.most_lost(settings))))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def most_lost(self, settings: Settings) -> float:
+        """By which share of its rows the batch may shrink."""
+        return settings.change_bound(RAW_TABLES[self.key.source].key, "rows")[0]
 
     def without(self, exclusion: Exclusion) -> BatchPlan:
         """The plan where a listed object is taken for one that a person excluded."""
@@ -199,6 +247,9 @@ class BatchPlan:
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
         """The batch's row in the ledger."""
+        if self.prior is not None and self.prior.vanished_rows:
+            carried = {VANISHED: self.prior.vanished_rows}
+            evaluation = replace(evaluation, figures={**carried, **evaluation.figures})
         return BatchRecord(
             key=self.key,
             verdict=verdict,

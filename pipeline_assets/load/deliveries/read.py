@@ -207,6 +207,10 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
     summaries = dict(plan.touched)
     for key, row in rows.items():
         delivery = writing.deliveries[key]
+        known = plan.batches[delivery.batch].recorded.get(key)
+        if known is not None and known.sha256 not in (None, row["sha256"]):
+            # Bytes of which no hash is on record may be the same ones; these are others.
+            known = None
         summaries[key] = DeliveryRecord(
             batch=delivery.batch,
             object_key=key,
@@ -221,6 +225,7 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
             is_accepted=False,
             code_version=code,
             line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
+            recorded_at=known.recorded_at if known is not None else None,
         )
     return ReadResult(plan, summaries, unread)
 

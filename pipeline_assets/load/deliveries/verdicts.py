@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
+from pipeline_assets.domain.checks import MISSING_HINT, BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
-from pipeline_assets.domain.records import EXCLUDED, MISSING
+from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
@@ -36,7 +36,20 @@ class Judged:
 
 def judge(read: ReadResult, settings: Settings) -> Judged:
     """Give every batch its verdict."""
-    return Judged(read, {key: _verdict(read, plan, settings) for key, plan in read.plan.batches.items()})
+    verdicts = {key: _verdict(read, plan, settings) for key, plan in read.plan.batches.items()}
+    # Too small to be bounded by itself: together they may lose much.
+    small = [
+        (plan, *_loss(read, plan, settings))
+        for key, plan in read.plan.batches.items()
+        if plan.let_go and plan.accepted_reason is None and verdicts[key][0] is BatchVerdict.ACCEPTED
+    ]
+    small = [one for one in small if one[1] and one[2] <= settings.change_min_rows]
+    lost, held = sum(rows for _, rows, _ in small), sum(rows for _, _, rows in small)
+    if lost > settings.change_min_rows and lost > held * small[0][0].most_lost(settings):
+        for plan, _, _ in small:
+            told = f"{lost} of {held} ({lost / held:.1%}) in {len(small)} small batches"
+            verdicts[plan.key] = BatchVerdict.REFUSED, _refused(plan, verdicts[plan.key][1], told)
+    return Judged(read, verdicts)
 
 
 def _verdict(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[BatchVerdict, Evaluation]:
@@ -49,6 +62,7 @@ def _verdict(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[Bat
 
 def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[BatchVerdict, Evaluation]:
     records = [read.summaries.get(key) or plan.recorded[key] for key in sorted(plan.listed)]
+    missing = () if plan.accepted_reason is not None else plan.without_successor(read.summaries, settings)
     evaluation = reconcile_batch(
         BatchFigures(
             objects=len(records),
@@ -60,6 +74,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
             line_reasons=sum((Counter(dict(r.line_reasons)) for r in records), Counter()),
         ),
         settings,
+        missing,
     )
     unread = [f"{key}: {NOT_READABLE}, {why}" for key, why in sorted(read.unread.items()) if key in plan.listed]
     if unread:
@@ -73,15 +88,37 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         return BatchVerdict.MOVED, Evaluation(
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
-    if evaluation.figures["unreadable_objects"] > settings.max_unreadable_objects:
+    if missing or evaluation.figures["unreadable_objects"] > settings.max_unreadable_objects:
         return BatchVerdict.REFUSED, plan.with_recovery(evaluation)
-    let_go = plan.let_go
-    if evaluation.is_passed and let_go and plan.accepted_reason is not None:
-        figures = {**evaluation.figures, MISSING: len(let_go)}
-        reason = f"{len(let_go)} withdrawn: {plan.accepted_reason}"
-        evaluation = replace(evaluation, reason=reason, figures=figures)
+    if evaluation.is_passed and plan.let_go:
+        evaluation = _bounded(read, plan, evaluation, settings)
     if evaluation.is_passed and plan.exclusion_reason is not None:
         figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}
         reason = "; ".join(filter(None, (evaluation.reason, plan.exclusion_reason)))
         evaluation = replace(evaluation, reason=reason, figures=figures)
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation
+
+
+def _bounded(read: ReadResult, plan: BatchPlan, evaluation: Evaluation, settings: Settings) -> Evaluation:
+    """The evaluation of a batch that lets objects go: refused where too many rows vanish, unless an operator accepts that."""
+    if plan.accepted_reason is not None:
+        figures = {**evaluation.figures, MISSING: len(plan.let_go), VANISHED: 0}
+        return replace(evaluation, reason=f"{len(plan.let_go)} withdrawn: {plan.accepted_reason}", figures=figures)
+    lost, held = _loss(read, plan, settings)
+    if held > settings.change_min_rows and lost > held * plan.most_lost(settings):
+        return _refused(plan, evaluation, f"{lost} of {held} ({lost / held:.1%}), with {len(plan.let_go)} objects")
+    return replace(evaluation, figures={**evaluation.figures, VANISHED: lost})
+
+
+def _loss(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[int, int]:
+    """Rows that vanish, with those that former loads lost and nobody accepted, and the rows of which they are a part."""
+    lost, held = plan.rows_lost(read.summaries, settings), sum(record.rows for record in plan.recorded.values())
+    before = int(plan.prior.vanished_rows) if plan.prior is not None and lost else 0
+    return lost + before, held + before
+
+
+def _refused(plan: BatchPlan, evaluation: Evaluation, told: str) -> Evaluation:
+    figures = {name: value for name, value in evaluation.figures.items() if name != VANISHED}
+    reason = f"rows vanished from landing: {told}, first {plan.let_go[0]}"
+    figures[MISSING] = len(plan.let_go)
+    return plan.with_recovery(replace(evaluation, is_passed=False, reason=reason, hint=MISSING_HINT, figures=figures))
