@@ -66,14 +66,7 @@ class Check:
     DELIVERY_RECONCILES = CheckRule(
         "delivery_reconciles",
         "Every line of every object is accounted for, and what should be there is.",
-        settings_read=(
-            "max_unreadable_objects",
-            "max_quarantined_share",
-            "max_quarantined_lines",
-            "change_min_rows",
-            "change_max_shrink",
-            "change_bounds",
-        ),
+        settings_read=("max_unreadable_objects", "max_quarantined_share", "max_quarantined_lines"),
     )
     DELIVERY_COMPLETE = CheckRule("delivery_complete", "Every hour has its marker.", is_blocking=False)
     UNIQUE_EVENT_KEY = CheckRule(
@@ -249,10 +242,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
         return Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, numbers)
 
     if missing:
-        return refuse(
-            f"deliveries missing from landing: {len(missing)}, first {missing[0]}",
-            MISSING_HINT,
-        )
+        return refuse(f"deliveries missing from landing: {len(missing)}, first {missing[0]}", MISSING_HINT)
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(
             f"unreadable objects: {len(figures.unreadable)}, first {figures.unreadable[0]}",

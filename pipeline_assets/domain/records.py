@@ -32,6 +32,10 @@ def _bound(record: BatchRecord | SliceRecord) -> None:
             object.__setattr__(record, name, recordable(text))
 
 
+THIS_LOAD = "~"
+"""In place of a moment that the load under way will record: after all that are on record."""
+
+
 @dataclass(frozen=True)
 class DeliveryRecord:
     """One version of one object: the version whose rows raw holds, or the version that was refused last."""
@@ -52,9 +56,8 @@ class DeliveryRecord:
     """The parser's version; another version reads the lines again that this one quarantined."""
     line_reasons: tuple[tuple[str, int], ...] = ()
     """Reason -> quarantined lines; empty where an older version recorded the delivery."""
-    recorded_at: str | None = field(default=None, compare=False)
-    """When the ledger first recorded these bytes under this key: ISO text; the same bytes under another etag keep it. None = they
-    are new to the load under way, so they were delivered after everything that is on record."""
+    recorded_at: str = field(default=THIS_LOAD, compare=False)
+    """When the ledger first recorded these bytes under this key: ISO text; the same bytes under another etag keep it."""
 
 
 UNREAD = "unread "

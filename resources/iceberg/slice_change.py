@@ -8,7 +8,7 @@ Does not contain: making the change visible (prepared.py, table_commit.py), writ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import SliceConflictError
@@ -19,7 +19,8 @@ from resources.iceberg.metadata import RUN_PROPERTY, JavaTables, SliceFiles, by_
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
-PUBLISH_PROPERTY = "tidemark.publish-id"
+PUBLISH_PROPERTY, PUBLISHED_WITH = "tidemark.publish-id", "tidemark.published-with"
+"""Entries of a snapshot's summary: its publish, and the tables that get a snapshot of it, all of them or none."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,19 @@ class SliceChange:
     slices: frozenset[Slice]
     files: Mapping[str, Any]
     """Path -> Java DataFile."""
+    former: Mapping[str, Any]
+    """The same of the files that the slices consist of at the base."""
     branches: tuple[str, ...] = ()
     """Branches on which the files were staged; they are removed once main shows the files."""
     is_restored: bool = False
     """Whether the change restores files of an earlier snapshot: somebody may have removed one, so each is checked."""
+    summary: Mapping[str, str] = field(default_factory=dict)
+    """Further entries of its snapshot's summary."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the files are those of the base already, so that there is nothing to commit."""
+        return self.files.keys() == self.former.keys()
 
     @property
     def files_by_slice(self) -> dict[Slice, SliceFiles]:
@@ -73,9 +83,9 @@ def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> dict[st
     return tables.files(java, change.base_id, change.slices)
 
 
-def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[str, Any], run_id: str) -> Any:
+def row_delta(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -> Any:
     """Return the operation, neither applied nor committed; it fails where main changed in one of the slices since the base."""
-    new = change.files
+    old, new = change.former, change.files
     # Unlike an overwrite, a row delta can require that the files it does not touch still exist.
     operation = java.newRowDelta()
     for path in sorted(old.keys() - new.keys()):
@@ -92,20 +102,19 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: Mapping[s
     # Leave the files of a failed commit to maintenance. A commit may succeed while its answer is lost: Iceberg then retries
     # it, it conflicts with itself, and its clean-up would delete the manifests of a live snapshot.
     operation.deleteWith(tables.java_class("java.util.stream.Stream").builder())
-    operation.set(RUN_PROPERTY, run_id)
+    for name, value in {**change.summary, RUN_PROPERTY: run_id}.items():
+        operation.set(name, value)
     return operation
 
 
-def nothing_to_swap(
-    tables: JavaTables, java: Any, change: SliceChange, old: Mapping[str, Any], head_id: int
-) -> Published | None:
+def nothing_to_swap(tables: JavaTables, java: Any, change: SliceChange, head_id: int) -> Published | None:
     """Return the result of a change that leaves the slices as they were at the base; None for any other change.
 
     `head_id` is the head of main or of the branch to change. Raises SliceConflictError where the slices differ there by now.
     """
-    if old.keys() != change.files.keys():
+    if not change.is_empty:
         return None
-    if head_id != change.base_id and tables.files(java, head_id, change.slices).keys() != old.keys():
+    if head_id != change.base_id and tables.files(java, head_id, change.slices).keys() != change.files.keys():
         lost = {(change.table.key, key) for key in change.slices}
         raise SliceConflictError(
             change.subject, "another writer changed it since it was read", "It is looked at again", lost
@@ -113,7 +122,7 @@ def nothing_to_swap(
     return Published(head_id, head_id, change.files_by_slice, is_empty=True)
 
 
-def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, old: Mapping[str, Any]) -> None:
+def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int) -> None:
     """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
 
     Iceberg detects files that others added, and others' removal of files that this change deletes. It does not detect that
@@ -122,7 +131,7 @@ def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, 
     if parent_id == change.base_id:
         return
     before = tables.files(load(tables, change.table), parent_id, change.slices)
-    if before.keys() != old.keys():
+    if before.keys() != change.former.keys():
         reason = "another process compacted or removed its files during the publish"
         lost = {(change.table.key, key) for key in change.slices}
         raise SliceConflictError(change.table.key, reason, "It is looked at again", lost)

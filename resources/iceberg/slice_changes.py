@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -17,7 +18,7 @@ from pipeline_assets.domain.slices import Slice
 from resources.iceberg.catalog_commit import commit_together
 from resources.iceberg.metadata import JavaTables
 from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare, was_named
-from resources.iceberg.slice_change import Published, SliceChange, load
+from resources.iceberg.slice_change import Published, SliceChange, files_of_base, load
 from resources.iceberg.table_commit import commit_change
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class SliceChanges:
         """Return the change that gives main's slices, read at `base_id`, the files of a staged snapshot."""
         wanted = frozenset(slices)
         files = self._tables.files(load(self._tables, table), snapshot_id, wanted)
-        return SliceChange(table, base_id, wanted, files, tuple(branches))
+        return self._since(SliceChange(table, base_id, wanted, files, {}, tuple(branches)))
 
     def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
         """Return the change that restores each slice to its snapshot (None: empty) without writing data.
@@ -49,7 +50,10 @@ class SliceChanges:
         publish checks once more that nobody removed a file.
         """
         files = self.require_files(table, snapshots)
-        return SliceChange(table, base_id, frozenset(snapshots), files, is_restored=True)
+        return self._since(SliceChange(table, base_id, frozenset(snapshots), files, {}, is_restored=True))
+
+    def _since(self, change: SliceChange) -> SliceChange:
+        return replace(change, former=files_of_base(self._tables, load(self._tables, change.table), change))
 
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
         """Apply a change to main's head without making it visible; raises SliceConflictError (resources/iceberg/prepared.py)."""

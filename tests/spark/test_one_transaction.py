@@ -278,7 +278,7 @@ def found(lake: Lake) -> list[int | None]:
 
 def test_a_publish_that_never_was_is_attached_whole_or_not_at_all(lake: Lake) -> None:
     """Scenario: a publish is killed when one of two tables is prepared; when both are; then another writer commits to one of
-    them. Another publish prepares a table again that moved meanwhile. Outcome: a lost catalog finds the state before the first; of
+    them. Another one prepares a table again that moved meanwhile. Outcome: a lost catalog finds the state before the first; of
     the second, that is whole, the new state until a table has gone on without it; of a publish with an end, that."""
 
     def heads() -> list[int | None]:

@@ -18,6 +18,7 @@ from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import (
     MISSING,
+    THIS_LOAD,
     VANISHED,
     BatchRecord,
     DeliveryRecord,
@@ -29,11 +30,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.completeness import completeness
 from pipeline_assets.load.deliveries.snapshot_exclusions import versions_of
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
-from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.changes import BatchAsRead
-
-_THIS_LOAD = "~"
-"""After every moment on record."""
 
 
 @dataclass(frozen=True)
@@ -161,29 +158,26 @@ class BatchPlan:
         latest: dict[int | None, str] = {}
         for listed in self.listed.values():
             known = read.get(listed.key) or self.recorded.get(listed.key)
-            is_on_record = known is not None and (known.etag == listed.etag or known.sha256 is None)
-            at = known.recorded_at if known is not None and is_on_record else None
-            latest[listed.hour] = max(latest.get(listed.hour, ""), at or _THIS_LOAD)
-        return tuple(
-            key
-            for key in self.gone
-            if not (self.listed or self.excluded)
-            or (
-                self.recorded[key].rows
-                and latest.get(self.hour_of(key, settings), "") <= (self.recorded[key].recorded_at or _THIS_LOAD)
-            )
-        )
+            is_new = known is None or (known.etag != listed.etag and known.sha256 is not None)
+            at = THIS_LOAD if known is None or is_new else known.recorded_at
+            latest[listed.hour] = max(latest.get(listed.hour, ""), at)
+
+        def is_replaced(gone: DeliveryRecord) -> bool:
+            return not gone.rows or latest.get(self.hour_of(gone.object_key, settings), "") > gone.recorded_at
+
+        is_empty = not (self.listed or self.excluded)
+        return tuple(key for key in self.gone if is_empty or not is_replaced(self.recorded[key]))
 
     def rows_lost(self, read: Mapping[str, DeliveryRecord], settings: Settings) -> int:
-        """Rows that vanish from raw with objects that are gone, less those that this load reads in their place, hour by hour."""
+        """Rows by which hours shrink of which landing lost objects: those that are read in their place are none."""
         lost: Counter[int | None] = Counter()
         for key in self.let_go:
             lost[self.hour_of(key, settings)] += self.recorded[key].rows
-        came: Counter[int | None] = Counter()
+        hours = tuple(lost)
         for key in self.listed.keys() & read.keys():
-            former = self.recorded.get(key)
-            came[self.listed[key].hour] += read[key].rows - (former.rows if former is not None else 0)
-        return sum(max(0, rows - max(0, came[hour])) for hour, rows in lost.items())
+            former = self.recorded[key].rows if key in self.recorded else 0
+            lost[self.listed[key].hour] += former - read[key].rows
+        return sum(max(0, lost[hour]) for hour in hours)
 
     @property
     def as_read(self) -> BatchAsRead:
@@ -209,12 +203,10 @@ class BatchPlan:
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
         if self.gone:
-            parts.append(repr((self.gone, settings.change_min_rows, self.most_lost(settings))))
+            parts.append(
+                repr((self.gone, settings.change_min_rows, settings.change_max_shrink, settings.change_bounds))
+            )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-    def most_lost(self, settings: Settings) -> float:
-        """By which share of its rows the batch may shrink."""
-        return settings.change_bound(RAW_TABLES[self.key.source].key, "rows")[0]
 
     def without(self, exclusion: Exclusion) -> BatchPlan:
         """The plan where a listed object is taken for one that a person excluded."""

@@ -18,6 +18,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import ReadResult
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.transforms.object_text import MOVED
 
 
@@ -37,18 +38,30 @@ class Judged:
 def judge(read: ReadResult, settings: Settings) -> Judged:
     """Give every batch its verdict."""
     verdicts = {key: _verdict(read, plan, settings) for key, plan in read.plan.batches.items()}
-    # Too small to be bounded by itself: together they may lose much.
-    small = [
-        (plan, *_loss(read, plan, settings))
-        for key, plan in read.plan.batches.items()
-        if plan.let_go and plan.accepted_reason is None and verdicts[key][0] is BatchVerdict.ACCEPTED
-    ]
-    small = [one for one in small if one[1] and one[2] <= settings.change_min_rows]
-    lost, held = sum(rows for _, rows, _ in small), sum(rows for _, _, rows in small)
-    if lost > settings.change_min_rows and lost > held * small[0][0].most_lost(settings):
-        for plan, _, _ in small:
-            told = f"{lost} of {held} ({lost / held:.1%}) in {len(small)} small batches"
-            verdicts[plan.key] = BatchVerdict.REFUSED, _refused(plan, verdicts[plan.key][1], told)
+    losses: dict[BatchKey | None, list[tuple[BatchPlan, int, int]]] = {}
+    for key, plan in read.plan.batches.items():
+        lost = plan.rows_lost(read.summaries, settings)
+        if verdicts[key][0] is BatchVerdict.ACCEPTED and lost and plan.accepted_reason is None:
+            before = int(plan.prior.vanished_rows) if plan.prior is not None else 0
+            held = before + sum(record.rows for record in plan.recorded.values())
+            # Batches too small to be bounded by themselves are bounded together.
+            losses.setdefault(key if held > settings.change_min_rows else None, []).append((plan, before + lost, held))
+    for of, plans in losses.items():
+        lost, held = sum(lost for _, lost, _ in plans), sum(held for _, _, held in plans)
+        most, _ = settings.change_bound(RAW_TABLES[plans[0][0].key.source].key, "rows")
+        is_much = lost > held * most and (of is not None or lost > settings.change_min_rows)
+        for plan, own, _ in plans:
+            verdict, evaluation = verdicts[plan.key]
+            figures = {**evaluation.figures, VANISHED: own}
+            if is_much:
+                figures = {**evaluation.figures, MISSING: len(plan.let_go)}
+                among = "" if of is not None else f" in {len(plans)} small batches"
+                reason = (
+                    f"rows vanished from landing: {lost} of {held} ({lost / held:.1%}){among}, first {plan.let_go[0]}"
+                )
+                evaluation = replace(evaluation, is_passed=False, reason=reason, hint=MISSING_HINT)
+                verdict, evaluation = BatchVerdict.REFUSED, plan.with_recovery(evaluation)
+            verdicts[plan.key] = verdict, replace(evaluation, figures=figures)
     return Judged(read, verdicts)
 
 
@@ -90,35 +103,12 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         )
     if missing or evaluation.figures["unreadable_objects"] > settings.max_unreadable_objects:
         return BatchVerdict.REFUSED, plan.with_recovery(evaluation)
-    if evaluation.is_passed and plan.let_go:
-        evaluation = _bounded(read, plan, evaluation, settings)
+    if evaluation.is_passed and plan.let_go and plan.accepted_reason is not None:
+        figures = {**evaluation.figures, MISSING: len(plan.let_go), VANISHED: 0}
+        reason = f"{len(plan.let_go)} withdrawn: {plan.accepted_reason}"
+        evaluation = replace(evaluation, reason=reason, figures=figures)
     if evaluation.is_passed and plan.exclusion_reason is not None:
         figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}
         reason = "; ".join(filter(None, (evaluation.reason, plan.exclusion_reason)))
         evaluation = replace(evaluation, reason=reason, figures=figures)
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation
-
-
-def _bounded(read: ReadResult, plan: BatchPlan, evaluation: Evaluation, settings: Settings) -> Evaluation:
-    """The evaluation of a batch that lets objects go: refused where too many rows vanish, unless an operator accepts that."""
-    if plan.accepted_reason is not None:
-        figures = {**evaluation.figures, MISSING: len(plan.let_go), VANISHED: 0}
-        return replace(evaluation, reason=f"{len(plan.let_go)} withdrawn: {plan.accepted_reason}", figures=figures)
-    lost, held = _loss(read, plan, settings)
-    if held > settings.change_min_rows and lost > held * plan.most_lost(settings):
-        return _refused(plan, evaluation, f"{lost} of {held} ({lost / held:.1%}), with {len(plan.let_go)} objects")
-    return replace(evaluation, figures={**evaluation.figures, VANISHED: lost})
-
-
-def _loss(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[int, int]:
-    """Rows that vanish, with those that former loads lost and nobody accepted, and the rows of which they are a part."""
-    lost, held = plan.rows_lost(read.summaries, settings), sum(record.rows for record in plan.recorded.values())
-    before = int(plan.prior.vanished_rows) if plan.prior is not None and lost else 0
-    return lost + before, held + before
-
-
-def _refused(plan: BatchPlan, evaluation: Evaluation, told: str) -> Evaluation:
-    figures = {name: value for name, value in evaluation.figures.items() if name != VANISHED}
-    reason = f"rows vanished from landing: {told}, first {plan.let_go[0]}"
-    figures[MISSING] = len(plan.let_go)
-    return plan.with_recovery(replace(evaluation, is_passed=False, reason=reason, hint=MISSING_HINT, figures=figures))
