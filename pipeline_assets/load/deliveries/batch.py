@@ -174,7 +174,7 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
     return (
         prior is not None
         and prior.verdict is BatchVerdict.REFUSED
-        and bool(plan.listed)
+        and bool(plan.listed or plan.gone)
         and not plan.is_to_be_tried_again
         and prior.input_state == plan.input_state(settings)
         # What was missed is back or behind the horizon, or an operator lets it go.
