@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from pipeline_assets.domain.records import CLOCKS_DIFFER
 from pipeline_assets.formats.gzip_lines import BadObjectError, decompress
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
 from resources.iceberg.slice_change import PUBLISH_PROPERTY, PUBLISHED_WITH
@@ -28,8 +29,6 @@ _BEGINNING = 4096
 _MOST_BYTES = 256 * 1024**2
 """Limit of a decompressed file; 100,000 snapshots take a fifth of it."""
 _READERS = 16
-_CLOCKS_MILLISECONDS = 3_600_000
-"""Two tables of one publish, or clocks of two hosts, differ by less."""
 _TOLERATED = timedelta(minutes=1)
 """How much older than its parent Iceberg lets a commit be."""
 
@@ -113,7 +112,7 @@ def _lacks(state: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
     if not shown or any(publish_of(one) == publish_of(head) for one in shown):
         return False
     since = int(shown[0]["timestamp-ms"]) if "parent-snapshot-id" in shown[0] else 0
-    return since < int(head["timestamp-ms"]) - _CLOCKS_MILLISECONDS
+    return since < int(head["timestamp-ms"]) - CLOCKS_DIFFER / timedelta(milliseconds=1)
 
 
 def publish_of(snapshot: Mapping[str, Any]) -> str | None:
