@@ -124,6 +124,9 @@ MUTATIONS = (
         7, "rows that another program deleted and landing lost are forgotten", "pipeline_assets/load/deliveries/batch.py",
         "if is_within or plan.recorded[key].is_damaged)", "if is_within)",
         "tests/unit/load/test_batches.py::test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it",
+        2, "a publish that was killed between two tables is attached by half", "resources/iceberg/metadata_files.py",
+        "if name in states and _lacks(states[name], head)}", "if name not in states}",
+        "tests/unit/resources/test_metadata_files.py::test_a_publish_counts_where_every_table_that_it_names_showed_it",
     ),
     Mutation(
         3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",
@@ -145,6 +148,21 @@ MUTATIONS = (
         6, "a slice that fails a check is published", "pipeline_assets/load/build/verdicts.py",
         "        elif key in failed:", "        elif key in failed and not decision.is_requested:",
         "tests/scenarios/test_bad_loads.py::test_a_bad_load_is_refused[halved]",
+    ),
+    Mutation(
+        7, "any object of its hour lets one go that landing lost", "pipeline_assets/load/deliveries/plan.py",
+        "settings), \"\") > gone.recorded_at", "settings), \"\") >= gone.recorded_at",
+        "tests/unit/load/test_batches.py::test_what_was_delivered_after_an_object_lets_it_go",
+    ),
+    Mutation(
+        7, "the same bytes under another etag are a new delivery", "resources/ledger/writing.py",
+        "if d.recorded_at != THIS_LOAD", "if d.recorded_at == THIS_LOAD",
+        "tests/unit/resources/test_ledger_rows.py::test_the_same_bytes_keep_the_moment_of_their_delivery",
+    ),
+    Mutation(
+        7, "any share of a batch's rows may vanish", "pipeline_assets/load/deliveries/verdicts.py",
+        "            if is_much:", "            if is_much and of is None:",
+        "tests/unit/load/test_batches.py::test_the_share_of_rows_that_vanished_is_bounded",
     ),
     Mutation(
         7, "the second part of a large object is read by nobody", "pipeline_assets/transforms/parse.py",

@@ -74,7 +74,7 @@ def _print(console: Console, candidates: Sequence[Attachable], done: Sequence[At
     console.print(shown, soft_wrap=True)
     for candidate in candidates:
         if candidate.left_out:
-            reason = "their times lie ahead of this machine's clock, see docs/operations.md"
+            reason = "ahead of this machine's clock, or of a commit that failed, see docs/operations.md"
             note = f"{candidate.left_out} newer files are left out: {reason}"
             console.print(f"{candidate.table.key}: {note}", soft_wrap=True)
     waiting = sum(1 for candidate in candidates if candidate.metadata_file is not None and not candidate.is_attached)

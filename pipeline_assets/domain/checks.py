@@ -217,6 +217,13 @@ class BatchFigures:
     """Reason -> quarantined lines, where the reason is known."""
 
 
+MISSING_HINT = (
+    "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
+    "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
+    "(--accept-missing, accept_missing in run config)"
+)
+
+
 def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[str, ...] = ()) -> Evaluation:
     """Evaluate `delivery_reconciles` for a batch with deliveries; `missing`: recorded objects that landing no longer lists."""
     numbers = {
@@ -235,12 +242,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
         return Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, numbers)
 
     if missing:
-        return refuse(
-            f"deliveries missing from landing: {len(missing)}, first {missing[0]}",
-            "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
-            "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
-            "(--accept-missing, accept_missing in run config)",
-        )
+        return refuse(f"deliveries missing from landing: {len(missing)}, first {missing[0]}", MISSING_HINT)
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(
             f"unreadable objects: {len(figures.unreadable)}, first {figures.unreadable[0]}",

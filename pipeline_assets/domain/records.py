@@ -32,6 +32,10 @@ def _bound(record: BatchRecord | SliceRecord) -> None:
             object.__setattr__(record, name, recordable(text))
 
 
+THIS_LOAD = "~"
+"""In place of a moment that the load under way will record: after all that are on record."""
+
+
 @dataclass(frozen=True)
 class DeliveryRecord:
     """One version of one object: the version whose rows raw holds, or the version that was refused last."""
@@ -52,6 +56,8 @@ class DeliveryRecord:
     """The parser's version; another version reads the lines again that this one quarantined."""
     line_reasons: tuple[tuple[str, int], ...] = ()
     """Reason -> quarantined lines; empty where an older version recorded the delivery."""
+    recorded_at: str = field(default=THIS_LOAD, compare=False)
+    """When the ledger first recorded these bytes under this key: ISO text; the same bytes under another etag keep it."""
 
     @property
     def is_damaged(self) -> bool:
@@ -67,7 +73,8 @@ DAMAGED = f"{UNREAD}damaged "
 MISSING = "missing_objects"
 """Figure of an evaluation: recorded objects that landing no longer lists; if it passed, an operator accepted the loss."""
 
-
+VANISHED = "vanished_rows"
+"""Figure of an evaluation: rows of the batch that left raw because landing lost them, since an operator last accepted that."""
 EXCLUDED = "excluded_objects"
 """Figure of an evaluation: deliveries of the batch that an operator excluded."""
 HOURS_UNFINISHED = "hours_unfinished"
@@ -114,6 +121,11 @@ class BatchRecord:
     def is_missing(self) -> bool:
         """Whether the batch is refused because deliveries are missing; an operator may accept that."""
         return any(not e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
+
+    @property
+    def vanished_rows(self) -> float:
+        """Rows that vanished since an operator last accepted a loss."""
+        return sum(one.figures.get(VANISHED, 0) for one in self.evaluations)
 
     @property
     def is_loss_accepted(self) -> bool:

@@ -40,7 +40,7 @@ class HourState(StrEnum):
     REFUSED = "refused"
     """Its batch is refused, so raw does not hold the delivered data."""
     LOST = "lost"
-    """Raw holds the hour but landing no longer does; its batch is refused for that."""
+    """Raw holds objects of the hour that landing lost; its batch is refused for that."""
     MISSING = "missing"
     """Neither objects nor a marker arrived."""
 
@@ -175,6 +175,7 @@ class _SourceHours:
     listed: set[Hour] = field(default_factory=set)
     marked: set[Hour] = field(default_factory=set)
     accepted: set[Hour] = field(default_factory=set)
+    gone: set[Hour] = field(default_factory=set)
     refused: set[Hour] = field(default_factory=set)
     with_rows: set[Hour] = field(default_factory=set)
 
@@ -201,6 +202,7 @@ class _Look:
             listing = landing.list(source, [project], days[0], days[-1])
             known.listed.update(Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries)
             known.marked.update(Hour(one.batch.arrival_date, one.hour) for one in listing.markers)
+            listed = {one.key for one in listing.deliveries}
             read: set[str] = set()
             for is_accepted, hours in ((True, known.accepted), (False, known.refused)):
                 records = ledger.deliveries(source, [project], days[0], days[-1], is_accepted=is_accepted)
@@ -209,6 +211,8 @@ class _Look:
                     hour = _hour_of(grammar, record)
                     if hour is not None:
                         hours.add(hour)
+                        if is_accepted and record.object_key not in listed:
+                            known.gone.add(hour)
                         if record.rows or record.error:
                             known.with_rows.add(hour)
             # An object that no load has read may hold rows.
@@ -255,7 +259,7 @@ class _Look:
             is_there = hour in known.listed | known.marked
             if hour in known.refused or (is_there and hour not in known.accepted):
                 return HourState.REFUSED, batch.reason
-            if batch.is_missing and hour in known.accepted and not is_there:
+            if batch.is_missing and hour in known.gone:
                 return HourState.LOST, batch.reason
         if any(
             hour in known.held or self._is_accepted_as_empty(source, hour) for source, known in self.sources.items()

@@ -9,8 +9,8 @@ Does not contain: the command and its output (pipeline_assets/cli/attach.py), th
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,16 @@ from pipeline_assets.domain.plain_text import sql_text
 from resources.iceberg.lake_identity import catalog_identity, catalog_place, fence, is_below, mark, marker
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import JavaTables
-from resources.iceberg.metadata_files import MetadataFile, content, histories, not_ahead, read_metadata_files
+from resources.iceberg.metadata_files import (
+    MetadataFile,
+    content,
+    half_published,
+    histories,
+    not_ahead,
+    publish_of,
+    read_metadata_files,
+    snapshot_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +50,10 @@ class Attachable:
     is_attached: bool = False
     """Whether the catalog already knows the table, at exactly this metadata file."""
     left_out: int = 0
-    """Number of newer metadata files dated ahead of this machine's clock. Iceberg would refuse every commit on top of them."""
+    """Number of newer metadata files: dated ahead of this machine's clock, so that Iceberg would refuse every commit on top, or
+    left by a commit or publish that failed."""
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The file, parsed."""
 
 
 def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
@@ -58,7 +70,11 @@ def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -
             f"belongs to another warehouse than {settings.warehouse_url}",
             "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
         )
-    candidates = [_attachable(tables, table) for table in ours]
+    never: set[str | None] = set()
+    candidates = [_attachable(tables, table, never) for table in ours]
+    while half := half_published({one.table.key: one.metadata for one in candidates if one.metadata}):
+        never |= half
+        candidates = [_attachable(tables, table, never) for table in ours]
     if all(candidate.metadata_file is None for candidate in candidates):
         raise LakehouseError(
             settings.warehouse_url,
@@ -97,7 +113,8 @@ def attach(spark: SparkSession, settings: Settings, candidates: Sequence[Attacha
     return done
 
 
-def _attachable(tables: JavaTables, table: Table) -> Attachable:
+def _attachable(tables: JavaTables, table: Table, never: Collection[str | None]) -> Attachable:
+    """The newest state of a table that no publish of `never` left."""
     place = tables.place(table)
     objects = LakeObjects(place)
     by_table = histories(read_metadata_files(objects, objects.list()))
@@ -113,7 +130,7 @@ def _attachable(tables: JavaTables, table: Table) -> Attachable:
     files = next(iter(by_table.values()), [])
     known_at = _known_at(tables, table)
     timely = files if known_at is not None else not_ahead(files, datetime.now(UTC))
-    newest = next(((file, whole) for file in timely if (whole := _whole(objects, file)) is not None), None)
+    newest = next(((file, whole) for file in timely if (whole := _whole(objects, file, never)) is not None), None)
     if newest is None:
         if known_at is not None:
             raise _other_state(tables, table, known_at, "nothing")
@@ -128,26 +145,21 @@ def _attachable(tables: JavaTables, table: Table) -> Attachable:
         )
     if known_at is not None and known_at.rpartition("/")[2] != file.name.rpartition("/")[2]:
         raise _other_state(tables, table, known_at, file.name)
-    snapshot = _snapshot(whole)
-    rows = int(snapshot.get("summary", {}).get("total-records", 0))
-    return Attachable(
-        table, path, file.updated_at, int(snapshot["snapshot-id"]), rows, known_at is not None, len(files) - len(timely)
-    )
+    head, newer = snapshot_of(whole), files.index(file)
+    rows = int(head.get("summary", {}).get("total-records", 0))
+    return Attachable(table, path, file.updated_at, int(head["snapshot-id"]), rows, known_at is not None, newer, whole)
 
 
-def _whole(objects: LakeObjects, file: MetadataFile) -> dict[str, Any] | None:
+def _whole(objects: LakeObjects, file: MetadataFile, never: Collection[str | None]) -> dict[str, Any] | None:
     """The parsed metadata; None for what a failed commit leaves behind: a truncated file, or one whose snapshot is gone."""
     try:
         whole = content(objects, file.name)
-        manifests = str(_snapshot(whole)["manifest-list"]).rpartition("/")[2]
+        head = snapshot_of(whole)
+        manifests = str(head["manifest-list"]).rpartition("/")[2]
     except (ValueError, KeyError, TypeError):
         return None
-    return whole if objects.get(f"metadata/{manifests}", first_bytes=1) is not None else None
-
-
-def _snapshot(whole: dict[str, Any]) -> dict[str, Any]:
-    current = whole["current-snapshot-id"]
-    return next(dict(snapshot) for snapshot in whole["snapshots"] if snapshot["snapshot-id"] == current)
+    is_there = publish_of(head) not in never and objects.get(f"metadata/{manifests}", first_bytes=1) is not None
+    return whole if is_there else None
 
 
 def _known_at(tables: JavaTables, table: Table) -> str | None:

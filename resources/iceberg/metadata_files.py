@@ -11,15 +11,17 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from pipeline_assets.domain.records import CLOCKS_DIFFER
 from pipeline_assets.formats.gzip_lines import BadObjectError, decompress
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
+from resources.iceberg.slice_change import PUBLISH_PROPERTY, PUBLISHED_WITH
 
 _SUFFIX = ".metadata.json"
 _BEGINNING = 4096
@@ -88,6 +90,41 @@ def histories(files: Collection[MetadataFile]) -> dict[str, list[MetadataFile]]:
 def not_ahead(files: Sequence[MetadataFile], now: datetime) -> list[MetadataFile]:
     """Return the files that Iceberg would commit on top of now; all of them where there is none."""
     return [file for file in files if file.updated_at <= now + _TOLERATED] or list(files)
+
+
+def half_published(states: Mapping[str, Mapping[str, Any]]) -> set[str | None]:
+    """Return the publishes that never were: a table's head names another table, whose main never showed a snapshot of it.
+
+    `states`: table -> its metadata. Branches are no sign. Nobody knows what a table showed before its oldest snapshot.
+    """
+    named = [
+        (head, name)
+        for head in map(snapshot_of, states.values())
+        for name in head.get("summary", {}).get(PUBLISHED_WITH, "").split(",")
+    ]
+    return {publish_of(head) for head, name in named if name in states and _lacks(states[name], head)}
+
+
+def _lacks(state: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
+    """Whether a table's main never showed the publish of another one's head."""
+    known = {one["snapshot-id"]: one for one in state["snapshots"]}
+    shown = [known[one["snapshot-id"]] for one in state.get("snapshot-log", ()) if one["snapshot-id"] in known]
+    if not shown or any(publish_of(one) == publish_of(head) for one in shown):
+        return False
+    since = int(shown[0]["timestamp-ms"]) if "parent-snapshot-id" in shown[0] else 0
+    return since < int(head["timestamp-ms"]) - CLOCKS_DIFFER / timedelta(milliseconds=1)
+
+
+def publish_of(snapshot: Mapping[str, Any]) -> str | None:
+    """Return the publish that made a snapshot."""
+    publish: str | None = snapshot.get("summary", {}).get(PUBLISH_PROPERTY)
+    return publish
+
+
+def snapshot_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the head of main; raises KeyError and StopIteration where there is none."""
+    current = metadata["current-snapshot-id"]
+    return next(dict(snapshot) for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] == current)
 
 
 def content(objects: LakeObjects, name: str) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from resources.iceberg.metadata import JavaTables, SliceFiles
 from resources.iceberg.slice_change import (
     Published,
     SliceChange,
-    files_of_base,
     load,
     nothing_to_swap,
     refusal,
@@ -130,15 +129,14 @@ def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
 
 
 def _applied(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -> NextState:
-    old = files_of_base(tables, java, change)
     operations = java.operations()
-    standing = nothing_to_swap(tables, java, change, old, int(java.currentSnapshot().snapshotId()))
+    standing = nothing_to_swap(tables, java, change, int(java.currentSnapshot().snapshotId()))
     if standing is None:
-        snapshot = row_delta(tables, java, change, old, run_id).apply()
+        snapshot = row_delta(tables, java, change, run_id).apply()
         # `apply` refreshed from the catalog and nothing has since, so this is the metadata it was applied to.
         base = operations.current()
         parent_id = int(snapshot.parentId())
-        require_base_files(tables, change, parent_id, old)
+        require_base_files(tables, change, parent_id)
         metadata = _builder(tables, base).setBranchSnapshot(snapshot, MAIN)
         snapshot_id = int(snapshot.snapshotId())
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, SliceConflictError
@@ -14,7 +14,8 @@ from resources.iceberg.metadata import RUN_PROPERTY, JavaTables, LiveFiles, Slic
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
-PUBLISH_PROPERTY = "tidemark.publish-id"
+PUBLISH_PROPERTY, PUBLISHED_WITH = "tidemark.publish-id", "tidemark.published-with"
+"""Entries of a snapshot's summary: its publish, and the tables that get a snapshot of it, all of them or none."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,19 @@ class SliceChange:
     """Main's head when the change was computed."""
     slices: frozenset[Slice]
     files: LiveFiles
+    former: LiveFiles
+    """The files that the slices consist of at the base."""
     branches: tuple[str, ...] = ()
     """Branches on which the files were staged; they are removed once main shows the files."""
     is_restored: bool = False
     """Whether the change restores files of an earlier snapshot: somebody may have removed one, so each is checked."""
+    summary: Mapping[str, str] = field(default_factory=dict)
+    """Further entries of its snapshot's summary."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the files are those of the base already, so that there is nothing to commit."""
+        return self.files.names == self.former.names
 
     @property
     def files_by_slice(self) -> dict[Slice, SliceFiles]:
@@ -67,9 +77,9 @@ def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> LiveFil
     return tables.files(java, change.base_id, change.slices)
 
 
-def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles, run_id: str) -> Any:
+def row_delta(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -> Any:
     """Return the operation, neither applied nor committed; it fails where main changed in one of the slices since the base."""
-    new = change.files
+    old, new = change.former, change.files
     # Unlike an overwrite, a row delta can require that the files it does not touch still exist.
     operation = java.newRowDelta()
     for path in sorted(old.keys() - new.keys()):
@@ -79,7 +89,7 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles
     if change.files.names - change.files.keys() - old.names:
         reason = "was staged with delete files: another program set its table to merge-on-read meanwhile"
         raise LakehouseError(change.subject, reason, "Load again, which resets that")
-    for delete in _released(tables, java, change, old):
+    for delete in _released(tables, java, change):
         operation.removeDeletes(delete)
     kept = tables.java_class("java.util.ArrayList")()
     for path in sorted(old.keys() & new.keys()):
@@ -91,33 +101,35 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles
     # Leave the files of a failed commit to maintenance. A commit may succeed while its answer is lost: Iceberg then retries
     # it, it conflicts with itself, and its clean-up would delete the manifests of a live snapshot.
     operation.deleteWith(tables.java_class("java.util.stream.Stream").builder())
-    operation.set(RUN_PROPERTY, run_id)
+    for name, value in {**change.summary, RUN_PROPERTY: run_id}.items():
+        operation.set(name, value)
     return operation
 
 
-def _released(tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles) -> list[Any]:
+def _released(tables: JavaTables, java: Any, change: SliceChange) -> list[Any]:
     """The delete files of the base that apply to no slice after the change."""
     gone = {
-        name: delete for own in old.deletes.values() for name, delete in own.items() if name not in change.files.names
+        name: delete
+        for own in change.former.deletes.values()
+        for name, delete in own.items()
+        if name not in change.files.names
     }
     if gone:
         # A delete file without a partition applies to other slices as well, which keep it.
         everywhere = tables.files(java, change.base_id, None)
-        for path in everywhere.deletes.keys() - old.deletes.keys():
+        for path in everywhere.deletes.keys() - change.former.deletes.keys():
             gone = {name: delete for name, delete in gone.items() if name not in everywhere.deletes[path]}
     return list(gone.values())
 
 
-def nothing_to_swap(
-    tables: JavaTables, java: Any, change: SliceChange, old: LiveFiles, head_id: int
-) -> Published | None:
+def nothing_to_swap(tables: JavaTables, java: Any, change: SliceChange, head_id: int) -> Published | None:
     """Return the result of a change that leaves the slices as they were at the base; None for any other change.
 
     `head_id` is the head of main or of the branch to change. Raises SliceConflictError where the slices differ there by now.
     """
-    if old.names != change.files.names:
+    if not change.is_empty:
         return None
-    if head_id != change.base_id and tables.files(java, head_id, change.slices).names != old.names:
+    if head_id != change.base_id and tables.files(java, head_id, change.slices).names != change.files.names:
         lost = {(change.table.key, key) for key in change.slices}
         raise SliceConflictError(
             change.subject, "another writer changed it since it was read", "It is looked at again", lost
@@ -125,7 +137,7 @@ def nothing_to_swap(
     return Published(head_id, head_id, change.files_by_slice, is_empty=True)
 
 
-def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, old: LiveFiles) -> None:
+def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int) -> None:
     """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
 
     Iceberg detects files that others added, and others' removal of files that this change deletes. It does not detect that
@@ -134,7 +146,7 @@ def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int, 
     if parent_id == change.base_id:
         return
     before = tables.files(load(tables, change.table), parent_id, change.slices)
-    if before.names != old.names:
+    if before.names != change.former.names:
         reason = "another process compacted or removed its files during the publish"
         lost = {(change.table.key, key) for key in change.slices}
         raise SliceConflictError(change.table.key, reason, "It is looked at again", lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -11,7 +12,7 @@ from pipeline_assets.domain.slices import Slice
 from resources.iceberg.catalog_commit import commit_together
 from resources.iceberg.metadata import JavaTables, LiveFiles, slice_of
 from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare, was_named
-from resources.iceberg.slice_change import Published, SliceChange, load
+from resources.iceberg.slice_change import Published, SliceChange, files_of_base, load
 from resources.iceberg.table_commit import commit_change
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class SliceChanges:
         """Return the change that gives main's slices, read at `base_id`, the files of a staged snapshot."""
         wanted = frozenset(slices)
         files = self._tables.files(load(self._tables, table), snapshot_id, wanted)
-        return SliceChange(table, base_id, wanted, files, tuple(branches))
+        return self._since(SliceChange(table, base_id, wanted, files, LiveFiles(), tuple(branches)))
 
     def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
         """Return the change that restores each slice to its snapshot (None: empty) without writing data.
@@ -43,7 +44,10 @@ class SliceChanges:
         publish checks once more that nobody removed a file.
         """
         files = self.require_files(table, snapshots)
-        return SliceChange(table, base_id, frozenset(snapshots), files, is_restored=True)
+        return self._since(SliceChange(table, base_id, frozenset(snapshots), files, LiveFiles(), is_restored=True))
+
+    def _since(self, change: SliceChange) -> SliceChange:
+        return replace(change, former=files_of_base(self._tables, load(self._tables, change.table), change))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
         """Return the change that keeps the data files of these slices and removes the delete files that apply to them.
@@ -61,7 +65,7 @@ class SliceChanges:
             tied = {key_of[path] for path, own in live.deletes.items() if not stay.isdisjoint(own)} & wanted
             wanted = wanted - tied
         files = LiveFiles({path: file for path, file in live.items() if key_of[path] in wanted})
-        return SliceChange(table, base_id, frozenset(wanted), files)
+        return self._since(SliceChange(table, base_id, frozenset(wanted), files, LiveFiles()))
 
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
         """Apply a change to main's head without making it visible; raises SliceConflictError (resources/iceberg/prepared.py)."""

@@ -12,7 +12,6 @@ from resources.iceberg.slice_change import (
     PUBLISH_PROPERTY,
     Published,
     SliceChange,
-    files_of_base,
     load,
     nothing_to_swap,
     refusal,
@@ -29,12 +28,11 @@ def commit_change(
     Raises SliceConflictError, with nothing published, when main changed in one of the slices since the base.
     """
     java = load(tables, change.table)
-    old = files_of_base(tables, java, change)
     head = java.currentSnapshot() if branch is None else java.snapshot(branch)
-    standing = nothing_to_swap(tables, java, change, old, int(head.snapshotId()))
+    standing = nothing_to_swap(tables, java, change, int(head.snapshotId()))
     if standing is not None:
         return standing
-    operation = row_delta(tables, java, change, old, run_id)
+    operation = row_delta(tables, java, change, run_id)
     slices = repr(sorted(map(str, change.slices)))
     publish_id = f"{name}-{hashlib.sha256(slices.encode()).hexdigest()[:12]}"
     operation.set(PUBLISH_PROPERTY, publish_id)
@@ -57,7 +55,7 @@ def commit_change(
         reason = "main was set back over what was just published"
         raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
     snapshot_id, parent_id = committed
-    require_base_files(tables, change, parent_id, old)
+    require_base_files(tables, change, parent_id)
     return Published(snapshot_id, parent_id, change.files_by_slice)
 
 

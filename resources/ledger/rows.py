@@ -59,6 +59,7 @@ def delivery_of(row: RowMapping) -> DeliveryRecord:
         "error",
         "is_accepted",
         "code_version",
+        "recorded_at",
     )
     batch = _batch_key(row["source"], row["project_id"], row["arrival_date"])
     reasons = tuple((row["line_reasons"] or {}).items())

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.records import BatchDay, Head, SliceRecord
+from pipeline_assets.domain.records import THIS_LOAD, BatchDay, Head, SliceRecord
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.ledger.changes import Changes
 from resources.ledger.concurrency import (
@@ -66,7 +66,9 @@ class LedgerWriting:
         batches = [batch for batch in changes.batches if batch.key not in moved]
         self._forget(changes.forgotten_deliveries, is_accepted=True)
         self._forget(changes.forgotten_refusals, is_accepted=False)
-        self._upsert(DELIVERIES, [delivery_row(d) | stamp for d in changes.deliveries])
+        # The same bytes keep their moment: they are no new delivery.
+        kept = [{"recorded_at": d.recorded_at} if d.recorded_at != THIS_LOAD else {} for d in changes.deliveries]
+        self._upsert(DELIVERIES, [delivery_row(d) | stamp | at for d, at in zip(changes.deliveries, kept, strict=True)])
         self._upsert(BATCHES, [batch_row(b) | stamp for b in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)

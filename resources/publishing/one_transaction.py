@@ -45,6 +45,7 @@ class OneTransaction:
         Raises PublishConflictError, with nothing changed, where another writer changed what the request rests on.
         """
         failpoint(Failpoint.BEFORE_PUBLISH)
+        request = request.together
         prepared: dict[str, Prepared] = {}
         try:
             for change in request.tables:

@@ -7,6 +7,7 @@ Does not contain: publishing (one_transaction.py, table_by_table.py), what is re
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.slices import Digest, Slice
-from resources.iceberg.slice_change import Published, SliceChange
+from resources.iceberg.slice_change import PUBLISH_PROPERTY, PUBLISHED_WITH, Published, SliceChange
 from resources.ledger.changes import Changes
 
 
@@ -50,6 +51,16 @@ class PublishRequest:
     """The run's row, without the snapshots of its tables; None where the run is not recorded yet."""
     alongside: Alongside | None = None
     """What else it is about."""
+
+    @property
+    def together(self) -> PublishRequest:
+        """The same for a publisher of all tables or none: each snapshot names the publish, and all tables that get one by it.
+
+        So `tidemark attach` recognizes what a publish left that was killed between two tables.
+        """
+        names = ",".join(sorted(change.table.key for change in self.tables if not change.is_empty))
+        summary = {PUBLISH_PROPERTY: str(uuid.uuid4()), PUBLISHED_WITH: names}
+        return replace(self, tables=[replace(change, summary=summary) for change in self.tables])
 
 
 class PartlyPublishedError(SliceConflictError):

@@ -56,7 +56,7 @@ class TablesTogether:
 
     def _published(self, request: PublishRequest) -> Mapping[str, Published]:
         changes = self._lakehouse.changes
-        states = [changes.next_state(change, request.run_id) for change in request.tables]
+        states = [changes.next_state(change, request.run_id) for change in request.together.tables]
         published = {state.table.key: state.published for state in states}
         for change in request.tables:
             changes.require_restorable(change)

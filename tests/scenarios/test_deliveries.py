@@ -316,16 +316,16 @@ def test_a_refused_version_hides_nothing(pipeline: Any) -> None:
 
 
 def test_a_refused_version_that_is_withdrawn_takes_the_accepted_rows_along(pipeline: Any) -> None:
-    """Scenario: an accepted object is overwritten by one that cannot be read, which is then deleted; its hour still
-    holds another object. Outcome: withdrawn like any accepted object; nothing of it is left anywhere."""
+    """Scenario: an accepted object is overwritten by one that cannot be read, which is then deleted; its hour holds
+    another, new object. Outcome: withdrawn like any accepted object; nothing of it is left anywhere."""
     p = pipeline()
     p.now = SOON
     key = p.deliver(DAY, events_on(DAY, 10), shard=1)
-    p.deliver(DAY, events_on(DAY, 3, prefix="other"), shard=2)
     assert p.load(DAY).success
     p.deliver(DAY, events_on(DAY, 10), shard=1, truncated=True)
     assert not p.load(DAY).success
     p.remove(key)
+    p.deliver(DAY, events_on(DAY, 3, prefix="other"), shard=2)
     run = p.load(DAY)
     assert run.success, run.failure()
     assert p.count(RAW) == p.count("refined/events") == 3

@@ -160,6 +160,66 @@ def test_a_rewrite_under_way_is_refused_and_heals_when_it_is_finished(pipeline: 
     assert p.digests() == fresh.digests()
 
 
+def test_a_half_copied_landing_takes_no_rows_and_a_rewritten_hour_is_accepted(pipeline: Any, tmp_path: Path) -> None:
+    """Scenario: landing is copied to a new place, where all times and etags are others; shard 1 of each hour is not there yet.
+    Then an hour is rewritten with one new object, which a later load finds alone; at last a person lets a shard go that came
+    before another one of its hour. Outcome: the half is refused as missing, once, and nothing changes; the rewritten hour is
+    accepted; the loss is beyond the bound until the person accepts it, on record."""
+    p = pipeline(change_min_rows=10)
+    p.now = SOON
+    days, hours = (DAY, NEXT, THIRD), (7, 8, 9)
+
+    def deliver(day: date, hour: int, shard: int, events: int = 5) -> str:
+        return str(p.deliver(day, events_on(day, events, prefix=f"{hour}-{shard}"), hour=hour, shard=shard))
+
+    gone = {day: [deliver(day, hour, 1) for hour in hours] for day in days}
+    second = [deliver(day, hour, 2) for day in days for hour in hours]
+    assert p.load(DAY, THIRD).success
+    before, whole = _published(p), p.landing
+
+    p.landing = tmp_path / "copy"
+    shutil.copytree(whole, p.landing, copy_function=shutil.copyfile)
+    p.remove(*(key for keys in gone.values() for key in keys))
+    p.change(landing_url=str(p.landing))
+    half = p.load(DAY, THIRD)
+    assert _published(p) == before
+    for day, keys in gone.items():
+        _assert_missing(p, half, day, 3, keys[0])
+    assert p.load(DAY, THIRD).success, "it stands refused, and fails one run"
+    assert _published(p) == before
+
+    for key in (key for keys in gone.values() for key in keys):
+        shutil.copyfile(whole / key, p.landing / key)
+    back = p.load(DAY, THIRD)
+    assert back.success, back.failure()
+    assert not back.failed_checks()
+    assert _published(p) == before
+
+    p.deliver(DAY, [*events_on(DAY, 5, prefix="7-1"), *events_on(DAY, 5, prefix="7-2")], hour=7, shard=7)
+    p.remove(gone[DAY][0], second[0])
+    rewritten = p.load(DAY)
+    assert rewritten.success, rewritten.failure()
+    assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (30, 30)
+    assert p.digests()[REFINED] == before[1][REFINED]
+
+    deliver(NEXT, 7, 3)
+    assert p.load(NEXT).success
+    before = _published(p)
+    p.remove(gone[NEXT][0])
+    lost = p.load(NEXT)
+    reason = f"rows vanished from landing: 5 of 35 (14.3%), first {gone[NEXT][0]}"
+    assert f"{NEXT} {RAW} {PROJECT} refused: {reason}" in lost.failure()
+    assert _published(p) == before
+    accepted = p.load(
+        NEXT, accept={f"{RAW}:{NEXT}": "a test of the vendor"} | {f"{t.key}:{NEXT}": "why" for t in DERIVED}
+    )
+    assert accepted.success, accepted.failure()
+    assert p.count(RAW, NEXT) == 30
+    assert _batch(p, NEXT).reason == "1 withdrawn: a test of the vendor"
+    last = [one for one in p.ledger.publications() if one.table == RAW][-1]
+    assert (last.key.event_date, last.accepted_reason) == (NEXT, "a test of the vendor")
+
+
 def test_a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_accepts_it(pipeline: Any) -> None:
     """Scenario: a whole batch is gone while the next day arrives; the same again; then a person lets it go.
     Outcome: the next day is published, the refusal fails the first run only and stays red; accepted, its rows leave raw

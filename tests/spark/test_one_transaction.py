@@ -29,9 +29,10 @@ from pipeline_assets.tables.active_users import ACTIVE_USERS
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, watch
+from resources.iceberg.attach import attachable
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.procedures import Upkeep
-from resources.iceberg.slice_change import SliceChange
+from resources.iceberg.slice_change import PUBLISHED_WITH, SliceChange
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.publishing.promise import Promise, promise_of, publisher_of
@@ -463,3 +464,44 @@ def test_a_restore_whose_file_vanishes_is_refused(lake: Lake) -> None:
     lake.publish(request)
     assert lake.rows(key) == [2, 2]
     assert set(lake.lakehouse.slice_files(BOTH[1], lake.lakehouse.head(BOTH[1]), [key])[key].paths) == {path}
+
+
+def found(lake: Lake) -> list[int | None]:
+    """The snapshots that an empty catalog would attach."""
+    settings = lake.settings.model_copy(update={"catalog_name": f"lake_{uuid.uuid4().hex[:8]}"})
+    configure_catalog(lake.lakehouse.spark, settings)
+    return [one.snapshot_id for one in attachable(lake.lakehouse.spark, settings, BOTH)]
+
+
+def test_a_publish_that_never_was_is_attached_whole_or_not_at_all(spark: Any, tmp_path: Path) -> None:
+    """Scenario: a publish is killed when one of two tables is prepared; when both are; then another writer commits to one of
+    them. Another one prepares a table again that moved meanwhile. Outcome: a lost catalog finds the state before the first; of
+    the second, that is whole, the new state until a table has gone on without it; of a publish with an end, that."""
+
+    with a_lake(spark, tmp_path, Promise.ONE_TRANSACTION, catalog_url=f"sqlite:///{tmp_path}/catalog.db") as lake:
+
+        def heads() -> list[int | None]:
+            return [lake.lakehouse.head(table) for table in BOTH]
+
+        key = lake.a_slice()
+        lake.publish(lake.request(key, 1))
+        request = lake.request(key, 2)
+        for point, qualifier in ((Failpoint.AFTER_APPLY, BOTH[0].key), (Failpoint.IN_TRANSACTION, "")):
+            assert found(lake) == heads()
+            # No error of ours, so that nothing is discarded: as after a kill.
+            with at(point, qualifier, _stop), pytest.raises(Stop):
+                lake.publish(request)
+        seen = found(lake)
+        assert not set(seen) & set(heads()), "all of it is there"
+        lake.lakehouse.branches.create(BOTH[0], f"later_{uuid.uuid4().hex[:8]}", lake.lakehouse.head(BOTH[0]))
+        assert found(lake) == heads(), "a table has gone on without it, so that no table shows it"
+
+        other = lake.a_slice()
+        with after_apply(lambda: lake.foreign(BOTH[0], other, 1)):
+            lake.publish(request)
+        assert lake.rows(key) == [2, 2]
+        assert found(lake) == heads()
+        lake.foreign(BOTH[1], other, 1)
+        assert found(lake) == heads(), "a table that went on after the publish shows it"
+        summary = lake.lakehouse._tables.load(BOTH[0]).currentSnapshot().summary()
+        assert str(summary.get(PUBLISHED_WITH)) == ",".join(sorted(table.key for table in BOTH))

@@ -20,6 +20,7 @@ from typing import Any
 import dagster as dg
 
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
@@ -28,6 +29,7 @@ from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
 from pipeline_assets.tables.table import Table
 from resources.iceberg.lakehouse import Lakehouse
@@ -262,14 +264,26 @@ class Pipeline(LandingFolder):
         )
         return Outcome(result, self.ledger)
 
-    def reports(self, first: date, last: date | None = None) -> dict[str, TableReport]:
+    def reports(
+        self, first: date, last: date | None = None, *, accept_missing: str | None = None
+    ) -> dict[str, TableReport]:
         """The same load of all tables without Dagster around it: table -> what it did."""
         configure_catalog(self.spark, self.settings)
         landing = LandingStore.from_settings(self.settings)
         runtime = Runtime(self.lakehouse, self.ledger, landing, self.settings)
         days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
         tables = frozenset(table.key for table in ASSET_TABLES)
-        request = LoadRequest(days, self.settings.projects, tables, str(uuid.uuid4()), self.now)
+        lost = [
+            (table.key, Slice(day, one))
+            for table in RAW_TABLES.values()
+            for day in days
+            for one in self.settings.projects
+        ]
+        accepted = [
+            Acceptance(AcceptanceKind.MISSING, *of, accept_missing) for of in lost if accept_missing is not None
+        ]
+        run_id = str(uuid.uuid4())
+        request = LoadRequest(days, self.settings.projects, tables, run_id, self.now, Acceptances(tuple(accepted)))
         return {report.table: report for report in run_load(runtime, request, lambda _: False)}
 
     # -- tables ------------------------------------------------------------------------------------------------

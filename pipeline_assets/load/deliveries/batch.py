@@ -148,26 +148,21 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
     unlisted = plan.recorded.keys() - plan.listed.keys() - plan.excluded.keys() - ruled_out
     arrived, awaited = unlisted & relocated.arrived, unlisted & relocated.awaited
-    missing: list[str] = []
-    withdrawn: list[str] = []
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
-    is_within = plan.key.arrival_date >= horizon
+    is_archived = plan.key.arrival_date < horizon
     # Past the horizon raw is the archive, except for objects that it lost rows of.
-    gone = sorted(key for key in unlisted - arrived - awaited if is_within or plan.recorded[key].is_damaged)
-    if gone:
-        missing = _missing(plan, gone, settings) if is_within else gone
-        missing = [] if plan.accepted_reason is not None else missing
-        withdrawn = [] if missing else gone
-    if not missing:
-        withdrawn = sorted({*withdrawn, *ruled_out, *arrived})
+    gone = sorted(key for key in unlisted - arrived - awaited if not is_archived or plan.recorded[key].is_damaged)
+    plan = replace(plan, gone=tuple(gone))
+    missing = () if plan.accepted_reason is not None else plan.without_successor({}, settings)
+    withdrawn = () if missing else tuple(sorted({*plan.gone, *ruled_out, *arrived}))
     compared = replace(
         plan,
         changed=changed,
         ruled_out=ruled_out,
         relocated=frozenset(arrived),
         being_relocated=frozenset(awaited),
-        missing=tuple(missing),
-        withdrawn=tuple(withdrawn),
+        missing=missing,
+        withdrawn=withdrawn,
     )
     return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
 
@@ -181,11 +176,11 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
     return (
         prior is not None
         and prior.verdict is BatchVerdict.REFUSED
-        and bool(plan.listed)
+        and bool(plan.listed or plan.gone)
         and not plan.is_to_be_tried_again
         and prior.input_state == plan.input_state(settings)
-        # What was missed is back, accepted, or behind the horizon.
-        and not (prior.is_missing and not plan.missing)
+        # What was missed is back or behind the horizon, or an operator lets it go.
+        and not (prior.is_missing and (plan.accepted_reason is not None or not plan.gone))
     )
 
 
@@ -200,21 +195,6 @@ def _ruled_out(batch: BatchPlan) -> list[str]:
         if key not in batch.listed
         and key in batch.recorded
         and any(batch.holds(key, exclusion) for exclusion in exclusions)
-    ]
-
-
-def _missing(batch: BatchPlan, gone: Sequence[str], settings: Settings) -> list[str]:
-    """Of the objects that are gone, those that brought rows in an hour for which landing lists nothing any more.
-
-    An hour that still lists objects was written again: another number of shards, fewer rows. A whole hour does not
-    vanish from the vendor's side but while it is being rewritten, or by a lifecycle rule.
-    """
-    in_landing = {**batch.listed, **batch.excluded}
-    hours_listed = {delivery.hour for delivery in in_landing.values()}
-    return [
-        key
-        for key in gone
-        if not in_landing or (batch.recorded[key].rows and batch.hour_of(key, settings) not in hours_listed)
     ]
 
 

@@ -8,6 +8,7 @@ Does not contain: how plans are made and absent days judged (batch.py).
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,8 @@ from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import (
     MISSING,
+    THIS_LOAD,
+    VANISHED,
     BatchRecord,
     DeliveryRecord,
     Exclusion,
@@ -61,8 +64,11 @@ class BatchPlan:
     """Of the parser now."""
     changed: tuple[Delivery, ...] = ()
     """New objects, other versions, and those with refused lines that another parser refused."""
+    gone: tuple[str, ...] = ()
+    """Objects in raw that landing lost inside the horizon: neither excluded nor listed by the other prefix."""
     withdrawn: tuple[str, ...] = ()
-    """Objects in raw whose rows are to go: landing no longer lists them, and their hour, or a person, says that this is meant."""
+    """Objects in raw whose rows are to go: landing no longer lists them, and a later delivery of their hour, or an operator, says
+    that this is meant."""
     ruled_out: frozenset[str] = frozenset()
     """Those among them that a person excluded."""
     relocated: frozenset[str] = frozenset()
@@ -70,7 +76,7 @@ class BatchPlan:
     being_relocated: frozenset[str] = frozenset()
     """The same where the copies are not loaded yet: neither missing nor withdrawn until they are."""
     missing: tuple[str, ...] = ()
-    """Objects in raw that are gone together with their whole hour: a wrong bucket or a rewrite under way."""
+    """Objects that are gone without a later delivery of their hour: a wrong bucket, half a copy or a rewrite under way."""
     is_repeated_refusal: bool = False
     verdict: tuple[BatchVerdict, Evaluation] | None = None
     """Set where the batch is judged without parsing anything."""
@@ -139,9 +145,39 @@ class BatchPlan:
         return f"hours {listed} wait: their recovery has not written its marker; if it died, run {command}"
 
     @property
-    def let_go(self) -> list[str]:
+    def let_go(self) -> tuple[str, ...]:
         """Withdrawn objects that landing lost."""
-        return [key for key in self.withdrawn if key not in self.ruled_out and key not in self.relocated]
+        return () if self.missing else self.gone
+
+    def without_successor(self, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[str, ...]:
+        """Of the objects that are gone, those that brought rows in an hour that lists nothing that was delivered after them.
+
+        Told from the ledger, since copying gives objects other times and etags. `read`: listed versions as they were read; before
+        it is read, another version counts as a new delivery. An excluded object replaces nothing.
+        """
+        latest: dict[int | None, str] = {}
+        for listed in self.listed.values():
+            known = read.get(listed.key) or self.recorded.get(listed.key)
+            is_new = known is None or (known.etag != listed.etag and known.sha256 is not None)
+            at = THIS_LOAD if known is None or is_new else known.recorded_at
+            latest[listed.hour] = max(latest.get(listed.hour, ""), at)
+
+        def is_replaced(gone: DeliveryRecord) -> bool:
+            return not gone.rows or latest.get(self.hour_of(gone.object_key, settings), "") > gone.recorded_at
+
+        is_empty = not (self.listed or self.excluded)
+        return tuple(key for key in self.gone if is_empty or not is_replaced(self.recorded[key]))
+
+    def rows_lost(self, read: Mapping[str, DeliveryRecord], settings: Settings) -> int:
+        """Rows by which hours shrink of which landing lost objects: those that are read in their place are none."""
+        lost: Counter[int | None] = Counter()
+        for key in self.let_go:
+            lost[self.hour_of(key, settings)] += self.recorded[key].rows
+        hours = tuple(lost)
+        for key in self.listed.keys() & read.keys():
+            former = self.recorded[key].rows if key in self.recorded else 0
+            lost[self.listed[key].hour] += former - read[key].rows
+        return sum(max(0, lost[hour]) for hour in hours)
 
     @property
     def as_read(self) -> BatchAsRead:
@@ -166,6 +202,10 @@ class BatchPlan:
         """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
+        if self.gone:
+            parts.append(
+                repr((self.gone, settings.change_min_rows, settings.change_max_shrink, settings.change_bounds))
+            )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def without(self, exclusion: Exclusion) -> BatchPlan:
@@ -199,6 +239,9 @@ class BatchPlan:
 
     def record(self, verdict: BatchVerdict, evaluation: Evaluation, settings: Settings) -> BatchRecord:
         """The batch's row in the ledger."""
+        if self.prior is not None and self.prior.vanished_rows:
+            carried = {VANISHED: self.prior.vanished_rows}
+            evaluation = replace(evaluation, figures={**carried, **evaluation.figures})
         return BatchRecord(
             key=self.key,
             verdict=verdict,

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Observation, Row
 
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError, error_in
-from pipeline_assets.domain.records import DeliveryRecord
+from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord
 from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, Unit, null_share, share_of, sizes_of
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -207,6 +207,9 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
     summaries = dict(plan.touched)
     for key, row in rows.items():
         delivery = writing.deliveries[key]
+        known = plan.batches[delivery.batch].recorded.get(key)
+        # Bytes of which no hash is on record may be the same ones.
+        known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
         summaries[key] = DeliveryRecord(
             batch=delivery.batch,
             object_key=key,
@@ -221,6 +224,7 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
             is_accepted=False,
             code_version=code,
             line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
+            recorded_at=known.recorded_at if known is not None else THIS_LOAD,
         )
     return ReadResult(plan, summaries, unread)
 

@@ -64,7 +64,7 @@ def evaluate_arrivals(
     incomplete: dict[BatchKey, frozenset[int]] = {}
     still: dict[str, HourObservation] = {}
     for key, plan in sorted(plans.items()):
-        if plan.is_repeated_refusal or _is_known_to_be_missing(plan):
+        if plan.is_repeated_refusal:
             continue
         hours = _hours_to_load(plan, settings)
         for hour, kind in hours.items():
@@ -95,7 +95,7 @@ def evaluate_arrivals(
 
 def state_of(plan: BatchPlan, settings: Settings) -> str:
     """Names all that a load of the batch would start from: another state is another reason to try."""
-    parts = (plan.input_state(settings), sorted(plan.hours_marked), plan.is_closed, sorted(plan.missing))
+    parts = (plan.input_state(settings), sorted(plan.hours_marked), plan.is_closed)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -167,12 +167,6 @@ def _told_partial(plan: BatchPlan) -> str | None:
     if plan.partial_hours is None or (plan.prior is not None and plan.prior.is_decided):
         return None
     return f"no regular delivery came, and any source holds {plan.partial_hours} of 24 hours: recover or accept it"
-
-
-def _is_known_to_be_missing(plan: BatchPlan) -> bool:
-    prior = plan.prior
-    is_told = prior is not None and prior.verdict is BatchVerdict.REFUSED and prior.is_missing
-    return bool(plan.missing) and is_told and not plan.changed
 
 
 NEW = "new"

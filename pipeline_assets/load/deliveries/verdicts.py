@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pipeline_assets.domain.checks import BatchFigures, Evaluation, reconcile_batch
+from pipeline_assets.domain.checks import MISSING_HINT, BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
-from pipeline_assets.domain.records import EXCLUDED, MISSING
+from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import ReadResult
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.transforms.object_text import MOVED
 
 
@@ -36,7 +37,32 @@ class Judged:
 
 def judge(read: ReadResult, settings: Settings) -> Judged:
     """Give every batch its verdict."""
-    return Judged(read, {key: _verdict(read, plan, settings) for key, plan in read.plan.batches.items()})
+    verdicts = {key: _verdict(read, plan, settings) for key, plan in read.plan.batches.items()}
+    losses: dict[BatchKey | None, list[tuple[BatchPlan, int, int]]] = {}
+    for key, plan in read.plan.batches.items():
+        lost = plan.rows_lost(read.summaries, settings)
+        if verdicts[key][0] is BatchVerdict.ACCEPTED and lost and plan.accepted_reason is None:
+            before = int(plan.prior.vanished_rows) if plan.prior is not None else 0
+            held = before + sum(record.rows for record in plan.recorded.values())
+            # Batches too small to be bounded by themselves are bounded together.
+            losses.setdefault(key if held > settings.change_min_rows else None, []).append((plan, before + lost, held))
+    for of, plans in losses.items():
+        lost, held = sum(lost for _, lost, _ in plans), sum(held for _, _, held in plans)
+        most, _ = settings.change_bound(RAW_TABLES[plans[0][0].key.source].key, "rows")
+        is_much = lost > held * most and (of is not None or lost > settings.change_min_rows)
+        for plan, own, _ in plans:
+            verdict, evaluation = verdicts[plan.key]
+            figures = {**evaluation.figures, VANISHED: own}
+            if is_much:
+                figures = {**evaluation.figures, MISSING: len(plan.let_go)}
+                among = "" if of is not None else f" in {len(plans)} small batches"
+                reason = (
+                    f"rows vanished from landing: {lost} of {held} ({lost / held:.1%}){among}, first {plan.let_go[0]}"
+                )
+                evaluation = replace(evaluation, is_passed=False, reason=reason, hint=MISSING_HINT)
+                verdict, evaluation = BatchVerdict.REFUSED, plan.with_recovery(evaluation)
+            verdicts[plan.key] = verdict, replace(evaluation, figures=figures)
+    return Judged(read, verdicts)
 
 
 def _verdict(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[BatchVerdict, Evaluation]:
@@ -49,6 +75,7 @@ def _verdict(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[Bat
 
 def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[BatchVerdict, Evaluation]:
     records = [read.summaries.get(key) or plan.recorded[key] for key in sorted(plan.listed)]
+    missing = () if plan.accepted_reason is not None else plan.without_successor(read.summaries, settings)
     evaluation = reconcile_batch(
         BatchFigures(
             objects=len(records),
@@ -60,6 +87,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
             line_reasons=sum((Counter(dict(r.line_reasons)) for r in records), Counter()),
         ),
         settings,
+        missing,
     )
     unread = [f"{key}: {NOT_READABLE}, {why}" for key, why in sorted(read.unread.items()) if key in plan.listed]
     if unread:
@@ -73,12 +101,11 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         return BatchVerdict.MOVED, Evaluation(
             evaluation.check, False, reason, "The next load reads them again", evaluation.figures
         )
-    if evaluation.figures["unreadable_objects"] > settings.max_unreadable_objects:
+    if missing or evaluation.figures["unreadable_objects"] > settings.max_unreadable_objects:
         return BatchVerdict.REFUSED, plan.with_recovery(evaluation)
-    let_go = plan.let_go
-    if evaluation.is_passed and let_go and plan.accepted_reason is not None:
-        figures = {**evaluation.figures, MISSING: len(let_go)}
-        reason = f"{len(let_go)} withdrawn: {plan.accepted_reason}"
+    if evaluation.is_passed and plan.let_go and plan.accepted_reason is not None:
+        figures = {**evaluation.figures, MISSING: len(plan.let_go), VANISHED: 0}
+        reason = f"{len(plan.let_go)} withdrawn: {plan.accepted_reason}"
         evaluation = replace(evaluation, reason=reason, figures=figures)
     if evaluation.is_passed and plan.exclusion_reason is not None:
         figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}

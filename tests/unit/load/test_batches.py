@@ -18,7 +18,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, Marker
-from pipeline_assets.domain.records import DAMAGED, BatchRecord, DeliveryRecord, Exclusion
+from pipeline_assets.domain.records import DAMAGED, THIS_LOAD, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
@@ -36,6 +36,8 @@ DEADLINE = datetime(2026, 2, 5, tzinfo=UTC)
 SOON = datetime(2026, 2, 20, tzinfo=UTC)
 """Past the deadline, inside the redelivery horizon."""
 LATER = datetime(2026, 6, 1, tzinfo=UTC)
+FIRST_LOAD, SECOND_LOAD = "2026-02-02T11:00:00+00:00", "2026-02-02T12:00:00+00:00"
+"""When the ledger recorded what was delivered."""
 CODE = "parser 1"
 GRAMMAR = KeyGrammar("{prefix}_{date}_{hour}_complete")
 _SHELL: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
@@ -59,6 +61,7 @@ def a_record(hour: int = 10, shard: int = 1, *, batch: BatchKey = BATCH, **chang
         error=None,
         is_accepted=True,
         code_version=CODE,
+        recorded_at=FIRST_LOAD,
     )
     return replace(record, **changes)
 
@@ -233,8 +236,8 @@ def test_bytes_are_known_where_parsing_them_again_gives_the_same(
     ids=["the refused version stands", "the accepted version is back", "a third version", "deleted"],
 )
 def test_a_refused_version_hides_nothing(listed: str | None, changed: bool, stale: bool) -> None:
-    """The hour holds another object, so a deleted one is withdrawn."""
-    other = (a_delivery(shard=2), a_record(shard=2))
+    """The hour holds an object that was delivered later, so a deleted one is withdrawn."""
+    other = (a_delivery(shard=2), a_record(shard=2, recorded_at=SECOND_LOAD))
     deliveries = [other[0], *([a_delivery(etag=listed)] if listed else [])]
     refused = a_record(etag="e2", is_accepted=False, error="truncated_gzip")
     plan = plan_of(deliveries, [a_record(), other[1]], refused=[refused])
@@ -262,18 +265,20 @@ BOTH = [(9, 1), (10, 1), (10, 2)]
     ("recorded", "listed", "missing", "withdrawn"),
     [
         (BOTH, BOTH, [], []),
-        (BOTH, [(9, 1), (10, 1)], [], [(10, 2)]),
+        (BOTH, [(9, 1), (10, 1)], [(10, 2)], []),
         (BOTH, [(9, 1), (10, 7)], [], [(10, 1), (10, 2)]),
+        (BOTH, [(9, 1), (10, 1), (10, 7)], [], [(10, 2)]),
         (BOTH, [(9, 1)], [(10, 1), (10, 2)], []),
-        (BOTH, [(10, 1)], [(9, 1)], []),
+        (BOTH, [(10, 1)], [(9, 1), (10, 2)], []),
         (BOTH, [(11, 1)], BOTH, []),
         (BOTH, [], BOTH, []),
         ([], [(9, 1)], [], []),
     ],
     ids=[
         "nothing gone",
-        "fewer in an hour",
+        "half of an hour gone",
         "an hour in other shards",
+        "fewer in an hour, and a new one",
         "an hour gone",
         "an hour and a shard gone",
         "every hour but a new one gone",
@@ -281,7 +286,7 @@ BOTH = [(9, 1), (10, 1), (10, 2)]
         "first delivery",
     ],
 )
-def test_an_hour_that_still_lists_objects_was_rewritten_and_one_that_lists_none_is_missing(
+def test_an_hour_that_lists_a_new_object_was_rewritten_and_any_other_is_missing(
     recorded: list[tuple[int, int]],
     listed: list[tuple[int, int]],
     missing: list[tuple[int, int]],
@@ -331,8 +336,202 @@ def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there
     assert missing | withdrawn <= gone
     # One missing object keeps all the others: nothing is withdrawn from a batch that is refused.
     assert withdrawn == (set() if missing else gone)
-    assert missing == (set() if is_accepted else {one for one in gone if one[0] not in {hour for hour, _ in listed}})
+    assert missing == (
+        set() if is_accepted else {one for one in gone if one[0] not in {hour for hour, _ in listed - recorded}}
+    )
     assert not (missing and plan.needs_work)
+
+
+@pytest.mark.parametrize(
+    ("left", "known", "is_withdrawn"),
+    [
+        ({}, {}, False),
+        ({}, {"recorded_at": SECOND_LOAD}, True),
+        ({}, {"recorded_at": THIS_LOAD}, True),
+        ({"etag": "e2"}, {}, True),
+        ({"etag": "e2"}, {"sha256": None}, False),
+        ({"etag": "e2"}, {"sha256": None, "recorded_at": SECOND_LOAD}, True),
+    ],
+    ids=[
+        "delivered with it",
+        "delivered by a later load",
+        "delivered by a former attempt of this load",
+        "another version",
+        "bytes that nobody knows",
+        "bytes that nobody knows, delivered by a later load",
+    ],
+)
+def test_what_was_delivered_after_an_object_lets_it_go(
+    left: dict[str, Any], known: dict[str, Any], is_withdrawn: bool
+) -> None:
+    """Told from records: a store where landing was copied to tells other times and etags of the same bytes."""
+    plan = plan_of([a_delivery(shard=2, **left)], [a_record(), a_record(shard=2, **known)])
+    assert hours_of(plan, plan.withdrawn) == ([(10, 1)] if is_withdrawn else [])
+    assert hours_of(plan, plan.missing) == ([] if is_withdrawn else [(10, 1)])
+    assert not plan_of([], [a_record(), a_record(shard=2, **known)]).withdrawn, "of no hour that lists nothing"
+
+
+def verdict_of(plan: BatchPlan, *read: DeliveryRecord, **settings: Any) -> tuple[BatchVerdict, Evaluation]:
+    """The verdict once these versions were read."""
+    result = ReadResult(Plan({BATCH: plan}), {one.object_key: one for one in read}, {})
+    return judge(result, Settings(**settings)).verdicts[BATCH]
+
+
+def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
+    """Scenario: landing was copied to another bucket, where every etag is another one, and a shard is not there yet. Outcome: it
+    counts as withdrawn until the others were hashed, and then as missing; a load that knows this reads nothing again."""
+    plan = plan_of([a_delivery(shard=2, etag="copied")], [a_record(), a_record(shard=2)])
+    assert plan.needs_work
+    copied = a_record(shard=2, etag="copied")
+    verdict, evaluation = verdict_of(plan, copied)
+    assert (verdict, evaluation.reason) == (
+        BatchVerdict.REFUSED, f"deliveries missing from landing: 1, first {a_record().object_key}"
+    )  # fmt: skip
+    assert "--accept-missing" in str(evaluation.hint)
+    assert "tidemark recover" in str(evaluation.hint)
+    prior = plan.record(verdict, evaluation, Settings())
+    again = plan_of([a_delivery(shard=2, etag="copied")], [a_record(), copied], priors=[prior])
+    assert again.is_repeated_refusal
+    assert not again.needs_work
+
+    verdict, evaluation = verdict_of(plan, a_record(shard=2, etag="copied", sha256="others", recorded_at=THIS_LOAD))
+    assert verdict is BatchVerdict.ACCEPTED, evaluation.reason
+
+
+# How many rows may vanish
+
+
+def a_day(**changes: Any) -> list[DeliveryRecord]:
+    """24 hours of two shards with 10 rows each; the second one was delivered later, so that the first may be withdrawn."""
+    return [
+        a_record(hour, shard, lines=10, rows=10, recorded_at=at, **changes)
+        for hour in range(24)
+        for shard, at in ((1, FIRST_LOAD), (2, SECOND_LOAD))
+    ]
+
+
+def listed_of(records: Sequence[DeliveryRecord], but: Sequence[tuple[int, int]] = ()) -> list[Delivery]:
+    names = {GRAMMAR.format_delivery(BATCH, *one) for one in but}
+    parsed = [GRAMMAR.parse(Source.REGULAR, PROJECT, one.object_key, one.etag, one.size_bytes) for one in records]
+    return [one for one in parsed if isinstance(one, Delivery) and one.key not in names]
+
+
+def test_the_share_of_rows_that_vanished_is_bounded() -> None:
+    """Scenario: of every hour the shard that came first is gone; of one hour; the same where the vendor rewrote the hour.
+    Outcome: beyond the bound of every change the batch is refused, until a person accepts it, and read once; what came in
+    place of rows is no loss."""
+    day = a_day()
+    gone = [(hour, 1) for hour in range(24)]
+    plan = plan_of(listed_of(day, gone), day)
+    assert (len(plan.withdrawn), plan.missing) == (24, ())
+    verdict, evaluation = verdict_of(plan)
+    assert verdict is BatchVerdict.REFUSED
+    assert str(evaluation.reason).startswith("rows vanished from landing: 240 of 480 (50.0%), first ")
+    assert "--accept-missing" in str(evaluation.hint)
+    prior = plan.record(verdict, evaluation, Settings())
+    assert prior.is_missing
+    assert plan_of(listed_of(day, gone), day, priors=[prior]).is_repeated_refusal
+    for change in ({"reasons": {DAY: "why"}}, {"now": LATER}):
+        assert not plan_of(listed_of(day, gone), day, priors=[prior], **change).is_repeated_refusal
+    assert not plan_of(listed_of(day), day, priors=[prior]).is_repeated_refusal
+
+    accepted = plan_of(listed_of(day, gone), day, priors=[prior], reasons={DAY: "the vendor said so"})
+    verdict, evaluation = verdict_of(accepted)
+    assert (verdict, evaluation.reason) == (BatchVerdict.ACCEPTED, "24 withdrawn: the vendor said so")
+    assert accepted.record(verdict, evaluation, Settings()).is_loss_accepted
+
+    assert verdict_of(plan_of(listed_of(day, gone[:1]), day))[0] is BatchVerdict.REFUSED, "10 of 480 rows are 2.1%"
+    assert verdict_of(plan_of(listed_of(day, gone[:1]), day), change_max_shrink=0.05)[0] is BatchVerdict.ACCEPTED
+    bounds = {"raw/regular_events:rows": {"shrink": 0.05}}
+    assert verdict_of(plan_of(listed_of(day, gone[:1]), day), change_bounds=bounds)[0] is BatchVerdict.ACCEPTED
+    few = [replace(one, rows=2, lines=2) for one in day]
+    assert verdict_of(plan_of(listed_of(few, gone), few))[0] is BatchVerdict.ACCEPTED, "96 rows"
+
+    for rows, expected in ((20, BatchVerdict.ACCEPTED), (16, BatchVerdict.ACCEPTED), (15, BatchVerdict.REFUSED)):
+        rewritten = plan_of([*listed_of(day, [(5, 1), (5, 2)]), a_delivery(5, 7)], day)
+        came = a_record(5, 7, rows=rows, lines=rows, recorded_at=THIS_LOAD)
+        assert verdict_of(rewritten, came)[0] is expected
+    # More rows of another hour, or of another version that was there before, hide no loss.
+    for hour, shard, rows in ((6, 7, 500), (5, 2, 11)):
+        listed = [one for one in listed_of(day, [(5, 1)]) if (one.hour, one.shard) != (hour, shard)]
+        plan = plan_of([*listed, a_delivery(hour, shard, etag="e2")], day)
+        came = a_record(hour, shard, etag="e2", sha256="others", rows=rows, lines=rows, recorded_at=THIS_LOAD)
+        assert verdict_of(plan, came)[0] is BatchVerdict.REFUSED
+
+
+def test_many_small_losses_of_a_batch_count_together() -> None:
+    """Scenario: a load loses some rows within the bound, and the next one as many; a person accepts. Outcome: the second loss is
+    refused for the sum; the sum begins anew with what a person accepts."""
+    first = [
+        a_record(hour, shard, rows=100, lines=100, recorded_at=(FIRST_LOAD, SECOND_LOAD)[shard - 1])
+        for hour in range(24)
+        for shard in (1, 2)
+    ]
+    first[0], first[2] = (replace(one, rows=40, lines=40) for one in (first[0], first[2]))
+    plan = plan_of(listed_of(first, [(0, 1)]), first)
+    verdict, evaluation = verdict_of(plan)
+    assert verdict is BatchVerdict.ACCEPTED
+    prior = plan.record(verdict, evaluation, Settings())
+
+    second = first[1:]
+    # An ordinary load in between forgets nothing.
+    between = plan_of([*listed_of(second), a_delivery(9, 9)], second, priors=[prior])
+    prior = between.record(*verdict_of(between, a_record(9, 9, recorded_at=THIS_LOAD)), Settings())
+    plan = plan_of(listed_of(second, [(1, 1)]), second, priors=[prior])
+    verdict, evaluation = verdict_of(plan)
+    assert verdict is BatchVerdict.REFUSED
+    assert str(evaluation.reason).startswith("rows vanished from landing: 80 of 4680 (1.7%), first ")
+    refused = plan.record(verdict, evaluation, Settings())
+    assert refused.vanished_rows == prior.vanished_rows == 40
+    plan = plan_of(listed_of(second, [(1, 1)]), second, priors=[refused], reasons={DAY: "why"})
+    verdict, evaluation = verdict_of(plan)
+    assert (verdict, plan.record(verdict, evaluation, Settings()).vanished_rows) == (BatchVerdict.ACCEPTED, 0)
+
+
+def test_small_batches_that_lose_rows_together_are_bounded_together() -> None:
+    """Scenario: ten projects with 40 rows a day lose half of them; one alone does. Outcome: all are refused, since more than
+    `change_min_rows` vanished in the sum; one alone is as small as it is."""
+    batches = [BatchKey(Source.REGULAR, str(10001 + number), DAY) for number in range(10)]
+    records = [
+        a_record(hour, rows=20, lines=20, batch=batch, shard=shard, recorded_at=at)
+        for batch in batches
+        for hour, shard, at in ((5, 1, FIRST_LOAD), (5, 2, SECOND_LOAD))
+    ]
+    listed = [a_delivery(5, 2, batch=batch) for batch in batches]
+    plans = plans_of(listed, records, projects=[batch.project_id for batch in batches])
+    judged = judge(ReadResult(Plan(plans), {}, {}), Settings())
+    assert {verdict for verdict, _ in judged.verdicts.values()} == {BatchVerdict.REFUSED}
+    told = {evaluation.reason for _, evaluation in judged.verdicts.values()}
+    assert all("rows vanished from landing: 200 of 400 (50.0%) in 10 small batches" in str(one) for one in told)
+    few = dict(list(plans.items())[:5])
+    judged = judge(ReadResult(Plan(few), {}, {}), Settings())
+    assert {verdict for verdict, _ in judged.verdicts.values()} == {BatchVerdict.ACCEPTED}, "100 rows"
+
+
+def test_rows_that_leave_by_an_exclusion_never_count() -> None:
+    day = a_day()
+    gone = [(hour, 1) for hour in range(24)]
+    plan = plan_of(listed_of(day), day, exclusions=[an_exclusion(*one) for one in gone])
+    assert len(plan.withdrawn) == 24
+    assert verdict_of(plan)[0] is BatchVerdict.ACCEPTED
+    # Nor where landing lost them since.
+    plan = plan_of(listed_of(day, gone), day, exclusions=[an_exclusion(*one) for one in gone])
+    assert len(plan.withdrawn) == 24
+    assert verdict_of(plan)[0] is BatchVerdict.ACCEPTED
+
+
+def test_rows_that_the_other_prefix_lists_with_the_same_bytes_never_count() -> None:
+    day = a_day()
+    gone = [(hour, 1) for hour in range(24)]
+    arrived = frozenset(GRAMMAR.format_delivery(BATCH, *one) for one in gone)
+    plan = plan_of(listed_of(day, gone), day, relocated=Relocated(arrived))
+    assert (len(plan.withdrawn), plan.missing) == (24, ())
+    assert verdict_of(plan)[0] is BatchVerdict.ACCEPTED
+
+
+def test_an_excluded_object_stands_for_no_other() -> None:
+    plan = plan_of([a_delivery(shard=7)], [a_record()], exclusions=[an_exclusion(shard=7)])
+    assert (plan.missing, plan.withdrawn) == ((a_record().object_key,), ())
 
 
 # The horizon
@@ -453,8 +652,10 @@ BROKEN = Evaluation(Check.DELIVERY_RECONCILES, False, "1 unreadable objects", "c
 GONE = Evaluation(Check.DELIVERY_RECONCILES, False, "1 deliveries are missing", "cure", {"missing_objects": 1})
 
 
-def refused_as(evaluation: Evaluation, listed: Sequence[Delivery]) -> BatchRecord:
-    return plan_of(listed).record(BatchVerdict.REFUSED, evaluation, Settings())
+def refused_as(
+    evaluation: Evaluation, listed: Sequence[Delivery], recorded: Sequence[DeliveryRecord] = ()
+) -> BatchRecord:
+    return plan_of(listed, recorded).record(BatchVerdict.REFUSED, evaluation, Settings())
 
 
 @pytest.mark.parametrize(
@@ -505,7 +706,7 @@ def test_only_refusals_stand(verdict: BatchVerdict) -> None:
 
 def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_back() -> None:
     listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
-    prior = refused_as(GONE, listed)
+    prior = refused_as(GONE, listed, recorded)
     assert prior.is_missing
     standing = plan_of(listed, recorded, priors=[prior])
     assert standing.is_repeated_refusal
@@ -521,7 +722,7 @@ def test_a_batch_refused_as_missing_is_taken_up_with_a_reason_or_when_all_is_bac
 def test_a_batch_refused_as_missing_is_released_by_the_horizon() -> None:
     """Inside the horizon an hour is missing; once past it raw is the archive and nothing is missing any more."""
     listed, recorded = [a_delivery(9)], [a_record(9), a_record(10)]
-    plan = plan_of(listed, recorded, priors=[refused_as(GONE, listed)], now=LATER)
+    plan = plan_of(listed, recorded, priors=[refused_as(GONE, listed, recorded)], now=LATER)
     assert not plan.missing
     assert not plan.is_repeated_refusal
 
@@ -754,7 +955,7 @@ def test_a_moved_delivery_is_awaited_until_its_copy_is_loaded_and_then_leaves() 
     assert arrived == Relocated(arrived=frozenset({gone.object_key}))
     for now in (SOON, LATER):
         leaving = plan_of([], [gone], relocated=arrived, now=now)
-        assert (leaving.missing, leaving.withdrawn, leaving.let_go) == ((), (gone.object_key,), [])
+        assert (leaving.missing, leaving.withdrawn, leaving.let_go) == ((), (gone.object_key,), ())
         assert leaving.needs_work
 
 

@@ -194,10 +194,12 @@ def test_what_stands_refused_is_left_alone_until_it_changes() -> None:
     marked = markers_of(range(24))
     assert not a_status(listed, priors=[refused], markers=marked).due
     assert a_status([a_delivery(9), a_delivery(10, etag="e2")], priors=[refused], markers=marked).due
-    missing = _prior(BatchVerdict.REFUSED, evaluations=(_MISSED,))
-    gone = a_status([a_delivery(9)], [a_record(9), a_record(10)], priors=[missing], markers=marked)
-    assert not gone.due
-    assert not gone.waiting
+    for there in ([a_delivery(9)], []):
+        (plan,) = plans_of(there, [a_record(9), a_record(10)], now=NOON).values()
+        missing = _prior(BatchVerdict.REFUSED, evaluations=(_MISSED,), input_state=plan.input_state(Settings()))
+        gone = a_status(there, [a_record(9), a_record(10)], priors=[missing], markers=marked)
+        assert not gone.due
+        assert not gone.waiting
 
 
 def test_another_state_is_another_reason_to_try() -> None:

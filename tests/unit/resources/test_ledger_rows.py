@@ -13,9 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
-from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord, Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger.changes import Changes
 from resources.ledger.rows import head_number, head_of
 from resources.ledger.schema import PUBLICATIONS, SLICES
@@ -188,3 +189,22 @@ def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(tm
         published.append(PublicationRecord(TABLE, KEY, 2, 1, digest, EMPTY, Cause.of(CauseKind.ROLLBACK), "rollback"))
         ledger.record(Changes(publications=published), "run")
         assert ledger.first_day(TABLE) == DAY
+
+
+def test_the_same_bytes_keep_the_moment_of_their_delivery(tmp_path: Path) -> None:
+    """Scenario: a version is recorded, then again under another etag as a load read it from the ledger, then with other bytes.
+    Outcome: only other bytes are a later delivery."""
+    batch = BatchKey(Source.REGULAR, "10001", DAY)
+    first = DeliveryRecord(batch, "key", "e1", 9, "bytes", 1, 1, 0, 0, None, True)
+
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+
+        def recorded(record: DeliveryRecord) -> DeliveryRecord:
+            ledger.record(Changes(deliveries=[record]), "run")
+            return ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)["key"]
+
+        known = recorded(first)
+        again = recorded(replace(known, etag="e2"))
+        other = recorded(replace(first, etag="e3", sha256="others"))
+    assert (again.etag, again.recorded_at) == ("e2", known.recorded_at)
+    assert known.recorded_at < other.recorded_at < THIS_LOAD

@@ -13,7 +13,14 @@ import pytest
 from resources.iceberg import metadata_files
 from resources.iceberg.lake_identity import is_below
 from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.metadata_files import first_use, histories, not_ahead, predecessor, read_metadata_files
+from resources.iceberg.metadata_files import (
+    first_use,
+    half_published,
+    histories,
+    not_ahead,
+    predecessor,
+    read_metadata_files,
+)
 
 
 def _write(place: Path, name: str, **changes: Any) -> None:
@@ -116,3 +123,50 @@ def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, m
     assert predecessor(objects, "metadata/00002-a.gz.metadata.json") is None
     with pytest.raises(ValueError, match="object_too_large"):
         metadata_files.content(objects, "metadata/00002-a.gz.metadata.json")
+
+
+def _state(*publishes: str | None, hours: int = 0, cut: bool = False, staged: str | None = None) -> dict[str, Any]:
+    """A table whose main showed these publishes, an hour apart, the last one at `hours`; `staged`: one on a branch alone."""
+    snapshots: list[dict[str, Any]] = []
+    for number, publish in enumerate((*publishes, staged)):
+        at = (400_000 + hours + number - len(publishes) + 1) * 3_600_000
+        summary = {} if publish is None else {"tidemark.publish-id": publish, "tidemark.published-with": "a,b,gone"}
+        snapshots.append(
+            {"snapshot-id": number, "parent-snapshot-id": number - 1, "timestamp-ms": at, "summary": summary}
+        )
+    if not cut:
+        del snapshots[0]["parent-snapshot-id"]
+    log = [{"snapshot-id": number, "timestamp-ms": 0} for number in (-9, *range(len(publishes)))]
+    return {"current-snapshot-id": len(publishes) - 1, "snapshots": snapshots, "snapshot-log": log}
+
+
+@pytest.mark.parametrize(
+    ("b", "half"),
+    [
+        (_state(None, "old", "new"), set()),
+        (_state(None, "old", "new", None, hours=9), set()),
+        (_state(None, "old"), {"new"}),
+        (_state(None, "old", None, hours=9), {"new"}),
+        (_state(None, "old", staged="new"), {"new"}),
+        (_state(None, "old", hours=-1, cut=True), {"new"}),
+        (_state(None, None, hours=9, cut=True), set()),
+    ],
+    ids=[
+        "whole",
+        "whole, and older",
+        "half",
+        "half, and older",
+        "on a branch alone",
+        "cut off before it",
+        "cut off since",
+    ],
+)
+def test_a_publish_counts_where_every_table_that_it_names_showed_it(b: dict[str, Any], half: set[str]) -> None:
+    """A table that went on since is a sign against it; one whose history was cut off since, or that is not there, is none."""
+    assert half_published({"a": _state(None, "old", "new"), "b": b}) == half
+
+
+def test_tables_that_were_committed_one_by_one_name_nobody() -> None:
+    alone = _state(None, "own")
+    alone["snapshots"][1]["summary"].pop("tidemark.published-with")
+    assert half_published({"a": alone, "b": _state(None)}) == set()

@@ -33,7 +33,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources.iceberg.pointers import lock_pointers, share_a_database, swap_pointers
 from resources.iceberg.prepared import Prepared
-from resources.iceberg.slice_change import Published
+from resources.iceberg.slice_change import PUBLISHED_WITH, Published, SliceChange
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.schema import CUTS
 from resources.ledger.store import Ledger
@@ -335,9 +335,21 @@ class Changing:
 
 
 def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
-    changes: list[Any] = [SimpleNamespace(table=table, slices={KEY}, branches=()) for table in TABLES]
+    changes = [SliceChange(table, 1, frozenset({KEY}), {}, {"former.parquet": None}) for table in TABLES]
     steps = [(table.key, Changes(slices=[replace(MINE, table=table.key)])) for table in TABLES]
     return PublishRequest("own", "own", changes, steps, alongside=alongside, **more)
+
+
+def test_snapshots_that_are_shown_together_name_each_other_and_no_table_without_one() -> None:
+    """An empty change makes no snapshot, so that nobody could tell its table from one that lacks it."""
+    request = _request()
+    same = replace(request.tables[0], files={"a": None}, former={"a": None})
+    together = replace(request, tables=[same, *request.tables[1:]]).together
+    assert {change.summary[PUBLISHED_WITH] for change in together.tables} == {TABLES[1].key}
+    assert {one.summary[PUBLISHED_WITH] for one in request.together.tables} == {",".join(sorted(t.key for t in TABLES))}
+    ids = {change.summary["tidemark.publish-id"] for change in together.tables}
+    assert len(ids) == 1
+    assert ids.isdisjoint(change.summary["tidemark.publish-id"] for change in request.together.tables)
 
 
 COMMITS = [f"committed {table.key}" for table in TABLES]
