@@ -31,6 +31,7 @@ from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
+from resources.iceberg.metadata import LiveFiles
 from resources.iceberg.pointers import lock_pointers, share_a_database, swap_pointers
 from resources.iceberg.prepared import Prepared
 from resources.iceberg.slice_change import PUBLISHED_WITH, Published, SliceChange
@@ -335,7 +336,7 @@ class Changing:
 
 
 def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
-    changes = [SliceChange(table, 1, frozenset({KEY}), {}, {"former.parquet": None}) for table in TABLES]
+    changes = [SliceChange(table, 1, frozenset({KEY}), LiveFiles(), LiveFiles({"former.parquet": None})) for table in TABLES]
     steps = [(table.key, Changes(slices=[replace(MINE, table=table.key)])) for table in TABLES]
     return PublishRequest("own", "own", changes, steps, alongside=alongside, **more)
 
