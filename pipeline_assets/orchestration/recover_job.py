@@ -43,7 +43,9 @@ class RecoverConfig(dg.Config):
     projects: list[str] = Field(default_factory=list)
     """Subset of the configured projects; all when empty."""
     refused: bool = False
-    """Only hours that are missing or refused, on days whose deliveries are refused."""
+    """Only hours that are missing or refused, on days whose deliveries are refused or short of hours."""
+    ask_again: bool = False
+    """Also hours of which the vendor had no data before."""
     load: bool = False
     """Load the recovered days afterwards, in runs of `backfill_load` by this process."""
     dry_run: bool = False
@@ -70,6 +72,7 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
                 config.last or None,
                 tuple(config.projects),
                 is_refused_only=config.refused,
+                is_asking_again=config.ask_again,
             )
             plan = plan_recovery(runtime.ledger, landing, settings, request, clock.now())
             for warning in plan.warnings:

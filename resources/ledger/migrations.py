@@ -127,4 +127,5 @@ _STEPS: Mapping[int, Callable[[Connection], None]] = {
     8: _missing_columns,
     9: _missing_indexes,
     10: _missing_columns,
+    11: _missing_columns,
 }

@@ -56,6 +56,28 @@ class Queries(ABC):
             ).mappings()
             return {row["object_key"]: delivery_of(row) for row in rows}
 
+    def marked_days(self, projects: Sequence[str], first: date, last: date) -> set[tuple[str, date]]:
+        """Return the (project, arrival day) in the range whose regular exports had markers."""
+        c = BATCHES.c
+        is_marked = (c.source == Source.REGULAR.value, c.project_id.in_(projects), c.hours_marked > 0)
+        query = sa.select(c.project_id, c.arrival_date).where(*is_marked, c.arrival_date.between(first, last))
+        with self._read() as connection:
+            return {(project, day) for project, day in connection.execute(query)}
+
+    def nearest_with_rows(self, project_id: str, first: date, last: date) -> list[DeliveryRecord]:
+        """Return the deliveries of each source, nearest before and after these days, of which raw holds rows."""
+        c = DELIVERIES.c
+        ends = ((c.arrival_date < first, c.arrival_date.desc()), (c.arrival_date > last, c.arrival_date))
+        is_held = (c.project_id == project_id, c.is_accepted, c.rows > 0)
+        # One query per source, because the index starts with it.
+        queries = [
+            sa.select(DELIVERIES).where(c.source == source.value, *is_held, side).order_by(order).limit(1)
+            for source in Source
+            for side, order in ends
+        ]
+        with self._read() as connection:
+            return [delivery_of(row) for query in queries for row in connection.execute(query).mappings()]
+
     def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
         """Return the batches of both sources that arrived in the range."""
         with self._read() as connection:

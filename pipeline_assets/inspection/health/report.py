@@ -9,10 +9,11 @@ Does not contain: computing the parts (calendar.py, answers.py, figures.py, doma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
@@ -40,6 +41,7 @@ from pipeline_assets.inspection.health.figures import (
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import warnings_of
+from pipeline_assets.load.staleness.coverage import is_short
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
@@ -158,7 +160,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         span=span,
         questions=(
             *rebuild_questions(ledger.rebuilds.open()),
-            *questions(fault for fault in faults if not is_early(fault, early)),
+            *questions(fault for fault in (*faults, *_short(ledger, projects)) if not is_early(fault, early)),
         ),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
@@ -182,6 +184,14 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         revisions=_revisions(ledger, projects),
         promise=promise_of(settings),
     )
+
+
+def _short(ledger: Ledger, projects: Sequence[str]) -> Iterator[Fault]:
+    """Accepted batches of which hours never came and no recovery brought them since."""
+    for fault in ledger.summaries.short_batches(projects):
+        key = BatchKey(Source(fault.place), fault.project_id, fault.day)
+        if is_short(ledger.batches([fault.project_id], fault.day, fault.day), key):
+            yield fault
 
 
 def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:

@@ -49,7 +49,11 @@ class BatchPlan:
     hours_unfinished: frozenset[int] = frozenset()
     """Hours of which landing holds objects that wait for the end of their recovery; they are not among `listed`."""
     hours_elsewhere: frozenset[int] = frozenset()
-    """Hours of the day that the other source holds."""
+    """Hours of the day that the other source holds, or has a marker of."""
+    hours_held: frozenset[int] = frozenset()
+    """Hours with a marker or an object, in landing or in raw."""
+    is_marked: bool = False
+    """Whether the project's exporter writes markers, so that an hour without any is missing."""
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_awaited: bool = True
@@ -209,7 +213,7 @@ class BatchPlan:
             hours_delivered=len({delivery.hour for delivery in self.listed.values()}),
             hours_marked=len(self.hours_marked),
             is_closed=self.is_closed,
-            hours=tuple(sorted(self.hours_marked | self._hours_known(settings))),
+            hours=tuple(sorted(self.hours_marked | self.hours_known(settings))),
             evaluations=(evaluation, completeness(self, evaluation)),
         )
 
@@ -236,6 +240,8 @@ class BatchPlan:
             rows = sum(self.recorded[key].rows for key in gone)
             told = f"{len(gone)} objects with {rows} rows of hours {', '.join(map(str, hours))}, first {gone[0]}"
             return f"lets go {told}: {self.accepted_reason}"
+        if self.lost_hours:
+            return f"lets {self.lost_hours} hours go that never came: {self.accepted_reason}"
         if (
             self.verdict is not None
             and self.verdict[0] is BatchVerdict.ACCEPTED
@@ -249,15 +255,40 @@ class BatchPlan:
             return f"is let go whole, nothing of it was delivered{held}: {self.accepted_reason}"
         return "lacks nothing that raw holds and may lose; the reason given is not needed"
 
-    def _hours_known(self, settings: Settings) -> set[int]:
+    def hours_known(self, settings: Settings) -> set[int]:
+        """Hours with an object, in landing or in raw."""
         return {hour for key in self._known if (hour := self.hour_of(key, settings)) is not None}
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that any source holds of a day that only the other source delivered, and not whole; None = no such day."""
-        is_absent = self.key.source is Source.REGULAR and self.is_awaited and not self._known
-        held = len(self.hours_marked | self.hours_elsewhere)
-        return held if is_absent and self.hours_elsewhere and held < HOURS_A_DAY else None
+        """Hours that any source holds of a day of which others are missing; None = no such day.
+
+        They are where only the other source delivered, or where the exporter writes markers and wrote none.
+        """
+        held = len(self.hours_held | self.hours_elsewhere)
+        is_short = self.is_marked if self._known else bool(self.hours_elsewhere)
+        is_ours = self.key.source is Source.REGULAR and self.is_awaited
+        return held if is_ours and is_short and held < HOURS_A_DAY else None
+
+    @property
+    def told_partial(self) -> str:
+        """How many hours any source holds, of a day of which others are missing."""
+        told = "hours of a regular export are missing" if self._known else "no regular delivery came"
+        return f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours"
+
+    @property
+    def lost_hours(self) -> int:
+        """Hours that are missing of a day with regular deliveries whose deadline has passed."""
+        is_over = self.partial_hours is not None and self.is_closed and bool(self._known)
+        return HOURS_A_DAY - (self.partial_hours or 0) if is_over else 0
+
+    def loss_reason(self, reason: str | None) -> str | None:
+        """`reason`, and why a person lets missing hours go, now or earlier: that stands while no other hour is missing."""
+        if self.accepted_reason is not None:
+            return "; ".join(filter(None, (reason, f"{self.lost_hours} hours never came: {self.accepted_reason}")))
+        prior = self.prior
+        is_standing = prior is not None and prior.is_closed and prior.is_loss_accepted
+        return prior.reason if prior and is_standing and set(prior.hours or ()) <= self.hours_held else None
 
 
 @dataclass(frozen=True)
