@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -88,9 +89,8 @@ def _recover(
 
     settings = load_settings()
     first, last, is_refused_only, is_asking_again = asked
-    request = recovery_request(
-        settings, first, last, projects, is_refused_only=is_refused_only, is_asking_again=is_asking_again
-    )
+    request = recovery_request(settings, first, last, projects, is_refused_only=is_refused_only)
+    request = replace(request, is_asking_again=is_asking_again)
     landing = LandingStore.from_settings(settings, S3Resource())
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))

@@ -103,8 +103,7 @@ def _measures_beyond(
         change, own = _relative_change(old, new), _relative_change(old, new - brought.get(name, 0.0))
         if change < -shrink or own > growth:
             size = "from nothing" if old == 0 else f"by {abs(change):.1%}"
-            recovered = f", of it {brought[name]:g} recovered" if brought.get(name) else ""
-            yield f"{'shrinks' if change < 0 else 'grows'} {size}: {name} {old:g} -> {new:g}{recovered}"
+            yield f"{'shrinks' if change < 0 else 'grows'} {size}: {name} {old:g} -> {new:g}"
 
 
 def _keys_beyond(

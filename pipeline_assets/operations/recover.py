@@ -123,14 +123,8 @@ class _Keys:
     is_proven: bool = False
     doubt: ExportContentError | None = None
     """Why no "no data" of these keys is believed in this run."""
-    unproven: list[tuple[HourRange, datetime]] = field(default_factory=list)
-    """Ranges without data, and when the vendor said so, which another answer of the run may prove."""
-
-    def disbelief(self, project: str) -> ExportContentError | None:
-        """Why the unproven ranges are not believed at the end of the run; None where they are."""
-        reason = "the vendor says that it has no data, and raw holds no other hour that shows whose keys were used"
-        nothing = ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
-        return self.doubt or (None if self.is_proven else nothing)
+    unproven: list[tuple[Hour, datetime]] = field(default_factory=list)
+    """Hours without data, and when the vendor said so, which another answer of the run may prove."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +148,8 @@ class Recovery:
         outcomes: dict[tuple[str, Hour], HourOutcome] = {}
         for one in plan.asked:
             if not one.is_fetched:
-                there = HourFate.NO_DATA if one.state is HourState.NO_DATA else HourFate.ALREADY
-                fate = HourFate.NOT_EXPORTED if one.is_waited_for else there
+                fate = HourFate.NO_DATA if one.state is HourState.NO_DATA else HourFate.ALREADY
+                fate = HourFate.NOT_EXPORTED if one.is_waited_for else fate
                 outcomes[one.project_id, one.hour] = HourOutcome(one.project_id, one.hour, fate)
         _require_keys([project for project in plan.projects if plan.fetched(project)])
         for project in plan.projects:
@@ -182,9 +176,11 @@ class Recovery:
                 for hour in (hour for one in (hours, *pending) for hour in one):
                     yield HourOutcome(project, hour, HourFate.FAILED, error=error)
                 break
-        for hours, answered_at in keys.unproven:
-            for hour in hours:
-                yield self._hour(planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, keys.disbelief(project))
+        reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
+        nothing = ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
+        doubt = keys.doubt or (None if keys.is_proven else nothing)
+        for hour, answered_at in keys.unproven:
+            yield self._hour(planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, doubt)
 
     def _range(
         self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
@@ -201,18 +197,13 @@ class Recovery:
             # A recovery that was killed between two objects of an hour may have left one.
             delivered = {Hour(found.batch.arrival_date, found.hour) for found in there.values()}
             brought = archive.members.keys() | archive.bad_hours.keys()
-            denied = [
-                hour
-                for hour in hours
-                if hour not in brought
-                and (planned[hour].has_rows or hour in delivered)
-                and self._is_due(hour, answer.answered_at)
-            ]
+            lacking = [hour for hour in hours if hour not in brought and self._is_due(hour, answer.answered_at)]
+            denied = [hour for hour in lacking if planned[hour].has_rows or hour in delivered]
             doubt = _contradiction(project, hours, denied) if denied else None
             if isinstance(answer, NoData):
                 keys.doubt = keys.doubt or doubt or self._tried(project, keys)
                 if not keys.is_proven and keys.doubt is None:
-                    keys.unproven.append((hours, answer.answered_at))
+                    keys.unproven += [(hour, answer.answered_at) for hour in hours]
                     return
                 doubt = keys.doubt
             for hour in hours:
@@ -220,17 +211,16 @@ class Recovery:
 
     def _tried(self, project: str, keys: _Keys) -> ExportContentError | None:
         """Ask for the control hour where nothing else shows whose keys they are; why they do not bring it."""
-        control, keys.control = keys.control, None
-        if keys.is_proven or control is None:
+        if keys.is_proven or keys.control is None:
             return None
-        hours = HourRange(control, control)
-        try:
-            with self.api.fetch(project, hours, self.progress.received) as answer:
-                if isinstance(answer, NoData):
-                    return _contradiction(project, hours, [control])
+        hours, keys.control = HourRange(keys.control, keys.control), None
+        with self.api.fetch(project, hours, self.progress.received) as answer:
+            if isinstance(answer, NoData):
+                return _contradiction(project, hours, [hours.first])
+            try:
                 keys.is_proven = bool(read_archive(answer.file, self._grammar, project, hours, self._bounds).members)
-        except ExportContentError as error:
-            return error
+            except ExportContentError as error:
+                return error
         return None
 
     def _is_due(self, hour: Hour, answered_at: datetime) -> bool:

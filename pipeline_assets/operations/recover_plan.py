@@ -65,13 +65,7 @@ class RecoveryRequest:
 
 
 def recovery_request(
-    settings: Settings,
-    first: str | None,
-    last: str | None,
-    projects: tuple[str, ...],
-    *,
-    is_refused_only: bool,
-    is_asking_again: bool = False,
+    settings: Settings, first: str | None, last: str | None, projects: tuple[str, ...], *, is_refused_only: bool
 ) -> RecoveryRequest:
     """The request for a range given as text, `DAY` or `DAYTHH`; raises UsageError and SettingsError.
 
@@ -82,7 +76,7 @@ def recovery_request(
         hint = "Give --from and --to, or --refused for what `tidemark status` calls refused"
         raise UsageError("recover", "names no range", hint)
     start, end = first or str(settings.calendar_start), last or str(datetime.now(UTC).date())
-    return RecoveryRequest(chosen, requested_hours(start, end, settings), is_refused_only, is_asking_again)
+    return RecoveryRequest(chosen, requested_hours(start, end, settings), is_refused_only)
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ class RecoveryPlan:
 
     hours: tuple[PlannedHour, ...]
     controls: Mapping[str, Hour] = field(default_factory=dict)
-    """Project -> an hour that is not fetched and of which raw holds rows: keys that do not bring it are another project's."""
+    """Project -> an hour of which raw holds rows: keys that do not bring it are another project's."""
 
     @property
     def asked(self) -> tuple[PlannedHour, ...]:
@@ -174,6 +168,7 @@ def plan_recovery(
     first, last = request.hours.first.day, request.hours.last.day
     planned: list[PlannedHour] = []
     controls: dict[str, Hour] = {}
+    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     for project in request.projects:
         days: Sequence[date] = days_between(first, last)
         if request.is_refused_only:
@@ -184,25 +179,10 @@ def plan_recovery(
         for part in stretches(days, _DAYS_AT_ONCE):
             look = _Look.of(ledger, landing, settings, project, part)
             planned += look.planned(part, request, settings, now)
-        control = _control(ledger, settings, project, [one for one in planned if one.project_id == project])
-        controls |= {} if control is None else {project: control}
+        near = ledger.near_with_rows(project, last)
+        if near and (control := _hour_of(grammar, near[0])) is not None:
+            controls[project] = control
     return RecoveryPlan(tuple(planned), controls)
-
-
-def _control(ledger: Ledger, settings: Settings, project: str, planned: Sequence[PlannedHour]) -> Hour | None:
-    """The hour nearest to those that are fetched of which raw holds rows, and that is not fetched itself."""
-    fetched = {one.hour for one in planned if one.is_fetched}
-    if not fetched:
-        return None
-    grammar, days = EXPORT_FORMAT.keys(settings.marker_pattern), {hour.day for hour in fetched}
-    near = [_hour_of(grammar, record) for record in ledger.nearest_with_rows(project, min(days), max(days))]
-    held = [one.hour for one in planned if one.has_rows and one.hour not in fetched]
-    known = [hour for hour in (*held, *near) if hour is not None]
-    return min(
-        known,
-        key=lambda hour: min(abs(hour.start - min(fetched).start), abs(hour.start - max(fetched).start)),
-        default=None,
-    )
 
 
 @dataclass
@@ -266,7 +246,6 @@ class _Look:
         planned = []
         for hour in (Hour(day, number) for day in days for number in range(24)):
             state, reason = self._state(hour)
-            is_done = state is HourState.RECOVERED or (state is HourState.NO_DATA and not request.is_asking_again)
             is_in_range = request.hours.first <= hour <= request.hours.last
             # The coming hours of a refused day that is not over are not missing yet.
             is_bad = state.is_bad and hour.end <= now
@@ -277,7 +256,8 @@ class _Look:
                     state,
                     reason,
                     is_asked=is_in_range and (is_bad or not request.is_refused_only),
-                    is_settled=is_done,
+                    is_settled=state is HourState.RECOVERED
+                    or (state is HourState.NO_DATA and not request.is_asking_again),
                     is_gap=self._is_gap(hour),
                     is_exported=hour.end + delay <= now,
                     has_rows=any(hour in known.with_rows for known in self.sources.values()),

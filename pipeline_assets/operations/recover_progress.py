@@ -55,7 +55,6 @@ class _Lines:
             self._say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
         self._error = error
         if not self._left[place]:
-            # "No data" of a day may be believed only after another day.
             done = grouped([one for one in self._day if (one.project_id, one.hour.day) == place])
             parts = "; ".join(day_text(found) for found in done if found.fate is not HourFate.FAILED)
             told = f"{outcome.project_id} {outcome.hour.day}: {parts or 'nothing recovered'}"

@@ -7,6 +7,7 @@ Does not contain: choosing hours (operations/recover_plan.py), the recovery (ope
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -72,8 +73,8 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
                 config.last or None,
                 tuple(config.projects),
                 is_refused_only=config.refused,
-                is_asking_again=config.ask_again,
             )
+            request = replace(request, is_asking_again=config.ask_again)
             plan = plan_recovery(runtime.ledger, landing, settings, request, clock.now())
             for warning in plan.warnings:
                 runtime.log(f"warning: {warning}")

@@ -64,19 +64,15 @@ class Queries(ABC):
         with self._read() as connection:
             return {(project, day) for project, day in connection.execute(query)}
 
-    def nearest_with_rows(self, project_id: str, first: date, last: date) -> list[DeliveryRecord]:
-        """Return the deliveries of each source, nearest before and after these days, of which raw holds rows."""
+    def near_with_rows(self, project_id: str, day: date) -> list[DeliveryRecord]:
+        """Return a delivery of which raw holds rows, the nearest up to a day, and the nearest after it."""
         c = DELIVERIES.c
-        ends = ((c.arrival_date < first, c.arrival_date.desc()), (c.arrival_date > last, c.arrival_date))
-        is_held = (c.project_id == project_id, c.is_accepted, c.rows > 0)
-        # One query per source, because the index starts with it.
-        queries = [
-            sa.select(DELIVERIES).where(c.source == source.value, *is_held, side).order_by(order).limit(1)
-            for source in Source
-            for side, order in ends
-        ]
+        held = sa.select(DELIVERIES).where(
+            c.source.in_(list(Source)), c.project_id == project_id, c.is_accepted, c.rows > 0
+        )
+        ends = (held.where(c.arrival_date <= day).order_by(c.arrival_date.desc()), held.order_by(c.arrival_date))
         with self._read() as connection:
-            return [delivery_of(row) for query in queries for row in connection.execute(query).mappings()]
+            return [delivery_of(row) for query in ends for row in connection.execute(query.limit(1)).mappings()]
 
     def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
         """Return the batches of both sources that arrived in the range."""

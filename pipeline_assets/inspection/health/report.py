@@ -9,7 +9,7 @@ Does not contain: computing the parts (calendar.py, answers.py, figures.py, doma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
@@ -134,6 +134,14 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
+    # What a recovery brought since is told by the other source's record.
+    short = [
+        one
+        for one in summaries.short_batches(projects)
+        if is_short(
+            ledger.batches([one.project_id], one.day, one.day), BatchKey(Source.REGULAR, one.project_id, one.day)
+        )
+    ]
     awaited_from = settings.first_arrival or date.min
     first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
     shown = calendar(
@@ -160,7 +168,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         span=span,
         questions=(
             *rebuild_questions(ledger.rebuilds.open()),
-            *questions(fault for fault in (*faults, *_short(ledger, projects)) if not is_early(fault, early)),
+            *questions(fault for fault in (*faults, *short) if not is_early(fault, early)),
         ),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
@@ -184,14 +192,6 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         revisions=_revisions(ledger, projects),
         promise=promise_of(settings),
     )
-
-
-def _short(ledger: Ledger, projects: Sequence[str]) -> Iterator[Fault]:
-    """Accepted batches of which hours never came and no recovery brought them since."""
-    for fault in ledger.summaries.short_batches(projects):
-        key = BatchKey(Source(fault.place), fault.project_id, fault.day)
-        if is_short(ledger.batches([fault.project_id], fault.day, fault.day), key):
-            yield fault
 
 
 def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:

@@ -22,7 +22,7 @@ from resources.iceberg.metadata import slices_condition
 
 
 def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: SlicePlan) -> Mapping[str, float]:
-    """Measure -> what its value is over the staged rows of these objects alone; empty where nothing is lifted.
+    """Measure -> its value over the staged rows of these objects alone; empty where nothing is lifted.
 
     Only objects count that arrived within the reprocessing window of the day, and whose recovery began after its baseline.
     """

@@ -188,8 +188,8 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
         missing=tuple(missing),
         withdrawn=tuple(withdrawn),
     )
-    held = {*plan.hours_marked, *compared.hours_known(settings), *(one.hour for one in plan.excluded.values())}
-    compared = replace(compared, hours_held=frozenset(held))
+    archived = hours_on_record(plan.prior) if plan.key.arrival_date < horizon else frozenset()
+    compared = replace(compared, hours_held=plan.hours_marked | compared.hours_known(settings) | archived)
     return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
 
 

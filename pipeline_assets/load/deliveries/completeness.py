@@ -25,16 +25,15 @@ def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
         return Evaluation(Check.DELIVERY_COMPLETE, False, plan.told_recovery, hint, unfinished)
     held = plan.partial_hours
     figures = {"hours_marked": len(plan.hours_marked), "hours_delivered": len({d.hour for d in plan.listed.values()})}
-    is_decided = verdict.figures.get(MISSING) or (verdict.figures.get(EXCLUDED) and not plan.listed)
-    is_due = plan.is_closed or not plan.listed
-    if held is not None and is_due and verdict.is_passed and not is_decided:
+    is_decided = verdict.figures.get(MISSING) or (verdict.figures.get(EXCLUDED) and not plan.known)
+    if plan.told_partial is not None and verdict.is_passed and not is_decided:
         return Evaluation(
             Check.DELIVERY_COMPLETE,
             False,
             plan.told_partial,
             "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_missing in "
             f"run config); the day stays provisional until then{'' if plan.is_closed else ', and until its deadline'}",
-            {**figures, HOURS_HELD: held},
+            {**figures, HOURS_HELD: held or 0},
         )
     missing = HOURS_A_DAY - len(plan.hours_marked)
     # Recoveries need no markers, and an empty day of one source is complete.

@@ -51,7 +51,7 @@ class BatchPlan:
     hours_elsewhere: frozenset[int] = frozenset()
     """Hours of the day that the other source holds, or has a marker of."""
     hours_held: frozenset[int] = frozenset()
-    """Hours with a marker or an object, in landing or in raw."""
+    """Hours with a marker or an object, in landing or in raw; past the horizon also those that were so on record."""
     is_marked: bool = False
     """Whether the project's exporter writes markers, so that an hour without any is missing."""
     prior: BatchRecord | None = None
@@ -209,11 +209,11 @@ class BatchPlan:
             reason=evaluation.reason,
             hint=evaluation.hint,
             input_state=self.input_state(settings),
-            deliveries=len(self._known),
+            deliveries=len(self.known),
             hours_delivered=len({delivery.hour for delivery in self.listed.values()}),
             hours_marked=len(self.hours_marked),
             is_closed=self.is_closed,
-            hours=tuple(sorted(self.hours_marked | self.hours_known(settings))),
+            hours=tuple(sorted(self.hours_held | self.hours_marked | self.hours_known(settings))),
             evaluations=(evaluation, completeness(self, evaluation)),
         )
 
@@ -228,7 +228,7 @@ class BatchPlan:
         return parsed.hour if isinstance(parsed, Delivery) else None
 
     @property
-    def _known(self) -> set[str]:
+    def known(self) -> set[str]:
         """Objects in landing, and those that raw keeps although landing no longer does."""
         return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
 
@@ -240,8 +240,8 @@ class BatchPlan:
             rows = sum(self.recorded[key].rows for key in gone)
             told = f"{len(gone)} objects with {rows} rows of hours {', '.join(map(str, hours))}, first {gone[0]}"
             return f"lets go {told}: {self.accepted_reason}"
-        if self.lost_hours:
-            return f"lets {self.lost_hours} hours go that never came: {self.accepted_reason}"
+        if self.known and self.told_partial is not None:
+            return f"lets go what is missing: {self.loss_reason(None)}"
         if (
             self.verdict is not None
             and self.verdict[0] is BatchVerdict.ACCEPTED
@@ -257,7 +257,7 @@ class BatchPlan:
 
     def hours_known(self, settings: Settings) -> set[int]:
         """Hours with an object, in landing or in raw."""
-        return {hour for key in self._known if (hour := self.hour_of(key, settings)) is not None}
+        return {hour for key in self.known if (hour := self.hour_of(key, settings)) is not None}
 
     @property
     def partial_hours(self) -> int | None:
@@ -266,29 +266,25 @@ class BatchPlan:
         They are where only the other source delivered, or where the exporter writes markers and wrote none.
         """
         held = len(self.hours_held | self.hours_elsewhere)
-        is_short = self.is_marked if self._known else bool(self.hours_elsewhere)
+        is_short = self.is_marked if self.known else bool(self.hours_elsewhere)
         is_ours = self.key.source is Source.REGULAR and self.is_awaited
         return held if is_ours and is_short and held < HOURS_A_DAY else None
 
     @property
-    def told_partial(self) -> str:
-        """How many hours any source holds, of a day of which others are missing."""
-        told = "hours of a regular export are missing" if self._known else "no regular delivery came"
-        return f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours"
-
-    @property
-    def lost_hours(self) -> int:
-        """Hours that are missing of a day with regular deliveries whose deadline has passed."""
-        is_over = self.partial_hours is not None and self.is_closed and bool(self._known)
-        return HOURS_A_DAY - (self.partial_hours or 0) if is_over else 0
+    def told_partial(self) -> str | None:
+        """Which hours are missing, where they are and nobody waits for them any more."""
+        told = "hours of a regular export never came" if self.known else "no regular delivery came"
+        is_told = self.partial_hours is not None and (self.is_closed or not self.known)
+        return f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours" if is_told else None
 
     def loss_reason(self, reason: str | None) -> str | None:
         """`reason`, and why a person lets missing hours go, now or earlier: that stands while no other hour is missing."""
-        if self.accepted_reason is not None:
-            return "; ".join(filter(None, (reason, f"{self.lost_hours} hours never came: {self.accepted_reason}")))
         prior = self.prior
-        is_standing = prior is not None and prior.is_closed and prior.is_loss_accepted
-        return prior.reason if prior and is_standing and set(prior.hours or ()) <= self.hours_held else None
+        if self.told_partial is None or self.accepted_reason is not None or prior is None:
+            told = self.told_partial and self.accepted_reason and f"{self.told_partial}: {self.accepted_reason}"
+            return "; ".join(filter(None, (reason, told))) if told else None
+        is_standing = prior.is_closed and prior.is_loss_accepted and set(prior.hours or ()) <= self.hours_held
+        return prior.reason if is_standing else None
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,7 @@ def _without_news(
 
 def _told_partial(plan: BatchPlan) -> str | None:
     """What a day lacks of which a person has to hear until it is recovered or let go."""
-    is_open = bool(plan.listed) and not plan.is_closed
-    if plan.partial_hours is None or is_open or (plan.prior is not None and plan.prior.is_let_go):
+    if plan.told_partial is None or (plan.prior is not None and plan.prior.is_let_go):
         return None
     return f"{plan.told_partial}: recover or accept it"
 

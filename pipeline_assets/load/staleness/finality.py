@@ -14,7 +14,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, lacks_hours
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, is_short, lacks_hours
 from pipeline_assets.load.staleness.facts import Facts
 
 
@@ -30,9 +30,8 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
 
 def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
     """Whether the day is settled, and no hour that arrives in [D, D + reprocessing window] is told to be missing."""
-    return is_settled_day(facts, key, now) and not any(
-        _lacks_hours(facts, key.project_id, arrival) for arrival in _window(facts.settings, key)
-    )
+    arriving = [BatchKey(Source.REGULAR, key.project_id, arrival) for arrival in _window(facts.settings, key)]
+    return is_settled_day(facts, key, now) and not any(is_short(facts.batches, batch) for batch in arriving)
 
 
 def is_settled_day(facts: Facts, key: Slice, now: datetime) -> bool:
@@ -81,14 +80,9 @@ def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
     """Whether a batch of the day is refused or waits, or only some hours of a day without regular deliveries were recovered."""
     batches = {source: facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
     regular = batches[Source.REGULAR]
-    if _lacks_hours(facts, project_id, arrival) and not (regular is not None and regular.deliveries):
+    if not (regular is not None and regular.deliveries) and lacks_hours(regular, batches[Source.BACKFILL]):
         return True
     return any(
         batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(facts, batch)
         for batch in batches.values()
     )
-
-
-def _lacks_hours(facts: Facts, project_id: str, arrival: date) -> bool:
-    regular, backfill = (facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source)
-    return lacks_hours(regular, backfill)
