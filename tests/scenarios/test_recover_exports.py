@@ -183,7 +183,8 @@ def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_g
     p = pipeline()
     marker = "{project}/{project}_{day}_{hour}_complete"
     for hour in range(24):
-        events = events_on(LOST, 120, prefix=f"h{hour}-", event_properties={"$revenue": 10.0 * (hour + 1)})
+        paid = {"event_properties": {"$revenue": 10.0 * (hour + 1), "currency": "EUR"}}
+        events = [event | paid for event in events_on(LOST, 120, prefix=f"h{hour}-")]
         if hour < 2:
             p.deliver(LOST, events, hour=hour)
             (p.landing / marker.format(project=PROJECT, day=LOST, hour=hour)).touch()
