@@ -45,6 +45,11 @@ _LOST = "tests/scenarios/test_lost_catalog.py"
 _SPLIT = "tests/unit/operations/test_split_landing.py"
 _UPKEEP = "tests/scenarios/test_maintenance.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
+_RECOVER = "tests/unit/operations/test_recover.py"
+_NEVER_CAME = (
+    "tests/unit/load/test_finality.py"
+    "::test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go"
+)
 MUTATIONS = (
     Mutation(
         0, "a run's config is not looked at", "pipeline_assets/orchestration/run_config.py",
@@ -188,6 +193,29 @@ MUTATIONS = (
         7, "a golden total that does not agree is told to nobody", "resources/ledger/golden.py",
         "                    write_notice(connection, notice, stamp)", "                    pass",
         "tests/unit/resources/test_golden_record.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
+    ),
+    Mutation(
+        7, "no data is believed of keys that brought none", "pipeline_assets/operations/recover.py",
+        "if not keys.is_proven and keys.doubt is None:", "if False:",
+        f"{_RECOVER}::test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_brings_data",
+    ),
+    Mutation(
+        7, "a denied hour discredits no other", "pipeline_assets/operations/recover.py",
+        "            if doubt is not None:\n", "            if doubt is not None and planned.has_rows:\n",
+        f"{_RECOVER}::test_one_contradicted_hour_discredits_the_whole_answer",
+    ),
+    Mutation(
+        7, "a deadline makes hours that never came fine", "pipeline_assets/load/staleness/finality.py",
+        " and not any(is_short(facts.batches, batch) for batch in arriving)", "", _NEVER_CAME,
+    ),
+    Mutation(
+        8, "a day that lacks hours may change by any number", "pipeline_assets/domain/records.py",
+        "self.is_final or self.baseline is not None", "self.is_final", _NEVER_CAME,
+    ),
+    Mutation(
+        8, "any recovered hour lifts the growth bound", "pipeline_assets/operations/recover.py",
+        "new if planned.is_gap else {}", "new",
+        f"{_RECOVER}::test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record",
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load/build/rebuild.py",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -43,7 +44,11 @@ def recover(
     last: Annotated[str | None, typer.Option("--to", help="Last day or hour, YYYY-MM-DD[THH] (UTC).")] = None,
     project: ProjectOption = None,
     refused: Annotated[
-        bool, typer.Option("--refused", help="Only what is missing or refused of days that `status` calls refused.")
+        bool,
+        typer.Option("--refused", help="Only what is missing or refused of days that `status` calls refused or short."),
+    ] = False,
+    ask_again: Annotated[
+        bool, typer.Option("--ask-again", help="Also hours of which the vendor had no data before.")
     ] = False,
     load: Annotated[bool, typer.Option("--load", help="Load the recovered days afterwards.")] = False,
     dry_run: Annotated[
@@ -57,7 +62,7 @@ def recover(
     Every hour of the range is fetched, but for those that were recovered before; with --refused only bad ones. Exits 0 when
     every hour is there (with --load: and loaded), 1 when not, 2 on bad usage. The same call again goes on where it ended.
     """
-    asked = (first, last, refused)
+    asked = (first, last, refused, ask_again)
     run(lambda: _recover(asked, tuple(project or ()), load, dry_run, as_json, verbose), verbose)
 
 
@@ -67,7 +72,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _recover(
-    asked: tuple[str | None, str | None, bool],
+    asked: tuple[str | None, str | None, bool, bool],
     projects: tuple[str, ...],
     is_loaded: bool,
     is_dry_run: bool,
@@ -83,8 +88,9 @@ def _recover(
     from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
 
     settings = load_settings()
-    first, last, is_refused_only = asked
+    first, last, is_refused_only, is_asking_again = asked
     request = recovery_request(settings, first, last, projects, is_refused_only=is_refused_only)
+    request = replace(request, is_asking_again=is_asking_again)
     landing = LandingStore.from_settings(settings, S3Resource())
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))

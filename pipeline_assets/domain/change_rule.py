@@ -36,19 +36,24 @@ def explain_change(
     accepted_reason: str | None,
     cause: str,
     settings: Settings,
+    brought: Mapping[str, float] = {},
 ) -> Evaluation:
     """Evaluate `change_is_explained`: bound every measure of a bounded slice, and its shares of added, removed and changed keys.
 
     Measures are compared with `before`, the slice when it became final or an operator last accepted a change, so that many
     small changes count together. Keys are bounded per publication as well. Filling an empty slice, or returning to the
-    baseline's content (`content`: the digest now), is not a change.
+    baseline's content (`content`: the digest now), is not a change. `brought`: what of each measure comes from objects that a
+    recovery wrote since for hours on record as missing; it never counts as growth.
     """
     figures = {f"{name}_before": value for name, value in before.figures.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
     figures |= keys.figures if keys is not None else {}
     if before.is_again(content) or not is_bounded(before.figures, after, was_final=was_final, settings=settings):
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
-    beyond = [*_measures_beyond(table, before.figures, after, settings), *_keys_beyond(table, before, keys, settings)]
+    beyond = [
+        *_measures_beyond(table, before.figures, after, brought, settings),
+        *_keys_beyond(table, before, keys, brought, settings),
+    ]
     if not beyond:
         return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
     if accepted_reason is not None:
@@ -72,6 +77,7 @@ def next_baseline(
     content: str,
     was_final: bool,
     settings: Settings,
+    now: str | None = None,
 ) -> Baseline:
     """The baseline of a final slice that passed `change`.
 
@@ -80,33 +86,40 @@ def next_baseline(
     """
     was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
     if not was_bounded or not before.figures or change.is_accepted_change or before.is_again(content):
-        return Baseline(after, content=content)
+        return Baseline(after, content=content, since=now)
     return before.after(keys).completed(after)
 
 
 def _measures_beyond(
-    table: str, before: Mapping[str, float], after: Mapping[str, float], settings: Settings
+    table: str,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    brought: Mapping[str, float],
+    settings: Settings,
 ) -> Iterator[str]:
     for name in sorted(before):
         old, new = before[name], after.get(name, 0.0)
         shrink, growth = settings.change_bound(table, name)
-        change = _relative_change(old, new)
-        if not -shrink <= change <= growth:
+        change, own = _relative_change(old, new), _relative_change(old, new - brought.get(name, 0.0))
+        if change < -shrink or own > growth:
             size = "from nothing" if old == 0 else f"by {abs(change):.1%}"
             yield f"{'shrinks' if change < 0 else 'grows'} {size}: {name} {old:g} -> {new:g}"
 
 
-def _keys_beyond(table: str, baseline: Baseline, keys: KeyChange | None, settings: Settings) -> Iterator[str]:
+def _keys_beyond(
+    table: str, baseline: Baseline, keys: KeyChange | None, brought: Mapping[str, float], settings: Settings
+) -> Iterator[str]:
     if keys is None or not keys.before:
         return
     verbs = {KEYS_ADDED: "gains", KEYS_REMOVED: "loses", KEYS_CHANGED: "changes"}
     since = baseline.after(keys)
     for name, count in keys.totals.items():
         _, most = settings.change_bound(table, name)
-        if count / keys.before > most:
+        lifted = brought.get("rows", 0) if name == KEYS_ADDED else 0
+        if (count - lifted) / keys.before > most:
             share = f"{count / keys.before:.1%} of its {keys.before} keys"
             yield f"{verbs[name]} {share}: {keys.causes(name)}"
-        elif count and since.totals[name] / since.keys > most:
+        elif count and (since.totals[name] - lifted) / since.keys > most:
             share = f"{since.totals[name] / since.keys:.1%} of its {since.keys} keys"
             yield f"{verbs[name]} {share} since it was final or last accepted: now {keys.causes(name)}"
 

@@ -62,6 +62,8 @@ class Baseline:
     """Key measure -> sum over all publications since."""
     content: str | None = None
     """Its digest then; a slice that returns to it has not changed, whatever it held in between."""
+    since: str | None = None
+    """When the load began that an operator's acceptance let pass: ISO text. None = since the slice became final."""
 
     def is_again(self, content: str) -> bool:
         """Whether this digest is the baseline's."""
@@ -89,9 +91,10 @@ class Baseline:
             "keys": self.keys,
             "totals": dict(self.totals),
             "content": self.content,
+            "since": self.since,
         }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        return cls(row["figures"], row["keys"], row["totals"], row.get("content"))
+        return cls(row["figures"], row["keys"], row["totals"], row.get("content"), row.get("since"))

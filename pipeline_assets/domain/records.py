@@ -80,7 +80,7 @@ EXCLUDED = "excluded_objects"
 HOURS_UNFINISHED = "hours_unfinished"
 """Figure of an evaluation: hours whose recovery has not written its marker yet; their objects are not loaded before it does."""
 HOURS_HELD = "hours_held"
-"""Figure of `delivery_complete`, when it warns of a day without regular deliveries: hours for which any source has objects."""
+"""Figure of `delivery_complete`, when it warns of hours of which nothing came: hours with objects or markers of any source."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class BatchRecord:
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that had objects of any source when a day without regular deliveries was judged; None for other batches."""
+        """Hours that any source held when the others were told to be missing; None for other batches."""
         held = (e.figures[HOURS_HELD] for e in self.evaluations if not e.is_passed and HOURS_HELD in e.figures)
         return next((int(hours) for hours in held), None)
 
@@ -116,6 +116,11 @@ class BatchRecord:
     def is_decided(self) -> bool:
         """Whether an operator accepted lost deliveries or excluded deliveries, so that no load waits for them."""
         return any(e.is_passed and (e.figures.get(MISSING) or e.figures.get(EXCLUDED)) for e in self.evaluations)
+
+    @property
+    def is_let_go(self) -> bool:
+        """Whether an operator decided that what is missing never comes; an exclusion says so where nothing else was delivered."""
+        return self.is_loss_accepted or (self.is_decided and not self.deliveries)
 
     @property
     def is_missing(self) -> bool:
@@ -157,7 +162,7 @@ class SliceRecord:
     final_at: str | None = None
     """When the slice was judged final: ISO text. All deadlines that this rests on had passed by then. None = not on record."""
     baseline: Baseline | None = None
-    """The reference for changes of a final slice; None where the slice is not final, or no baseline is on record."""
+    """The reference for changes of a slice whose deadline has passed; also one that lacks hours and is provisional has it."""
     digest: Digest = EMPTY
     file_hash: str | None = None
     input_state: InputState | None = None
@@ -177,11 +182,12 @@ class SliceRecord:
     is not overwritten."""
 
     def was_final(self, now: datetime) -> bool:
-        """Whether the slice counts as final; a slice judged final by a clock ahead of `now` does not.
+        """Whether its changes are bounded: it is final, or only missing hours keep it from it. By a clock not ahead of `now`.
 
         A clock ahead by at most `CLOCKS_DIFFER` is believed: otherwise a host whose clock lags would drop the change bounds.
         """
-        return self.is_final and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now + CLOCKS_DIFFER)
+        is_judged = self.is_final or self.baseline is not None
+        return is_judged and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now + CLOCKS_DIFFER)
 
     def __post_init__(self) -> None:
         """Bound reason and hint at once, so that a new record compares equal to its ledger row."""

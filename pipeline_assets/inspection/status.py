@@ -16,6 +16,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.recorded import DAY_VERDICTS
+from pipeline_assets.load.staleness.coverage import is_short
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Dimension
@@ -150,7 +151,8 @@ def _statuses(
                     for key in keys
                 ]
                 known = [pair for pair in pairs if is_all_wanted or pair[1] is not None]
-                statuses.append(_raw_status(day, table, known))
+                short = {key for key in batches if is_short(batches, key)}
+                statuses.append(_raw_status(day, table, known, short))
             else:
                 records = [slices[table][key] for key in keys if key in slices[table]]
                 statuses.append(_status(day, table, records, len(keys) if is_all_wanted else len(records)))
@@ -169,17 +171,19 @@ def _status(day: date, table: str, records: Sequence[SliceRecord], projects: int
     )
 
 
-def _raw_status(day: date, table: str, pairs: Sequence[tuple[SliceRecord | None, BatchRecord | None]]) -> DayStatus:
-    """The status of a raw table, taken from the batches that arrived on the day."""
+def _raw_status(
+    day: date, table: str, pairs: Sequence[tuple[SliceRecord | None, BatchRecord | None]], short: Set[BatchKey]
+) -> DayStatus:
+    """The status of a raw table, taken from the batches that arrived on the day; `short`: those that lack hours."""
     batches = [batch for _, batch in pairs if batch is not None]
-    reasons = [(batch, _reason(batch) or _lacking_hours(batch)) for batch in batches]
+    reasons = [(batch, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None)) for batch in batches]
     return DayStatus(
         day=day,
         table=table,
         verdict=_worst(_raw_verdict(*pair) for pair in pairs) if len(batches) == len(pairs) else None,
         rows=sum(record.digest.rows for record, _ in pairs if record is not None),
         reasons=tuple(f"{batch.key.project_id}: {reason}" for batch, reason in reasons if reason),
-        is_final=all(batch.is_closed and batch.partial_hours is None for batch in batches),
+        is_final=all(batch.is_closed and batch.key not in short for batch in batches),
     )
 
 
@@ -192,8 +196,8 @@ def _raw_verdict(record: SliceRecord | None, batch: BatchRecord | None) -> Verdi
 
 
 def _lacking_hours(batch: BatchRecord) -> str | None:
-    """The missing hours of a day for which recoveries delivered only some hours; else None."""
-    if batch.partial_hours is None:
+    """The missing hours of a day that is over, or of which recoveries delivered only some; else None."""
+    if batch.deliveries and not batch.is_closed:
         return None
     failed = (e for e in batch.evaluations if not e.is_passed)
     return next((". ".join(filter(None, (e.reason, e.hint))) for e in failed), None)

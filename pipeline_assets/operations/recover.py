@@ -13,7 +13,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import IO
@@ -30,6 +30,7 @@ from pipeline_assets.domain.errors import (
     TidemarkError,
 )
 from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.domain.spool import a_spool, naming_the_download_disk
@@ -43,7 +44,7 @@ from pipeline_assets.formats.export_archive import (
 )
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.operations.recover_plan import PlannedHour, RecoveryPlan
+from pipeline_assets.operations.recover_plan import HourState, PlannedHour, RecoveryPlan
 from resources.export_api.client import ExportApi, NoData
 from resources.export_api.credentials import ExportCredentials
 from resources.failpoints import Failpoint, failpoint
@@ -56,6 +57,11 @@ _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError,
 """Errors that all other hours of the project would meet as well."""
 _OF_THE_RANGE = (ExportTooLargeError, ExportContentError)
 """Errors that a smaller range may avoid."""
+_NO_DATA_MARKER = b"no data, said the vendor; the same keys brought other hours of this project\n"
+"""The marker of an hour that the vendor has no data of; that of an hour with objects is empty."""
+_CURE_OF_KEYS = (
+    "Check that the keys are those of this project, and how long the vendor keeps its data; no hour of it got a marker"
+)
 
 
 class HourFate(StrEnum):
@@ -64,7 +70,7 @@ class HourFate(StrEnum):
     RECOVERED = "recovered"
     """Its objects and its marker are below the backfill prefix."""
     NO_DATA = "no data"
-    """The vendor has no data; the hour's marker says that nothing is missing."""
+    """The vendor has no data, as its marker says; only `--ask-again` asks for it again."""
     ALREADY = "already there"
     """An earlier recovery wrote it."""
     NOT_EXPORTED = "not exported yet"
@@ -108,6 +114,19 @@ class Progress:
     """Called with the outcome of an hour."""
 
 
+@dataclass
+class _Keys:
+    """What shows that a project's keys are its own, so that "no data" is believed."""
+
+    control: Hour | None
+    """An hour of which raw holds rows, to be asked for once, and only where nothing else shows it."""
+    is_proven: bool = False
+    doubt: ExportContentError | None = None
+    """Why no "no data" of these keys is believed in this run."""
+    unproven: list[tuple[Hour, datetime]] = field(default_factory=list)
+    """Hours without data, and when the vendor said so, which another answer of the run may prove."""
+
+
 @dataclass(frozen=True)
 class Recovery:
     """A recovery with its dependencies."""
@@ -129,23 +148,25 @@ class Recovery:
         outcomes: dict[tuple[str, Hour], HourOutcome] = {}
         for one in plan.asked:
             if not one.is_fetched:
-                fate = HourFate.NOT_EXPORTED if one.is_waited_for else HourFate.ALREADY
+                fate = HourFate.NO_DATA if one.state is HourState.NO_DATA else HourFate.ALREADY
+                fate = HourFate.NOT_EXPORTED if one.is_waited_for else fate
                 outcomes[one.project_id, one.hour] = HourOutcome(one.project_id, one.hour, fate)
         _require_keys([project for project in plan.projects if plan.fetched(project)])
         for project in plan.projects:
-            for outcome in self._project(project, {one.hour: one for one in plan.fetched(project)}):
+            keys = _Keys(plan.controls.get(project))
+            for outcome in self._project(project, {one.hour: one for one in plan.fetched(project)}, keys):
                 outcomes[project, outcome.hour] = outcome
                 self.progress.settled(outcome)
         return [outcomes[one.project_id, one.hour] for one in plan.asked]
 
-    def _project(self, project: str, planned: Mapping[Hour, PlannedHour]) -> Iterator[HourOutcome]:
+    def _project(self, project: str, planned: Mapping[Hour, PlannedHour], keys: _Keys) -> Iterator[HourOutcome]:
         pending = deque(hour_ranges(planned, HOURS_AT_ONCE))
         while pending:
             hours = pending.popleft()
             try:
                 # Landing's errors have types of their own; other OS errors come from the disk that downloads pass through.
                 with naming_the_download_disk():
-                    yield from self._range(project, hours, planned)
+                    yield from self._range(project, hours, planned, keys)
             except _OF_THE_RANGE as error:
                 if len(hours) > 1:
                     pending.extendleft(reversed(hours.halves()))
@@ -154,9 +175,16 @@ class Recovery:
             except _OF_THE_PROJECT as error:
                 for hour in (hour for one in (hours, *pending) for hour in one):
                     yield HourOutcome(project, hour, HourFate.FAILED, error=error)
-                return
+                break
+        reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
+        nothing = ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
+        doubt = keys.doubt or (None if keys.is_proven else nothing)
+        for hour, answered_at in keys.unproven:
+            yield self._hour(planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, doubt)
 
-    def _range(self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour]) -> Iterator[HourOutcome]:
+    def _range(
+        self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
+    ) -> Iterator[HourOutcome]:
         with self.api.fetch(project, hours, self.progress.received) as answer:
             failpoint(Failpoint.AFTER_DOWNLOAD, str(hours.first))
             file: IO[bytes] = io.BytesIO()
@@ -164,9 +192,40 @@ class Recovery:
             if not isinstance(answer, NoData):
                 file = answer.file
                 archive = read_archive(file, self._grammar, project, hours, self._bounds)
+                keys.is_proven |= bool(archive.members)
             there = self._there(project, hours)
+            # A recovery that was killed between two objects of an hour may have left one.
+            delivered = {Hour(found.batch.arrival_date, found.hour) for found in there.values()}
+            brought = archive.members.keys() | archive.bad_hours.keys()
+            lacking = [hour for hour in hours if hour not in brought and self._is_due(hour, answer.answered_at)]
+            denied = [hour for hour in lacking if planned[hour].has_rows or hour in delivered]
+            doubt = _contradiction(project, hours, denied) if denied else None
+            if isinstance(answer, NoData):
+                keys.doubt = keys.doubt or doubt or self._tried(project, keys)
+                if not keys.is_proven and keys.doubt is None:
+                    keys.unproven += [(hour, answer.answered_at) for hour in hours]
+                    return
+                doubt = keys.doubt
             for hour in hours:
-                yield self._hour(planned[hour], archive, file, there, answer.answered_at)
+                yield self._hour(planned[hour], archive, file, there, answer.answered_at, doubt)
+
+    def _tried(self, project: str, keys: _Keys) -> ExportContentError | None:
+        """Ask for the control hour where nothing else shows whose keys they are; why they do not bring it."""
+        if keys.is_proven or keys.control is None:
+            return None
+        hours, keys.control = HourRange(keys.control, keys.control), None
+        with self.api.fetch(project, hours, self.progress.received) as answer:
+            if isinstance(answer, NoData):
+                return _contradiction(project, hours, [hours.first])
+            try:
+                keys.is_proven = bool(read_archive(answer.file, self._grammar, project, hours, self._bounds).members)
+            except ExportContentError as error:
+                return error
+        return None
+
+    def _is_due(self, hour: Hour, answered_at: datetime) -> bool:
+        """Whether the vendor must have exported the hour, by its own clock: this machine's may be ahead."""
+        return hour.end + timedelta(hours=self.settings.export_delay_hours) <= answered_at
 
     def _hour(
         self,
@@ -175,36 +234,36 @@ class Recovery:
         file: IO[bytes],
         there: Mapping[str, Delivery],
         answered_at: datetime,
+        doubt: ExportContentError | None,
     ) -> HourOutcome:
         project, hour = planned.project_id, planned.hour
-        if hour.end + timedelta(hours=self.settings.export_delay_hours) > answered_at:
-            # The vendor's clock decides: this machine's must be ahead.
+        if not self._is_due(hour, answered_at):
             return HourOutcome(project, hour, HourFate.NOT_EXPORTED)
         members = archive.members.get(hour, ())
         try:
             if hour in archive.bad_hours:
                 raise archive.bad_hours[hour]
-            # A recovery that was killed between two objects of the hour may have left one.
-            is_delivered = any(Hour(found.batch.arrival_date, found.hour) == hour for found in there.values())
-            if not members and (planned.has_rows or is_delivered):
-                raise _contradiction(planned)
-            self._put(project, hour, members, file, there)
+            if doubt is not None:
+                raise doubt
+            self._put(planned, members, file, there)
         except (ExportContentError, LandingConflictError) as error:
             return HourOutcome(project, hour, HourFate.FAILED, error=error)
         fate = HourFate.RECOVERED if members else HourFate.NO_DATA
         return HourOutcome(project, hour, fate, len(members), sum(member.size_bytes for member in members))
 
     def _put(
-        self, project: str, hour: Hour, members: tuple[Member, ...], file: IO[bytes], there: Mapping[str, Delivery]
+        self, planned: PlannedHour, members: tuple[Member, ...], file: IO[bytes], there: Mapping[str, Delivery]
     ) -> None:
         """Write claim, objects, marker; raises LandingConflictError, where possible before it claims or writes anything."""
+        project, hour = planned.project_id, planned.hour
         batch = BatchKey(Source.BACKFILL, project, hour.day)
         keys = {self._grammar.format_delivery(batch, hour.hour, member.shard): member for member in members}
         for key, member in keys.items():
             if key in there:
                 self._require_same(there[key], member)
-        if keys.keys() - there.keys():
-            self.claims.begin(project, hour)
+        new = {key: member.size_bytes for key, member in keys.items() if key not in there}
+        if new:
+            self.claims.begin(project, hour, new if planned.is_gap else {})
         for key, member in keys.items():
             if key not in there and not self._created(key, member, file):
                 written_meanwhile = self._there(project, HourRange(hour, hour)).get(key)
@@ -215,7 +274,7 @@ class Recovery:
         marker = self._grammar.format_marker(batch, hour.hour)
         failpoint(Failpoint.BEFORE_MARKER, marker)
         # A marker that another recovery wrote is equally valid.
-        self.landing.create(marker, io.BytesIO())
+        self.landing.create(marker, io.BytesIO(b"" if members else _NO_DATA_MARKER))
         self.claims.end(project, hour)
 
     def _created(self, key: str, member: Member, file: IO[bytes]) -> bool:
@@ -267,10 +326,7 @@ def _conflict(key: str) -> LandingConflictError:
     )
 
 
-def _contradiction(planned: PlannedHour) -> ExportContentError:
-    subject = f"export of {planned.project_id}, {planned.hour}"
-    reason = "the vendor says that it has no data, but something was delivered of this hour"
-    hint = (
-        "Check that the keys are those of this project, and how long the vendor keeps its data; the hour got no marker"
-    )
-    return ExportContentError(subject, reason, hint)
+def _contradiction(project: str, hours: HourRange, denied: Sequence[Hour]) -> ExportContentError:
+    named = few([str(hour) for hour in denied])
+    reason = f"the vendor says that it has no data of {named}, but something was delivered of it; nothing is believed"
+    return ExportContentError(f"export of {project}, {hours}", reason, _CURE_OF_KEYS)

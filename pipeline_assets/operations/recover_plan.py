@@ -7,12 +7,12 @@ Does not contain: fetching (recover.py), refusing batches (load/deliveries/).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
-from pipeline_assets.domain.days import days_between, stretches
+from pipeline_assets.domain.days import days_between, deadline, stretches
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.hours import Hour, HourRange, requested_hours
@@ -21,7 +21,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.staleness.coverage import hours_on_record
+from pipeline_assets.load.staleness.coverage import hours_on_record, is_short
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -33,6 +33,8 @@ class HourState(StrEnum):
 
     RECOVERED = "recovered"
     """The backfill prefix holds the complete hour: its marker exists."""
+    NO_DATA = "no data"
+    """The backfill prefix holds its marker alone: the vendor had no data when a recovery asked."""
     WHOLE = "whole"
     """Raw holds the hour, or it was accepted as empty."""
     DELIVERED = "delivered"
@@ -57,7 +59,9 @@ class RecoveryRequest:
     projects: tuple[str, ...]
     hours: HourRange
     is_refused_only: bool = False
-    """True: only bad hours of days that `tidemark status` shows as refused; False: every hour of the range."""
+    """True: only bad hours of days that `tidemark status` shows as refused or short of hours; False: every hour of the range."""
+    is_asking_again: bool = False
+    """Whether hours are fetched of which the vendor had no data before."""
 
 
 def recovery_request(
@@ -90,16 +94,20 @@ class PlannedHour:
     """Whether the hour is older than the vendor's export delay."""
     has_rows: bool
     """Whether a delivery of it holds rows or was unreadable: the vendor must have had data then."""
+    is_settled: bool
+    """Whether an earlier recovery ended, so that the vendor is not asked again."""
+    is_gap: bool = False
+    """Whether the ledger tells that nothing came of the hour, of a day of which other hours came."""
 
     @property
     def is_fetched(self) -> bool:
         """Whether to request the hour from the vendor."""
-        return self.is_asked and self.is_exported and self.state is not HourState.RECOVERED
+        return self.is_asked and self.is_exported and not self.is_settled
 
     @property
     def is_waited_for(self) -> bool:
         """Whether the hour is requested but the vendor cannot have exported it yet."""
-        return self.is_asked and not self.is_exported and self.state is not HourState.RECOVERED
+        return self.is_asked and not self.is_exported and not self.is_settled
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,8 @@ class RecoveryPlan:
     """Every hour of the days that a request touches, ascending by project and hour."""
 
     hours: tuple[PlannedHour, ...]
+    controls: Mapping[str, Hour] = field(default_factory=dict)
+    """Project -> an hour of which raw holds rows: keys that do not bring it are another project's."""
 
     @property
     def asked(self) -> tuple[PlannedHour, ...]:
@@ -157,15 +167,22 @@ def plan_recovery(
     """Plan a recovery from ledger and landing; writes nothing. Raises their errors where they cannot be reached."""
     first, last = request.hours.first.day, request.hours.last.day
     planned: list[PlannedHour] = []
+    controls: dict[str, Hour] = {}
+    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     for project in request.projects:
         days: Sequence[date] = days_between(first, last)
         if request.is_refused_only:
             batches = ledger.batches([project], first, last)
-            days = sorted({key.arrival_date for key, one in batches.items() if one.verdict is BatchVerdict.REFUSED})
+            refused = {key.arrival_date for key, one in batches.items() if one.verdict is BatchVerdict.REFUSED}
+            short = {key.arrival_date for key in batches if is_short(batches, key)}
+            days = sorted(refused | {day for day in short if now > deadline(day, settings)})
         for part in stretches(days, _DAYS_AT_ONCE):
             look = _Look.of(ledger, landing, settings, project, part)
             planned += look.planned(part, request, settings, now)
-    return RecoveryPlan(tuple(planned))
+        near = ledger.near_with_rows(project, last)
+        if near and (control := _hour_of(grammar, near[0])) is not None:
+            controls[project] = control
+    return RecoveryPlan(tuple(planned), controls)
 
 
 @dataclass
@@ -192,6 +209,8 @@ class _Look:
     project_id: str
     sources: Mapping[Source, _SourceHours]
     batches: Mapping[BatchKey, BatchRecord]
+    claimed: Set[Hour] = frozenset()
+    """Hours whose recovery did not end: where the vendor was asked again, a marker may lie beside half an hour."""
 
     @classmethod
     def of(cls, ledger: Ledger, landing: LandingStore, settings: Settings, project: str, days: Sequence[date]) -> _Look:
@@ -221,7 +240,8 @@ class _Look:
                 for delivery in listing.deliveries
                 if delivery.key not in read and delivery.size_bytes
             )
-        return cls(project, sources, ledger.batches([project], days[0], days[-1]))
+        claimed = {one.hour for one in ledger.recoveries.open([project])}
+        return cls(project, sources, ledger.batches([project], days[0], days[-1]), claimed)
 
     def planned(
         self, days: Sequence[date], request: RecoveryRequest, settings: Settings, now: datetime
@@ -240,6 +260,9 @@ class _Look:
                     state,
                     reason,
                     is_asked=is_in_range and (is_bad or not request.is_refused_only),
+                    is_settled=state is HourState.RECOVERED
+                    or (state is HourState.NO_DATA and not request.is_asking_again),
+                    is_gap=self._is_gap(hour),
                     is_exported=hour.end + delay <= now,
                     has_rows=any(hour in known.with_rows for known in self.sources.values()),
                 )
@@ -248,8 +271,9 @@ class _Look:
 
     def _state(self, hour: Hour) -> tuple[HourState, str | None]:
         backfill = self.sources[Source.BACKFILL]
-        if hour in backfill.marked and hour not in backfill.refused:
-            return HourState.RECOVERED, None
+        if hour in backfill.marked and hour not in backfill.refused | self.claimed:
+            is_empty = hour not in backfill.listed | backfill.accepted
+            return HourState.NO_DATA if is_empty else HourState.RECOVERED, None
         if hour in backfill.held:
             return HourState.WHOLE, None
         for source, known in self.sources.items():
@@ -268,6 +292,10 @@ class _Look:
         if any(hour in known.listed | known.marked for known in self.sources.values()):
             return HourState.DELIVERED, None
         return HourState.MISSING, None
+
+    def _is_gap(self, hour: Hour) -> bool:
+        is_on_record = any(hour.hour in hours_on_record(self._batch(source, hour)) for source in Source)
+        return not is_on_record and is_short(self.batches, BatchKey(Source.REGULAR, self.project_id, hour.day))
 
     def _is_accepted_as_empty(self, source: Source, hour: Hour) -> bool:
         batch = self._batch(source, hour)

@@ -55,8 +55,8 @@ class _Lines:
             self._say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
         self._error = error
         if not self._left[place]:
-            parts = "; ".join(day_text(found) for found in grouped(self._day) if found.fate is not HourFate.FAILED)
-            self._day = []
+            done = grouped([one for one in self._day if (one.project_id, one.hour.day) == place])
+            parts = "; ".join(day_text(found) for found in done if found.fate is not HourFate.FAILED)
             told = f"{outcome.project_id} {outcome.hour.day}: {parts or 'nothing recovered'}"
             self._say(f"{told} ({self._done:,} of {self._total:,} hours, {size_text(self._bytes)} received)")
 

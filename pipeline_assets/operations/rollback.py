@@ -223,6 +223,7 @@ def _changes(request: RollbackRequest, look: _Look, files: Mapping[Slice, SliceF
                 rejection=None,
             )
             # An operator decided on this state, so it is the baseline for later changes.
-            held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if held.is_final else None)
+            is_settled = held.is_final or held.baseline is not None
+            held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if is_settled else None)
         changes.slices.append(held)
     return changes

@@ -7,6 +7,7 @@ Does not contain: choosing hours (operations/recover_plan.py), the recovery (ope
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -43,7 +44,9 @@ class RecoverConfig(dg.Config):
     projects: list[str] = Field(default_factory=list)
     """Subset of the configured projects; all when empty."""
     refused: bool = False
-    """Only hours that are missing or refused, on days whose deliveries are refused."""
+    """Only hours that are missing or refused, on days whose deliveries are refused or short of hours."""
+    ask_again: bool = False
+    """Also hours of which the vendor had no data before."""
     load: bool = False
     """Load the recovered days afterwards, in runs of `backfill_load` by this process."""
     dry_run: bool = False
@@ -71,6 +74,7 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
                 tuple(config.projects),
                 is_refused_only=config.refused,
             )
+            request = replace(request, is_asking_again=config.ask_again)
             plan = plan_recovery(runtime.ledger, landing, settings, request, clock.now())
             for warning in plan.warnings:
                 runtime.log(f"warning: {warning}")

@@ -56,6 +56,24 @@ class Queries(ABC):
             ).mappings()
             return {row["object_key"]: delivery_of(row) for row in rows}
 
+    def marked_days(self, projects: Sequence[str], first: date, last: date) -> set[tuple[str, date]]:
+        """Return the (project, arrival day) in the range whose regular exports had markers."""
+        c = BATCHES.c
+        is_marked = (c.source == Source.REGULAR.value, c.project_id.in_(projects), c.hours_marked > 0)
+        query = sa.select(c.project_id, c.arrival_date).where(*is_marked, c.arrival_date.between(first, last))
+        with self._read() as connection:
+            return {(project, day) for project, day in connection.execute(query)}
+
+    def near_with_rows(self, project_id: str, day: date) -> list[DeliveryRecord]:
+        """Return a delivery of which raw holds rows, the nearest up to a day, and the nearest after it."""
+        c = DELIVERIES.c
+        held = sa.select(DELIVERIES).where(
+            c.source.in_(list(Source)), c.project_id == project_id, c.is_accepted, c.rows > 0
+        )
+        ends = (held.where(c.arrival_date <= day).order_by(c.arrival_date.desc()), held.order_by(c.arrival_date))
+        with self._read() as connection:
+            return [delivery_of(row) for query in ends for row in connection.execute(query.limit(1)).mappings()]
+
     def batches(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, BatchRecord]:
         """Return the batches of both sources that arrived in the range."""
         with self._read() as connection:

@@ -8,10 +8,11 @@ Does not contain: recovering (pipeline_assets/operations/recover.py), what a loa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -44,10 +45,16 @@ class Recoveries:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
-    def begin(self, project_id: str, hour: Hour) -> None:
-        """Claim an hour, before its first object is written."""
-        values = {"begun_at": datetime.now(UTC).isoformat(), "ended_at": None}
+    def begin(self, project_id: str, hour: Hour, brought: Mapping[str, int] | None = None) -> None:
+        """Claim an hour, before its first object is written.
+
+        `brought`: object -> size, of what is going to be written for an hour on record as missing.
+        """
+        values: dict[str, Any] = {"begun_at": datetime.now(UTC).isoformat(), "ended_at": None}
         with self._write() as connection:
+            if brought:
+                known = connection.execute(sa.select(RECOVERIES.c.brought).where(*_is(project_id, hour))).scalar()
+                values["brought"] = {**(known or {}), **brought}
             updated = connection.execute(RECOVERIES.update().where(*_is(project_id, hour)).values(values))
             if not updated.rowcount:
                 key = {"project_id": project_id, "arrival_date": hour.day, "hour": hour.hour}
@@ -68,6 +75,15 @@ class Recoveries:
         with self._read() as connection:
             rows = connection.execute(query.order_by(c.project_id, c.arrival_date, c.hour))
             return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
+
+    def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
+        """Return object -> size, of what recoveries begun after `since` wrote for hours that were on record as missing."""
+        c = RECOVERIES.c
+        query = sa.select(c.brought).where(
+            c.project_id == project_id, c.arrival_date.between(first, last), c.begun_at > since, c.ended_at.is_not(None)
+        )
+        with self._read() as connection:
+            return {key: size for found in connection.execute(query).scalars() for key, size in (found or {}).items()}
 
     def is_open(self, project_id: str, hour: Hour) -> bool:
         """Whether a recovery claimed this hour and has not ended."""

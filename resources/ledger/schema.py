@@ -177,6 +177,8 @@ SET_ASIDE = _table(
 RECOVERIES = _table(
     "recoveries", _key("project_id"), _key("arrival_date", sa.Date), _key("hour", sa.Integer),
     sa.Column("begun_at", sa.String), sa.Column("ended_at", sa.String),
+    # Object -> size, of what was written for an hour on record as missing; null for other hours.
+    sa.Column("brought", sa.JSON(none_as_null=True)),
 )  # fmt: skip
 """Claims of recoveries on hours below the backfill prefix; a claim ends when the hour's marker is written."""
 REBUILDS = _table(

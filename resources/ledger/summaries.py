@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.records import HOURS_HELD
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Source, Verdict
 from resources.ledger.schema import BATCHES, RUNS, SLICES
 
@@ -131,7 +132,15 @@ class Summaries:
 
     def batch_faults(self, projects: Sequence[str]) -> list[Fault]:
         """Return the batches that are refused, waiting or moved, by day."""
-        query = sa.select(BATCHES).where(BATCHES.c.project_id.in_(projects), BATCHES.c.verdict.in_(_OPEN))
+        return self._batch_faults(projects, BATCHES.c.verdict.in_(_OPEN))
+
+    def short_batches(self, projects: Sequence[str]) -> list[Fault]:
+        """Return the closed batches with deliveries of which hours were told to be missing, by day."""
+        is_told = sa.cast(BATCHES.c.evaluations, sa.Text).contains(f'"{HOURS_HELD}"')
+        return self._batch_faults(projects, BATCHES.c.verdict.not_in(_OPEN), BATCHES.c.is_closed, is_told)
+
+    def _batch_faults(self, projects: Sequence[str], *of: sa.ColumnElement[bool]) -> list[Fault]:
+        query = sa.select(BATCHES).where(BATCHES.c.project_id.in_(projects), *of)
         with self._read() as connection:
             order = (BATCHES.c.arrival_date, BATCHES.c.project_id, BATCHES.c.source)
             rows = connection.execute(query.order_by(*order)).mappings()
@@ -214,5 +223,6 @@ def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[boo
 
 def _fault(row: RowMapping, place: str, day: date, evaluations: Any, deliveries: int = 0) -> Fault:
     read = tuple(Evaluation.from_json(one) for one in evaluations or ())
-    reason, hint = row["reason"] or "", row["cure"] or ""
+    warned = next((one for one in read if not one.is_passed), None)
+    reason, hint = row["reason"] or (warned and warned.reason) or "", row["cure"] or (warned and warned.hint) or ""
     return Fault(place, day, row["project_id"], row["verdict"], reason, hint, read, deliveries)

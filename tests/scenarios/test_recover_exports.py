@@ -19,13 +19,13 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.hours import Hour
-from pipeline_assets.domain.slices import BatchVerdict, Source
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
-from tests.support.builders import PROJECT
+from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor
 from tests.support.reference import measured_digests, require_known
 
@@ -172,3 +172,49 @@ def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: V
     said = str(data.user_failure_data.description if data.user_failure_data else data.error)
     assert said.startswith("24 of 24 hours are not recovered: export of 10001")
     assert "TIDEMARK_EXPORT_KEY_10001" in said
+
+
+def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_growth(
+    pipeline: Any, vendor: Vendor, tmp_path: Path
+) -> None:
+    """Scenario: of a day of an export that writes markers 2 of 24 hours came; past the deadline a file lies below the backfill
+    prefix by hand; without it, 3 hours are recovered and loaded. Outcome: the day is provisional and `--refused` finds its hours;
+    the copied file is bounded as a final day's change is; the recovered rows pass, with their revenue, and lift nothing else."""
+    p = pipeline()
+    marker = "{project}/{project}_{day}_{hour}_complete"
+    for hour in range(24):
+        paid = {"event_properties": {"$revenue": 10.0 * (hour + 1), "currency": "EUR"}}
+        events = [event | paid for event in events_on(LOST, 120, prefix=f"h{hour}-")]
+        if hour < 2:
+            p.deliver(LOST, events, hour=hour)
+            (p.landing / marker.format(project=PROJECT, day=LOST, hour=hour)).touch()
+        else:
+            vendor.add(PROJECT, Hour(LOST, hour), a_body(events))
+    assert p.load(LOST).success
+    told = json.loads(_tidemark(p, vendor, tmp_path, "recover", "--refused", "--dry-run", "--json").stdout)
+    assert [one["hour"] for one in told if one["is_fetched"]] == [str(Hour(LOST, hour)) for hour in range(2, 24)]
+    refined = p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)]
+    assert (refined.is_final, refined.baseline.figures["rows"]) == (False, 240)
+
+    copied = p.deliver(LOST, events_on(LOST, 100, prefix="by-hand-"), hour=20, source=Source.BACKFILL)
+    assert not p.load(LOST, source=Source.BACKFILL).success
+    assert (
+        "grows by 41.7%: rows 240 -> 340"
+        in p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)].reason
+    )
+    excluded = _tidemark(p, vendor, tmp_path, "exclude", copied, "--reason", "copied by hand")
+    assert excluded.returncode == 0, excluded.stdout + excluded.stderr
+
+    span = ("--from", str(Hour(LOST, 2)), "--to", str(Hour(LOST, 4)))
+    recovered = _tidemark(p, vendor, tmp_path, "recover", *span, "--load")
+    assert recovered.returncode == 0, recovered.stdout + recovered.stderr
+    assert {p.verdict(table, LOST) for table in ("refined/events", "aggregates/daily_revenue")} == {"published"}
+    assert p.count("refined/events", LOST) == 600
+
+    # A plain load compares with the same baseline: 240 rows, 360 recovered, and at most 20 % of the 240 more.
+    p.deliver(LOST, events_on(LOST, 60, prefix="late-"), hour=1, shard=9)
+    assert not p.load(LOST).success
+    assert (
+        "grows by 175.0%: rows 240 -> 660"
+        in p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)].reason
+    )

@@ -80,6 +80,8 @@ def kind_of(fault: Fault) -> AnswerKind:
     """The kind of answer that a red or waiting day needs."""
     if fault.verdict == Verdict.HELD.value:
         return AnswerKind.RELEASE
+    if fault.verdict == BatchVerdict.ACCEPTED.value:
+        return AnswerKind.ACCEPT_MISSING
     if fault.verdict != Verdict.REFUSED.value:
         return AnswerKind.FOLLOW
     failed = [one for one in fault.evaluations if not one.is_passed and one.check.is_blocking]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import LatenessSketch, merged
 from pipeline_assets.domain.settings import Settings
@@ -40,6 +41,7 @@ from pipeline_assets.inspection.health.figures import (
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import warnings_of
+from pipeline_assets.load.staleness.coverage import is_short
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
@@ -132,6 +134,14 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
+    # What a recovery brought since is told by the other source's record.
+    short = [
+        one
+        for one in summaries.short_batches(projects)
+        if is_short(
+            ledger.batches([one.project_id], one.day, one.day), BatchKey(Source.REGULAR, one.project_id, one.day)
+        )
+    ]
     awaited_from = settings.first_arrival or date.min
     first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
     shown = calendar(
@@ -158,7 +168,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         span=span,
         questions=(
             *rebuild_questions(ledger.rebuilds.open()),
-            *questions(fault for fault in faults if not is_early(fault, early)),
+            *questions(fault for fault in (*faults, *short) if not is_early(fault, early)),
         ),
         early=early,
         strays=tuple(ledger.strays.all(projects)),

@@ -18,6 +18,7 @@ from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
 from pipeline_assets.load.build.audit import Audit
+from pipeline_assets.load.build.brought import brought_by_recoveries
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.linked_slices import WAITING_HINT, blocked_by, links_of, waiting_reason, waits_for
 from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
@@ -30,7 +31,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     """Evaluate every check of every staged slice; return slice -> its record and outcome."""
     todo = plan.to_build
     keys = builder_of(plan.table).key_changes(plan, staged)
-    changes = {key: _change(plan, decision, staged.audits[key], keys.get(key)) for key, decision in todo.items()}
+    changes = {key: _change(plan, staged, decision, keys.get(key)) for key, decision in todo.items()}
     evaluated = {key: complete(plan.table.checks, (*staged.audits[key].evaluations, changes[key])) for key in todo}
     failed = {key: failure for key, evaluations in evaluated.items() if (failure := _blocking_failure(evaluations))}
     for key, change in sorted(changes.items()):
@@ -91,7 +92,8 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     return judged
 
 
-def _change(plan: TablePlan, decision: SlicePlan, audit: Audit, keys: KeyChange | None) -> Evaluation:
+def _change(plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: KeyChange | None) -> Evaluation:
+    audit = staged.audits[decision.key]
     return explain_change(
         plan.table.key,
         baseline_of(decision.record).of(audit.measures),
@@ -102,6 +104,7 @@ def _change(plan: TablePlan, decision: SlicePlan, audit: Audit, keys: KeyChange 
         accepted_reason=plan.request.accepted.change(plan.table.key, decision.key),
         cause=decision.cause.text,
         settings=plan.runtime.settings,
+        brought=brought_by_recoveries(plan, staged, decision),
     )
 
 
@@ -115,8 +118,8 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
 def _next_baseline(
     plan: TablePlan, decision: SlicePlan, audit: Audit, change: Evaluation, keys: KeyChange | None
 ) -> Baseline | None:
-    """The next baseline of a slice that passes; None if it is not final."""
-    if not decision.is_final:
+    """The next baseline of a slice that passes; None if it is not settled."""
+    if not decision.is_settled:
         return None
     known, content = baseline_of(decision.record).of(audit.measures), str(audit.digest)
     return next_baseline(
@@ -127,6 +130,7 @@ def _next_baseline(
         content=content,
         was_final=decision.was_final,
         settings=plan.runtime.settings,
+        now=plan.request.now.isoformat(),
     )
 
 
@@ -199,8 +203,8 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
 
 
 def _kept_baseline(decision: SlicePlan, record: SliceRecord) -> Baseline | None:
-    """The baseline of a final slice that is not built: the recorded one, or its content if it is newly final or has none."""
-    if not decision.is_final:
+    """The baseline of a settled slice that is not built: the recorded one, or its content if it is newly settled or has none."""
+    if not decision.is_settled:
         return None
     if decision.was_final and record.baseline is not None:
         return record.baseline

@@ -38,7 +38,7 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
     runtime.ledger.strays.replace(source, request.projects, listing.strays)
     if listing.strays:
         runtime.log(f"{table.key}: {describe_strays([stray.key for stray in listing.strays])}")
-    recorded = Recorded.read(runtime.ledger, source, request.projects, first, last)
+    recorded = Recorded.read(runtime.ledger, source, request.projects, first, last, runtime.settings)
     relocated = find_relocated(source, listing, recorded.accepted, runtime.landing, runtime.ledger, runtime.settings)
     recorded = replace(recorded, relocated=relocated)
     requested = [Slice(day, project) for day in request.days for project in request.projects]
@@ -109,7 +109,7 @@ def _with_verdicts(
 ) -> dict[BatchKey, BatchPlan]:
     """The plans, with a verdict on those whose deliveries are missing, or that have none."""
     firsts = first_arrivals(runtime.ledger, runtime.settings, request.projects, request.now.date(), listing=listing)
-    elsewhere = set(recorded.delivered_elsewhere(source))
+    elsewhere = recorded.delivered_elsewhere(source)
 
     def judged(plan: BatchPlan) -> BatchPlan:
         first = firsts.get(plan.key.project_id)

@@ -8,15 +8,15 @@ Does not contain: what a plan says (plan.py), the verdict on what was read (verd
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.days import days_between, deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING, BatchRecord, DeliveryRecord, Exclusion
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
 from pipeline_assets.load.deliveries.relocated import Relocated
@@ -40,25 +40,36 @@ class Recorded:
     """Accepted versions that landing lists under the other source's prefix now."""
     recovering: Mapping[BatchKey, frozenset[int]] = field(default_factory=dict)
     """Backfill batch -> hours that a recovery writes, or wrote."""
+    marked_days: Set[tuple[str, date]] = frozenset()
+    """(project, arrival day) whose regular exports had markers, within the redelivery horizon before the arrivals too."""
 
     @classmethod
-    def read(cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date) -> Recorded:
+    def read(
+        cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date, settings: Settings
+    ) -> Recorded:
         """Of the arrivals in the range, both ends included; after landing is listed, since a recovery claims before it writes."""
+        horizon = timedelta(days=settings.redelivery_horizon_days)
         return cls(
             ledger.deliveries(source, projects, first, last),
             ledger.deliveries(source, projects, first, last, is_accepted=False),
             ledger.batches(projects, first, last),
             ledger.interventions.exclusions(source, projects, first, last),
             recovering=ledger.recoveries.hours(projects, first, last) if source is Source.BACKFILL else {},
+            marked_days=ledger.marked_days(projects, first - horizon, last),
         )
 
-    def delivered_elsewhere(self, source: Source) -> dict[BatchKey, frozenset[int]]:
-        """The batches of a source for whose day the other source has deliveries on record -> their hours."""
+    def delivered_elsewhere(self, source: Source) -> set[BatchKey]:
+        """The batches of a source for whose day the other source has deliveries on record."""
         return {
-            BatchKey(source, other.project_id, other.arrival_date): hours_on_record(record)
+            BatchKey(source, other.project_id, other.arrival_date)
             for other, record in self.batches.items()
             if other.source is not source and record.deliveries
         }
+
+    def hours_elsewhere(self, key: BatchKey) -> frozenset[int]:
+        """Hours of the day that the other source holds, or has a marker of."""
+        (other,) = set(Source) - {key.source}
+        return hours_on_record(self.batches.get(replace(key, source=other)))
 
 
 def is_empty_by_setting(project_id: str, day: date, settings: Settings, now: datetime) -> bool:
@@ -96,7 +107,9 @@ def plan_batches(
     for object_key, standing in recorded.exclusions.items():
         exclusions_of[standing[0].batch][object_key] = standing
     requested = dict.fromkeys(BatchKey(source, project, day) for project in projects for day in days)
-    elsewhere = recorded.delivered_elsewhere(source)
+    marked_days = recorded.marked_days | {
+        (marker.batch.project_id, marker.batch.arrival_date) for marker in listing.markers
+    }
     plans = {}
     for key in dict.fromkeys((*requested, *listed, *excluded, *hours_marked, *accepted, *refused)):
         hours = frozenset(hours_marked.get(key, ()))
@@ -111,7 +124,8 @@ def plan_batches(
             recorded=accepted.get(key, {}),
             refused=refused.get(key, {}),
             hours_marked=hours,
-            hours_elsewhere=elsewhere.get(key, frozenset()),
+            hours_elsewhere=recorded.hours_elsewhere(key),
+            is_marked=_is_marked(key, marked_days, settings),
             prior=recorded.batches.get(key),
             is_requested=key in requested,
             is_awaited=settings.first_arrival is None or key.arrival_date >= settings.first_arrival,
@@ -121,6 +135,14 @@ def plan_batches(
         )
         plans[key] = _compared(plan, recorded.relocated, settings, now)
     return plans
+
+
+def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Settings) -> bool:
+    """Whether a silent hour of the day is a gap: the project's exporter wrote a marker within the redelivery horizon before."""
+    if settings.hours_complete_by is not Completeness.MARKERS or key.project_id in settings.sparse_projects:
+        return False
+    before = days_between(key.arrival_date - timedelta(days=settings.redelivery_horizon_days), key.arrival_date)
+    return any((key.project_id, day) in marked_days for day in before)
 
 
 def _of_unfinished_hours(
@@ -164,6 +186,8 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
         missing=missing,
         withdrawn=withdrawn,
     )
+    archived = hours_on_record(plan.prior) if plan.key.arrival_date < horizon else frozenset()
+    compared = replace(compared, hours_held=plan.hours_marked | compared.hours_known(settings) | archived)
     return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
 
 

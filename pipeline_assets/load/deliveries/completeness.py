@@ -24,15 +24,16 @@ def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
         unfinished = {HOURS_UNFINISHED: len(plan.hours_unfinished)}
         return Evaluation(Check.DELIVERY_COMPLETE, False, plan.told_recovery, hint, unfinished)
     held = plan.partial_hours
-    is_decided = verdict.figures.get(MISSING) or verdict.figures.get(EXCLUDED)
-    if held is not None and verdict.is_passed and not is_decided:
+    figures = {"hours_marked": len(plan.hours_marked), "hours_delivered": len({d.hour for d in plan.listed.values()})}
+    is_decided = verdict.figures.get(MISSING) or (verdict.figures.get(EXCLUDED) and not plan.known)
+    if plan.told_partial is not None and verdict.is_passed and not is_decided:
         return Evaluation(
             Check.DELIVERY_COMPLETE,
             False,
-            f"no regular delivery came, and any source holds {held} of 24 hours",
+            plan.told_partial,
             "Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_missing in "
             f"run config); the day stays provisional until then{'' if plan.is_closed else ', and until its deadline'}",
-            {"hours_marked": len(plan.hours_marked), "hours_delivered": 0, HOURS_HELD: held},
+            {**figures, HOURS_HELD: held or 0},
         )
     missing = HOURS_A_DAY - len(plan.hours_marked)
     # Recoveries need no markers, and an empty day of one source is complete.
@@ -42,5 +43,5 @@ def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
         is_complete,
         None if is_complete else f"{missing} of 24 hours have no marker yet",
         None if is_complete else "The day stays provisional until they come or the deadline passes",
-        {"hours_marked": len(plan.hours_marked), "hours_delivered": len({d.hour for d in plan.listed.values()})},
+        figures if is_complete or held is None else {**figures, HOURS_HELD: held},
     )

@@ -52,7 +52,11 @@ class BatchPlan:
     hours_unfinished: frozenset[int] = frozenset()
     """Hours of which landing holds objects that wait for the end of their recovery; they are not among `listed`."""
     hours_elsewhere: frozenset[int] = frozenset()
-    """Hours of the day that the other source holds."""
+    """Hours of the day that the other source holds, or has a marker of."""
+    hours_held: frozenset[int] = frozenset()
+    """Hours with a marker or an object, in landing or in raw; past the horizon also those that were so on record."""
+    is_marked: bool = False
+    """Whether the project's exporter writes markers, so that an hour without any is missing."""
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_awaited: bool = True
@@ -248,11 +252,11 @@ class BatchPlan:
             reason=evaluation.reason,
             hint=evaluation.hint,
             input_state=self.input_state(settings),
-            deliveries=len(self._known),
+            deliveries=len(self.known),
             hours_delivered=len({delivery.hour for delivery in self.listed.values()}),
             hours_marked=len(self.hours_marked),
             is_closed=self.is_closed,
-            hours=tuple(sorted(self.hours_marked | self._hours_known(settings))),
+            hours=tuple(sorted(self.hours_held | self.hours_marked | self.hours_known(settings))),
             evaluations=(evaluation, completeness(self, evaluation)),
         )
 
@@ -267,7 +271,7 @@ class BatchPlan:
         return parsed.hour if isinstance(parsed, Delivery) else None
 
     @property
-    def _known(self) -> set[str]:
+    def known(self) -> set[str]:
         """Objects in landing, and those that raw keeps although landing no longer does."""
         return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
 
@@ -279,6 +283,8 @@ class BatchPlan:
             rows = sum(self.recorded[key].rows for key in gone)
             told = f"{len(gone)} objects with {rows} rows of hours {', '.join(map(str, hours))}, first {gone[0]}"
             return f"lets go {told}: {self.accepted_reason}"
+        if self.known and self.told_partial is not None:
+            return f"lets go what is missing: {self.loss_reason(None)}"
         if (
             self.verdict is not None
             and self.verdict[0] is BatchVerdict.ACCEPTED
@@ -292,15 +298,36 @@ class BatchPlan:
             return f"is let go whole, nothing of it was delivered{held}: {self.accepted_reason}"
         return "lacks nothing that raw holds and may lose; the reason given is not needed"
 
-    def _hours_known(self, settings: Settings) -> set[int]:
-        return {hour for key in self._known if (hour := self.hour_of(key, settings)) is not None}
+    def hours_known(self, settings: Settings) -> set[int]:
+        """Hours with an object, in landing or in raw."""
+        return {hour for key in self.known if (hour := self.hour_of(key, settings)) is not None}
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that any source holds of a day that only the other source delivered, and not whole; None = no such day."""
-        is_absent = self.key.source is Source.REGULAR and self.is_awaited and not self._known
-        held = len(self.hours_marked | self.hours_elsewhere)
-        return held if is_absent and self.hours_elsewhere and held < HOURS_A_DAY else None
+        """Hours that any source holds of a day of which others are missing; None = no such day.
+
+        They are where only the other source delivered, or where the exporter writes markers and wrote none.
+        """
+        held = len(self.hours_held | self.hours_elsewhere)
+        is_short = self.is_marked if self.known else bool(self.hours_elsewhere)
+        is_ours = self.key.source is Source.REGULAR and self.is_awaited
+        return held if is_ours and is_short and held < HOURS_A_DAY else None
+
+    @property
+    def told_partial(self) -> str | None:
+        """Which hours are missing, where they are and nobody waits for them any more."""
+        told = "hours of a regular export never came" if self.known else "no regular delivery came"
+        is_told = self.partial_hours is not None and (self.is_closed or not self.known)
+        return f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours" if is_told else None
+
+    def loss_reason(self, reason: str | None) -> str | None:
+        """`reason`, and why a person lets missing hours go, now or earlier: that stands while no other hour is missing."""
+        prior = self.prior
+        if self.told_partial is None or self.accepted_reason is not None or prior is None:
+            told = self.told_partial and self.accepted_reason and f"{self.told_partial}: {self.accepted_reason}"
+            return "; ".join(filter(None, (reason, told))) if told else None
+        is_standing = prior.is_closed and prior.is_loss_accepted and set(prior.hours or ()) <= self.hours_held
+        return prior.reason if is_standing else None
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _without_news(
         return "objects changed while they were read"
     if prior.is_missing:
         return "what was missing is back, or behind the horizon"
-    if plan.hours_elsewhere and is_absent and not prior.is_decided and plan.partial_hours != prior.partial_hours:
+    if plan.hours_elsewhere and not prior.is_let_go and plan.partial_hours != prior.partial_hours:
         return "the other source holds other hours of it than before"
     is_loaded = prior.verdict is BatchVerdict.ACCEPTED and prior.deliveries > 0
     if is_loaded and plan.is_closed and not prior.is_closed:
@@ -164,9 +164,9 @@ def _without_news(
 
 def _told_partial(plan: BatchPlan) -> str | None:
     """What a day lacks of which a person has to hear until it is recovered or let go."""
-    if plan.partial_hours is None or (plan.prior is not None and plan.prior.is_decided):
+    if plan.told_partial is None or (plan.prior is not None and plan.prior.is_let_go):
         return None
-    return f"no regular delivery came, and any source holds {plan.partial_hours} of 24 hours: recover or accept it"
+    return f"{plan.told_partial}: recover or accept it"
 
 
 NEW = "new"

@@ -1,4 +1,4 @@
-"""The hours that a day's batches hold, and whether a day without regular deliveries is nevertheless complete.
+"""The hours that a day's batches hold, and whether some never came.
 
 Contains: recorded hours, and the check for missing hours.
 Add here: another question about the hours of batches.
@@ -7,7 +7,12 @@ Does not contain: plans (deliveries/plan.py), finality (finality.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord
+from pipeline_assets.domain.slices import Source
 
 HOURS_A_DAY = 24
 
@@ -22,9 +27,16 @@ def hours_on_record(batch: BatchRecord | None) -> frozenset[int]:
 
 
 def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bool:
-    """Whether no regular delivery arrived, only some hours were recovered, and nobody accepted the loss of the others."""
-    if regular is not None and (regular.deliveries or regular.is_decided):
+    """Whether hours of the day are told to be missing, or only some were recovered, and nobody let the others go."""
+    if regular is not None and regular.is_let_go:
         return False
-    if backfill is None or not backfill.deliveries:
-        return regular is not None and regular.partial_hours is not None
-    return len(hours_on_record(regular) | hours_on_record(backfill)) < HOURS_A_DAY
+    is_told = regular is not None and regular.partial_hours is not None
+    is_recovered = backfill is not None and backfill.deliveries > 0 and not (regular is not None and regular.deliveries)
+    return (is_told or is_recovered) and len(hours_on_record(regular) | hours_on_record(backfill)) < HOURS_A_DAY
+
+
+def is_short(batches: Mapping[BatchKey, BatchRecord], key: BatchKey) -> bool:
+    """Whether hours of the day of a regular batch are told to be missing, and no recovery brought them since."""
+    regular, backfill = batches.get(key), batches.get(replace(key, source=Source.BACKFILL))
+    is_told = key.source is Source.REGULAR and regular is not None and regular.partial_hours is not None
+    return is_told and lacks_hours(regular, backfill)

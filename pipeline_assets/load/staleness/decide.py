@@ -27,7 +27,7 @@ from pipeline_assets.load.deliveries.batch import is_empty_by_setting
 from pipeline_assets.load.staleness.as_of_history import items_of_days
 from pipeline_assets.load.staleness.counts import is_compared_with_another
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.finality import is_final_day, is_moot, was_final
+from pipeline_assets.load.staleness.finality import is_final_day, is_moot, is_settled_day, was_final
 from pipeline_assets.load.staleness.history import wait_of_month
 from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
 from pipeline_assets.load.staleness.snapshots import wait_of_snapshot
@@ -73,9 +73,11 @@ class SlicePlan:
     is_requested: bool
     is_final: bool = False
     was_final: bool = False
-    """Whether it was already final (by a clock not ahead of now), so that changes of what is published are bounded."""
+    """Whether it was already settled (by a clock not ahead of now), so that changes of what is published are bounded."""
+    is_settled: bool = False
+    """Whether it is final, or only missing hours keep it from being final."""
     final_at: str | None = None
-    """When it became final; None if it is not final."""
+    """When it was settled; None if it is not."""
     reason: str | None = None
     """Why a slice waits or is held; for a slice that stays refused, its record has the reason."""
     cause: Cause = UNCHANGED
@@ -132,12 +134,14 @@ class _Rule:
         if record is None and self.items is not None and not self.inputs.upstream(key):
             # A load of snapshots makes no plans for days whose events were never loaded.
             return None
-        is_known_final = was_final(self.facts, record, self.now)
+        was_settled = was_final(self.facts, record, self.now)
+        is_settled = was_settled or is_settled_day(self.facts, key, self.now)
+        is_known_final = was_settled and record is not None and record.is_final
         is_final = is_known_final or is_final_day(self.facts, key, self.now)
-        since = record.final_at if record is not None and is_known_final else None
-        final_at = (since or self.now.isoformat()) if is_final else None
+        since = record.final_at if record is not None and was_settled else None
+        final_at = (since or self.now.isoformat()) if is_settled else None
         present = self.inputs.state(key)
-        plan = SlicePlan(key, Todo.KEEP, present, record, is_requested, is_final, is_known_final, final_at)
+        plan = SlicePlan(key, Todo.KEEP, present, record, is_requested, is_final, was_settled, is_settled, final_at)
         plan = replace(plan, delivered=self.facts.delivered.get(key), months=self.inputs.months_of(present))
         return self._obstructed(plan) or self._compared(plan)
 

@@ -1,4 +1,4 @@
-"""Decides which slices are final: everything that may still change them has arrived, or its deadline has passed.
+"""Decides which slices are final: everything that may still change them has arrived, or nobody awaits it after its deadline.
 
 Contains: closed windows of arrivals, and open problems within them.
 Add here: another reason for a day to stay open.
@@ -14,7 +14,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, lacks_hours
+from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, is_short, lacks_hours
 from pipeline_assets.load.staleness.facts import Facts
 
 
@@ -29,7 +29,16 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
 
 
 def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Whether every batch that arrives in [D, D + reprocessing window] is closed and complete, and none is refused or waits."""
+    """Whether the day is settled, and no hour that arrives in [D, D + reprocessing window] is told to be missing."""
+    arriving = [BatchKey(Source.REGULAR, key.project_id, arrival) for arrival in _window(facts.settings, key)]
+    return is_settled_day(facts, key, now) and not any(is_short(facts.batches, batch) for batch in arriving)
+
+
+def is_settled_day(facts: Facts, key: Slice, now: datetime) -> bool:
+    """Whether every batch that arrives in [D, D + reprocessing window] is closed, and none is refused or waits.
+
+    Changes of the day are bounded from then on, although missing hours of a regular export may keep it from being final.
+    """
     first_arrival = facts.first_arrivals.get(key.project_id)
     if first_arrival is None or key.event_date < first_arrival:
         return False
@@ -70,7 +79,8 @@ def _window(settings: Settings, key: Slice) -> list[date]:
 def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
     """Whether a batch of the day is refused or waits, or only some hours of a day without regular deliveries were recovered."""
     batches = {source: facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
-    if lacks_hours(batches[Source.REGULAR], batches[Source.BACKFILL]):
+    regular = batches[Source.REGULAR]
+    if not (regular is not None and regular.deliveries) and lacks_hours(regular, batches[Source.BACKFILL]):
         return True
     return any(
         batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(facts, batch)

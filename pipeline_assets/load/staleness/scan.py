@@ -132,8 +132,10 @@ def _reason_to_load(plan: SlicePlan) -> str | None:
     if plan.todo is Todo.KEEP and record is not None:
         if not record.verdict.is_good:
             return f"is no longer {record.verdict.value}"
-        if plan.is_final and not plan.was_final:
+        if plan.is_final and not (plan.was_final and record.is_final):
             return "is final now"
+        if plan.is_settled and not plan.was_final:
+            return "its deadline has passed, and hours of it are missing"
         if record.is_final and not plan.is_final:
             return "was judged final by a clock that was ahead"
     return None

@@ -70,10 +70,10 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     strays: tuple[Delivery, ...] = ()
     for (first, last), listing in found:
         strays += listing.strays
-        recorded = Recorded.read(tick.ledger, source, settings.projects, first, last)
+        recorded = Recorded.read(tick.ledger, source, settings.projects, first, last, settings)
         relocated = find_relocated(source, listing, recorded.accepted, landing, tick.ledger, settings)
         recorded = replace(recorded, relocated=relocated)
-        elsewhere |= recorded.delivered_elsewhere(source).keys()
+        elsewhere |= recorded.delivered_elsewhere(source)
         plans |= plan_batches(
             source,
             settings.projects,

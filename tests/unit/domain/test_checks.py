@@ -78,6 +78,33 @@ def test_bounds_of_a_change(before: dict[str, float], after: dict[str, float], w
     assert evaluate("a person says so").is_passed
 
 
+@pytest.mark.parametrize(
+    ("after", "added", "brought", "said"),
+    [
+        (840, 480, 480, None),
+        (840, 480, 400, "grows by 133.3%"),
+        (912, 552, 480, None),
+        (913, 553, 480, "grows by 153.6%"),
+        (350, 300, 300, "shrinks by 2.8%"),
+    ],
+    ids=["all of it", "more than that", "and 20 % more", "and a row more than that", "it hides no loss"],
+)
+def test_what_a_recovery_brought_of_missing_hours_lifts_the_growth_bound_by_just_that(
+    after: int, added: int, brought: int, said: str | None
+) -> None:
+    keys = KeyChange(kept=360, added={"new delivery": added})
+    found = explain_change(
+        "refined/events", Baseline({"rows": 360}), {"rows": after}, keys, content="", was_final=True, accepted_reason=None,
+        cause="test", settings=SETTINGS, brought={"rows": brought},
+    )  # fmt: skip
+    assert (found.is_passed, said is None or said in str(found.reason)) == (said is None, True)
+    # What was brought is compared anew with the same baseline by later publications, and lifts none of their own.
+    kept = next_baseline(
+        Baseline({"rows": 360}), {"rows": after}, keys, found, content="", was_final=True, settings=SETTINGS, now="now"
+    )
+    assert (kept.figures["rows"], kept.since) == (360, None)
+
+
 KEYS = KeyChange(
     kept=1000,
     added={"new delivery": 150},

@@ -18,7 +18,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, Marker
-from pipeline_assets.domain.records import DAMAGED, THIS_LOAD, BatchRecord, DeliveryRecord, Exclusion
+from pipeline_assets.domain.records import DAMAGED, HOURS_HELD, THIS_LOAD, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
@@ -28,6 +28,7 @@ from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import ReadResult, witnesses
 from pipeline_assets.load.deliveries.relocated import Relocated, sort_relocated
 from pipeline_assets.load.deliveries.verdicts import judge
+from pipeline_assets.load.staleness.coverage import lacks_hours
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)
@@ -630,7 +631,7 @@ def test_the_deadline_counts_from_the_end_of_the_day(hours: int, expected: datet
     ("listed", "hours", "now", "said"),
     [
         ([a_delivery()], range(22), DEADLINE, "2 of 24 hours have no marker yet"),
-        ([a_delivery()], range(22), DEADLINE + timedelta(seconds=1), None),
+        ([a_delivery(23)], (), DEADLINE + timedelta(seconds=1), None),
         ([a_delivery()], range(24), DEADLINE, None),
         ([], (), DEADLINE, None),
     ],
@@ -644,6 +645,72 @@ def test_a_day_is_complete_when_closed_or_empty(
     complete = next(e for e in record.evaluations if e.check == Check.DELIVERY_COMPLETE)
     assert (complete.is_passed, complete.reason) == (said is None, said)
     assert (record.deliveries, record.hours_delivered) == (len(listed), len(listed))
+
+
+_MARKED_BEFORE = Marker(replace(BATCH, arrival_date=DAY - timedelta(days=30)), 0, "m")
+
+
+@pytest.mark.parametrize(
+    ("markers", "settings", "is_told"),
+    [
+        (markers_of(range(12)), {}, True),
+        ((_MARKED_BEFORE,), {}, True),
+        ((_MARKED_BEFORE,), {"redelivery_horizon_days": 29}, False),
+        ((), {}, False),
+        (markers_of(range(12)), {"hours_complete_by": "quiet"}, False),
+        (markers_of(range(12)), {"sparse_projects": (PROJECT,)}, False),
+        (markers_of(range(24)), {}, False),
+    ],
+    ids=["12 of 24", "marked 30 days before", "marked too long ago", "no markers", "quiet", "sparse", "all marked"],
+)
+def test_hours_that_never_came_are_told_after_the_deadline_where_the_exporter_writes_markers(
+    markers: tuple[Marker, ...], settings: dict[str, Any], is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_PROJECTS", PROJECT)
+    plan = plan_of([a_delivery()], markers=markers, **settings)
+    record = plan.record(BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True), Settings(**settings))
+    _, complete = record.evaluations
+    assert (record.is_closed, complete.is_passed, record.partial_hours is not None) == (True, not is_told, is_told)
+    assert lacks_hours(record, None) is is_told
+    if is_told:
+        held = len({10, *(marker.hour for marker in markers if marker.batch == BATCH)})
+        assert complete.figures[HOURS_HELD] == held
+        assert f"never came, and any source holds {held} of 24 hours" in str(complete.reason)
+
+
+def _judged_as(plan: BatchPlan, **settings: Any) -> BatchRecord:
+    """The record of a batch whose objects raw holds already."""
+    verdict, evaluation = judge(ReadResult(Plan({BATCH: plan}), {}, {}), Settings(**settings)).verdicts[BATCH]
+    return plan.record(verdict, evaluation, Settings(**settings))
+
+
+def test_hours_that_never_came_are_recovered_or_let_go_and_stay_so_until_another_one_is_missing() -> None:
+    """Scenario: hours 0 to 11 came; a recovery brings one, then there is nothing in the others; else a person lets them go, and
+    then landing lacks an hour that was there. Outcome: what is let go is on record and stays; a further loss is told."""
+    came = [a_delivery(hour) for hour in range(12)]
+    held = [a_record(hour) for hour in range(12)]
+    marked = markers_of(range(12))
+    told = _judged_as(plan_of(came, held, markers=marked))
+    assert lacks_hours(told, None)
+    recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(12,))
+    assert lacks_hours(told, recovered)
+    assert plan_of(came, held, markers=marked, priors=[told, recovered]).partial_hours == 13
+    whole = replace(recovered, hours=tuple(range(12, 24)), deliveries=0)
+    assert not lacks_hours(told, whole)
+    assert not lacks_hours(_judged_as(plan_of(came, held, markers=marked, priors=[told, whole])), whole)
+
+    let_go = _judged_as(plan_of(came, held, markers=marked, priors=[told], reasons={DAY: "it was off"}))
+    assert (let_go.is_loss_accepted, let_go.evaluations[1].is_passed, lacks_hours(let_go, None)) == (True, True, False)
+    assert let_go.reason == "hours of a regular export never came, and any source holds 12 of 24 hours: it was off"
+    again = _judged_as(plan_of(came, held, markers=marked, priors=[let_go]))
+    assert (again.reason, lacks_hours(again, None)) == (let_go.reason, False)
+    fewer = _judged_as(plan_of(came[1:], held[1:], markers=marked[1:], priors=[let_go]))
+    assert lacks_hours(fewer, None)
+    open_day = _judged_as(plan_of(came, held, markers=marked, now=DEADLINE, reasons={DAY: "it was off"}))
+    assert (open_day.is_loss_accepted, open_day.evaluations[1].reason) == (False, "12 of 24 hours have no marker yet")
+    # Past the horizon landing's markers may be gone with its objects; raw is the archive.
+    archived = plan_of(recorded=held, now=LATER, priors=[replace(told, hours=tuple(range(24)))])
+    assert archived.hours_held == frozenset(range(24))
 
 
 # A refusal that stands

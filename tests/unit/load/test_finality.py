@@ -11,9 +11,10 @@ import pytest
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import BatchRecord, SliceRecord
+from pipeline_assets.domain.records import HOURS_HELD, MISSING, BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, decide
@@ -121,3 +122,26 @@ def test_recovered_hours_alone_make_no_day_final(ledger: Ledger, batches: list[B
     found = decided(ledger, SOON, replace(PUBLISHED, is_final=False), batches)
     assert found.is_final is is_final
     assert ledger.batches([PROJECT], DAY, DAY)[batches[0].key].hours == batches[0].hours
+
+
+def test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go(ledger: Ledger) -> None:
+    """Scenario: of an arrival day 12 hours came, and its export writes markers. Outcome: from the deadline on the slice has its
+    baseline and its changes are bounded, under a provisional label; once the hours are recovered or let go, it is final."""
+    warned = Evaluation(Check.DELIVERY_COMPLETE, False, figures={HOURS_HELD: 12})
+    reconciled = Evaluation(Check.DELIVERY_RECONCILES, True)
+    short = a_batch(hours=tuple(range(12)), evaluations=(reconciled, warned))
+    fresh = replace(PUBLISHED, is_final=False)
+    first = decided(ledger, SOON, fresh, [short])
+    assert (first.is_final, first.is_settled, first.was_final, first.final_at) == (False, True, False, SOON.isoformat())
+    stale = [one for slices in scan_stale_days(ledger, SETTINGS, SOON).values() for one in slices]
+    assert "its deadline has passed, and hours of it are missing" in {one.reason for one in stale}
+    kept = replace(fresh, final_at=SOON.isoformat(), baseline=Baseline({"rows": 300}))
+    later = decided(ledger, AHEAD, kept, [short])
+    assert (later.is_final, later.was_final, later.final_at) == (False, True, SOON.isoformat())
+    stale = [one for slices in scan_stale_days(ledger, SETTINGS, AHEAD).values() for one in slices]
+    assert not [one for one in stale if one.table == REFINED_EVENTS.key]
+    assert not decided(ledger, NOON, kept, [short]).was_final, "judged by a clock that was ahead"
+    let_go = replace(short, evaluations=(replace(reconciled, figures={MISSING: 1}),))
+    for batches in ([let_go], [short, a_batch(BACKFILL, hours=tuple(range(12, 24)))]):
+        found = decided(ledger, AHEAD, kept, batches)
+        assert (found.is_final, found.was_final) == (True, True)

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import LandingUnavailableError
 from pipeline_assets.domain.hours import Hour, HourRange
-from pipeline_assets.domain.records import BatchRecord, DeliveryRecord
+from pipeline_assets.domain.records import HOURS_HELD, BatchRecord, DeliveryRecord
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.status import day_statuses
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
@@ -110,7 +111,7 @@ class Place:
         """Hour -> objects that a load of the backfill source would read now, and what its sensor says when all has rested."""
         landing = LandingStore.from_settings(self.settings)
         listing = listing or landing.list(Source.BACKFILL, [PROJECT], DAY, DAY)
-        recorded = Recorded.read(self.ledger, Source.BACKFILL, [PROJECT], DAY, DAY)
+        recorded = Recorded.read(self.ledger, Source.BACKFILL, [PROJECT], DAY, DAY, self.settings)
         plans = plan_batches(
             Source.BACKFILL,
             [PROJECT],
@@ -178,16 +179,19 @@ def test_hours_come_with_their_objects_and_their_markers(place: Place) -> None:
         place.vendor.add(PROJECT, Hour(DAY, hour), body, shard)
     assert place.recover(_range(4, 6)) == {"4": "recovered", "5": "recovered", "6": "no data"}
     objects = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}#{shard}.json.gz": body for (hour, shard), body in bodies.items()}
-    markers = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5, 6)}
-    assert place.files() == objects | markers
+    markers = {f"{PREFIX}/{PREFIX}_{DAY}_{hour}_complete": b"" for hour in (4, 5)}
+    silent = f"{PREFIX}/{PREFIX}_{DAY}_6_complete"
+    assert place.files().pop(silent).startswith(b"no data")
+    assert {name: body for name, body in place.files().items() if name != silent} == objects | markers
     assert [(one.objects, one.size_bytes) for one in place.settled] == [
         (2, len(bodies[4, 0]) + len(bodies[4, 7])), (1, len(bodies[5, 0])), (0, 0),
     ]  # fmt: skip
 
     asked = len(place.vendor.asked)
-    assert place.recover(_range(4, 6)) == dict.fromkeys(("4", "5", "6"), "already there")
+    before = place.files()
+    assert place.recover(_range(4, 6)) == {"4": "already there", "5": "already there", "6": "no data"}
     assert len(place.vendor.asked) == asked
-    assert place.files() == objects | markers
+    assert place.files() == before
 
 
 def test_a_day_is_asked_for_at_once_and_days_one_by_one(place: Place) -> None:
@@ -232,7 +236,10 @@ def test_hours_younger_than_the_vendors_delay_are_not_taken_for_empty(place: Pla
 
 
 def test_a_clock_that_is_ahead_marks_nothing_as_empty(place: Place) -> None:
-    place.vendor.always(Answer(404, b"", {"Date": "Mon, 02 Feb 2026 09:59:59 GMT"}))
+    _raw_holds(place, _BEFORE)
+    place.vendor.add(PROJECT, _BEFORE, _body(7))
+    late = Answer(404, b"", {"Date": "Mon, 02 Feb 2026 09:59:59 GMT"})
+    place.vendor.always(late, lambda asked: asked.hours[0].day == DAY)
     assert place.recover(_range(6, 8)) == {"6": "no data", "7": "not exported yet", "8": "not exported yet"}
 
 
@@ -351,8 +358,9 @@ def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place)
 def test_no_data_for_an_hour_that_was_delivered_is_not_believed(place: Place) -> None:
     """The keys of another project would say so of every hour."""
     place.record(BatchVerdict.ACCEPTED, h4="accepted")
-    assert place.recover(_range(3, 4)) == {"3": "no data", "4": "not recovered"}
-    assert "says that it has no data, but something was delivered" in place.errors[0]
+    assert place.recover(_range(3, 4)) == {"3": "not recovered", "4": "not recovered"}
+    assert "no data of 2026-02-02T04, but something was delivered" in place.errors[0]
+    assert not place.files()
 
 
 def test_a_cut_archive_and_a_full_landing_leave_no_marker(place: Place) -> None:
@@ -605,5 +613,114 @@ def test_no_data_of_an_hour_that_landing_holds_an_unread_object_of_is_a_contradi
     """Scenario: a recovery was killed between two objects of an hour, or no load has read a regular object of it; then the
     vendor says "no data". Outcome: the hour gets no marker."""
     place.deliver(5, _body(5), source)
-    assert place.recover(_range(5, 6)) == {"5": "not recovered", "6": "no data"}
-    assert f"{PREFIX}/{PREFIX}_{DAY}_5_complete" not in place.files()
+    assert place.recover(_range(5, 6)) == {"5": "not recovered", "6": "not recovered"}
+    assert not any(name.endswith("_complete") for name in place.files())
+
+
+# -- whose keys they are ---------------------------------------------------------------------------------------
+
+_BEFORE = Hour(DAY - timedelta(days=1), 7)
+
+
+def _raw_holds(place: Place, hour: Hour) -> None:
+    """As if an object of this hour were loaded."""
+    batch = BatchKey(Source.REGULAR, PROJECT, hour.day)
+    key = GRAMMAR.format_delivery(batch, hour.hour, 1)
+    record = DeliveryRecord(batch, key, "etag", 100, None, 3, 3, 0, 0, None, is_accepted=True)
+    place.ledger.record(Changes(deliveries=[record]), "run")
+
+
+def _use_keys_of(vendor: Vendor, project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(("KEY", "SECRET"), vendor.keys[project], strict=True):
+        monkeypatch.setenv(f"TIDEMARK_EXPORT_{name}_{PROJECT}", value)
+
+
+def test_no_data_is_believed_of_keys_alone_that_bring_an_hour_which_raw_holds(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the vendor answers 404 for a day: to another project's keys, which bring nothing of an hour that raw holds,
+    then their own data of it; to the right keys; then it has an hour after all. Outcome: nothing is written by wrong keys; the
+    right ones are asked for the control hour once; what was told to be empty is asked for again where somebody says so."""
+    _raw_holds(place, _BEFORE)
+    place.vendor.add(PROJECT, _BEFORE, _body(7))
+    _use_keys_of(place.vendor, OTHER, monkeypatch)
+    assert set(place.recover().values()) == {"not recovered"}
+    assert "no data of 2026-02-01T07, but something was delivered" in place.errors[0]
+    place.vendor.add(OTHER, _BEFORE, _body(8))
+    assert set(place.recover().values()) == {"not recovered"}
+    assert "is not of project 10001" in place.errors[0]
+    assert not place.files()
+
+    _use_keys_of(place.vendor, PROJECT, monkeypatch)
+    place.vendor.asked.clear()
+    assert place.recover() == {str(hour): "no data" for hour in range(24)}
+    assert [str(asked) for asked in place.vendor.asked] == ["2026-02-02T00+24", "2026-02-01T07+1"]
+    assert all(body.startswith(b"no data") for body in place.files().values())
+    assert place.recover() == {str(hour): "no data" for hour in range(24)}
+    assert len(place.vendor.asked) == 2
+    assert {one.state for one in place.plan().hours} == {HourState.NO_DATA}
+
+    place.vendor.add(PROJECT, Hour(DAY, 5), _body(5))
+    again = place.recover(is_asking_again=True)
+    assert again == {str(hour): "recovered" if hour == 5 else "no data" for hour in range(24)}
+    assert {one.hour.hour for one in place.plan().hours if one.state is HourState.RECOVERED} == {5}
+
+
+def test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_brings_data(place: Place) -> None:
+    assert set(place.recover().values()) == {"not recovered"}
+    assert "raw holds no hour that shows whose keys were used" in place.errors[0]
+    assert not place.files()
+    # Another range of the same run shows it, before or after the silent one.
+    after = DAY + timedelta(days=1)
+    place.vendor.add(PROJECT, Hour(after, 0), _body(0, after))
+    fates = place.recover(HourRange(Hour(DAY, 22), Hour(after, 1)))
+    assert fates == {"22": "no data", "23": "no data", "0": "recovered", "1": "no data"}
+
+
+def test_one_contradicted_hour_discredits_the_whole_answer(place: Place) -> None:
+    """Scenario: the vendor's archive holds hour 3; it lacks hour 4, which raw holds. Outcome: nothing of it is written."""
+    place.record(BatchVerdict.ACCEPTED, h4="accepted")
+    place.vendor.add(PROJECT, Hour(DAY, 3), _body(3))
+    assert place.recover(_range(3, 5)) == dict.fromkeys("345", "not recovered")
+    assert not place.files()
+    assert place.recover(_range(3, 3)) == {"3": "recovered"}
+
+
+def test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_whole(place: Place) -> None:
+    marker = GRAMMAR.format_marker(BACKFILL, 5)
+    place.deliver(5, _body(50), Source.BACKFILL, shard=0)
+    (place.root / marker).write_bytes(b"no data")
+    place.ledger.recoveries.begin(PROJECT, Hour(DAY, 5))
+    for shard in (0, 1):
+        place.vendor.add(PROJECT, Hour(DAY, 5), _body(50 + shard), shard)
+    assert place.recover(_range(5, 5)) == {"5": "recovered"}
+    assert place.recover(_range(5, 5)) == {"5": "already there"}
+
+
+def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(place: Place) -> None:
+    """Scenario: of a day of a marked export hours 9 and 10 came and the ledger warns; hours 9 and 11 are recovered, one object of
+    11 lies there by hand. Outcome: the day counts for `--refused`; the objects written for 11 are on record, and no others."""
+    place.record(BatchVerdict.ACCEPTED, h9="accepted", h10="accepted")
+    (record,) = place.ledger.batches([PROJECT], DAY, DAY).values()
+    warned = Evaluation(Check.DELIVERY_COMPLETE, False, "short", figures={HOURS_HELD: 2})
+    record = replace(record, evaluations=(Evaluation(Check.DELIVERY_RECONCILES, True), warned), is_closed=True)
+    place.ledger.record(Changes(batches=[record]), "run")
+    (told,) = read_health(place.ledger, place.settings, NOW).for_a_person
+    assert (told.reason, any("recover" in one and "--refused" in one for one in told.commands)) == ("short", True)
+    (status,) = [one for one in day_statuses(place.ledger, [PROJECT], [DAY], [Source.REGULAR]) if one.is_good]
+    assert (status.is_final, status.reasons) == (False, (f"{PROJECT}: short",))
+    refused = place.plan(is_refused_only=True)
+    assert [one.hour.hour for one in refused.fetched(PROJECT)] == [*range(9), *range(11, 24)]
+    for hour, shard in ((9, 1), (11, 0), (11, 1)):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour * 10 + shard), shard)
+    place.deliver(11, _body(110), Source.BACKFILL, shard=0)
+    assert place.recover(_range(9, 9)) == {"9": "recovered"}
+    assert place.recover(_range(11, 11)) == {"11": "recovered"}
+    written = f"{PREFIX}/{PREFIX}_{DAY}_11#1.json.gz"
+    sizes = {written: len(_body(111))}
+    assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
+    assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, datetime.now(UTC).isoformat())
+    whole = BatchRecord(BACKFILL, BatchVerdict.ACCEPTED, deliveries=1, hours=tuple(range(24)))
+    place.ledger.record(Changes(batches=[whole]), "run")
+    assert not read_health(place.ledger, place.settings, NOW).for_a_person
+    assert not place.plan(is_refused_only=True).hours

@@ -336,7 +336,9 @@ class Changing:
 
 
 def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
-    changes = [SliceChange(table, 1, frozenset({KEY}), LiveFiles(), LiveFiles({"former.parquet": None})) for table in TABLES]
+    changes = [
+        SliceChange(table, 1, frozenset({KEY}), LiveFiles(), LiveFiles({"former.parquet": None})) for table in TABLES
+    ]
     steps = [(table.key, Changes(slices=[replace(MINE, table=table.key)])) for table in TABLES]
     return PublishRequest("own", "own", changes, steps, alongside=alongside, **more)
 
