@@ -31,11 +31,21 @@ from pipeline_assets.load.late_arrivals import recent_lateness
 from pipeline_assets.operations.split.evidence import by_evidence
 from pipeline_assets.operations.split.prefix import read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.export_api.credentials import ExportCredentials
 from resources.iceberg.branches import PREFIX
 from resources.iceberg.catalog_at_rest import CatalogAtRest
+from resources.iceberg.lake_identity import (
+    NAMESPACE,
+    PROPERTY,
+    Purpose,
+    is_one_lake,
+    require_place,
+    require_same_identity,
+    unknown_lake,
+)
+from resources.iceberg.lake_mark import read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.landing.move import Mover
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
@@ -58,6 +68,7 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
     first, checkup = (now - timedelta(days=RECENT_DAYS)).date(), ledger.checkup
     processes = checkup.processes()
     heads = table_heads(ledger, settings)
+    yield _one_lake(ledger, settings)
     yield recorded.idempotent(checkup.built_again(projects), checkup.verdicts())
     open_ended = [one for one in processes if one.begun_at and not one.ended_at]
     dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
@@ -87,6 +98,29 @@ def _guarded(question: Question, look: Callable[[], Point]) -> Point:
         return look()
     except TidemarkError as error:
         return question.out_of_reach(error)
+
+
+def _one_lake(ledger: Ledger, settings: Settings) -> Point:
+    """The point before all others: each of them judges one part, and says nothing of the lake where the parts are of several."""
+    try:
+        with closing(CatalogAtRest(settings)) as catalog:
+            mark, known = read_mark(settings), catalog.namespace_properties(NAMESPACE)
+            outside = catalog.outside(EVERY_TABLE)
+            require_same_identity(settings, mark, known or {})
+            require_place(settings, mark, outside or ())
+            if mark is not None:
+                ledger.lake.require(mark.lake, mark)
+            is_certain = is_one_lake(settings, known, lambda: outside, Purpose.KEEP, ledger.lake)
+            if (
+                mark is not None
+                and known is not None
+                and PROPERTY not in known
+                and not any(map(catalog.lists, EVERY_TABLE))
+            ):
+                raise unknown_lake(settings, mark.id)
+            return places.one_lake(mark, is_certain, settings)
+    except TidemarkError as error:
+        return places.ONE_LAKE.red(f"{error.subject}: {error.reason}", error.hint)
 
 
 def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:

@@ -1,4 +1,4 @@
-"""Register tables that exist in the warehouse with a catalog that does not know them.
+"""Register tables that exist in the warehouse with a catalog that does not know them, or no longer owns them.
 
 Contains: finding the newest metadata below each table's location, and registering it.
 Add here: another condition that a table must meet before it is registered.
@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.places import resolved
 from pipeline_assets.domain.plain_text import sql_text
-from resources.iceberg.lake_identity import catalog_identity, catalog_place, fence, is_below, mark, marker
+from resources.iceberg.lake_identity import NAMESPACE, PROPERTY, catalog_place, enter_catalog, lake_of
+from resources.iceberg.lake_mark import Mark, read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import JavaTables
-from resources.iceberg.metadata_files import MetadataFile, content, histories, not_ahead, read_metadata_files
+from resources.iceberg.metadata_files import MetadataFile, content, follows, histories, not_ahead, read_metadata_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,27 +40,41 @@ class Attachable:
     updated_at: datetime | None = None
     snapshot_id: int | None = None
     rows: int = 0
+    known_at: str | None = None
+    """The metadata file at which the catalog knows the table; None where it does not."""
     is_attached: bool = False
-    """Whether the catalog already knows the table, at exactly this metadata file."""
+    """Whether that is the newest one."""
     left_out: int = 0
     """Number of newer metadata files dated ahead of this machine's clock. Iceberg would refuse every commit on top of them."""
+
+
+def taken_from(spark: SparkSession, settings: Settings) -> Mark | None:
+    """Return the mark of the catalog that owns the lake, None where that is this one, or the warehouse has no mark.
+
+    Raises LakehouseError where this catalog belongs to another lake.
+    """
+    mark = read_mark(settings)
+    of_catalog = JavaTables(spark, settings.catalog_name).namespace_properties(NAMESPACE)
+    carried = of_catalog.get(PROPERTY)
+    if carried is not None and (mark is None or lake_of(None, of_catalog) != mark.lake):
+        raise LakehouseError(
+            catalog_place(settings),
+            f"belongs to another warehouse than {settings.warehouse_url}",
+            "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
+        )
+    return None if mark is None or carried == mark.id else mark
 
 
 def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
     """Return the newest metadata found below the location of each table; writes nothing.
 
     Raises LakehouseError where there is no metadata, where one location holds the files of two tables, and where the catalog
-    belongs to another lake or has another state of one of the tables.
+    belongs to another lake or has another state of one of the tables. A catalog that owned the lake before may know an earlier
+    state, from which the newest follows.
     """
     tables = JavaTables(spark, settings.catalog_name)
-    of_warehouse, of_catalog = marker(settings), catalog_identity(tables)
-    if of_catalog is not None and of_catalog != of_warehouse:
-        raise LakehouseError(
-            catalog_place(settings),
-            f"belongs to another warehouse than {settings.warehouse_url}",
-            "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
-        )
-    candidates = [_attachable(tables, table) for table in ours]
+    may_be_behind = taken_from(spark, settings) is not None
+    candidates = [_attachable(tables, table, may_be_behind=may_be_behind) for table in ours]
     if all(candidate.metadata_file is None for candidate in candidates):
         raise LakehouseError(
             settings.warehouse_url,
@@ -69,35 +85,38 @@ def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -
 
 
 def attach(spark: SparkSession, settings: Settings, candidates: Sequence[Attachable]) -> list[Attachable]:
-    """Register the tables that the catalog does not know, then give it the warehouse's identity; returns the registered tables.
+    """Register the tables at their newest state, then give the catalog the warehouse's identity; returns the registered ones.
 
-    Tables are registered one by one: after a failure, repeating the call registers the rest. A catalog that knew the lake
+    Tables are registered one by one: after a failure, repeating the call registers the rest. A catalog that owned the lake
     before is refused from then on.
     """
-    tables = JavaTables(spark, settings.catalog_name)
-    if catalog_identity(tables) is None and any(
-        candidate.metadata_file and not candidate.is_attached for candidate in candidates
-    ):
-        # Fence first: the former catalog may not be lost after all. It must not commit beside this one, nor delete this one's
-        # files as orphans.
-        fence(settings)
+    tables, mark = JavaTables(spark, settings.catalog_name), read_mark(settings)
+    if mark is None or taken_from(spark, settings) is not None:
+        # Fence first, in one step: the former catalog may not be lost after all. It must not commit beside this one, nor delete
+        # this one's files as orphans, nor write its own mark again.
+        identity = str(uuid.uuid4())
+        mark = (Mark(identity, identity) if mark is None else replace(mark, id=identity)).here(settings)
+        mark.write(settings)
     done = []
     for candidate in candidates:
         if candidate.metadata_file is None or candidate.is_attached:
             continue
         namespace = candidate.table.identifier.split(".", maxsplit=1)[0]
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {settings.catalog_name}.{namespace}")
+        if candidate.known_at is not None:
+            # Without PURGE only the catalog's row goes.
+            spark.sql(f"DROP TABLE {tables.identifier(candidate.table)}")
         spark.sql(
             f"CALL {settings.catalog_name}.system.register_table(table => '{candidate.table.identifier}', "
             f"metadata_file => {sql_text(candidate.metadata_file)})"
         )
         done.append(candidate)
     # Mark last, so that a catalog carries the identity of a lake only once it knows all of its tables.
-    mark(tables, settings, catalog_identity(tables) or marker(settings) or str(uuid.uuid4()))
+    enter_catalog(tables, mark)
     return done
 
 
-def _attachable(tables: JavaTables, table: Table) -> Attachable:
+def _attachable(tables: JavaTables, table: Table, *, may_be_behind: bool) -> Attachable:
     place = tables.place(table)
     objects = LakeObjects(place)
     by_table = histories(read_metadata_files(objects, objects.list()))
@@ -120,18 +139,26 @@ def _attachable(tables: JavaTables, table: Table) -> Attachable:
         return Attachable(table)
     file, whole = newest
     path = f"{place}/{file.name}"
-    if not (is_below(str(whole["location"]), place) and is_below(place, str(whole["location"]))):
+    if resolved(str(whole["location"])) != resolved(place):
         raise LakehouseError(
             path,
             f"names files in {whole['location']}, and Iceberg's paths are absolute",
             "Restore the warehouse where it was, and set TIDEMARK_WAREHOUSE_URL to that place",
         )
-    if known_at is not None and known_at.rpartition("/")[2] != file.name.rpartition("/")[2]:
-        raise _other_state(tables, table, known_at, file.name)
+    name, known = (None if path is None else path.rpartition("/")[2] for path in (file.name, known_at))
+    if known not in (None, name) and not (may_be_behind and follows(objects, file.name, str(known))):
+        raise _other_state(tables, table, str(known_at), file.name)
     snapshot = _snapshot(whole)
     rows = int(snapshot.get("summary", {}).get("total-records", 0))
     return Attachable(
-        table, path, file.updated_at, int(snapshot["snapshot-id"]), rows, known_at is not None, len(files) - len(timely)
+        table,
+        path,
+        file.updated_at,
+        int(snapshot["snapshot-id"]),
+        rows,
+        known_at,
+        is_attached=known == name,
+        left_out=len(files) - len(timely),
     )
 
 
@@ -160,7 +187,8 @@ def _other_state(tables: JavaTables, table: Table, known_at: str, newest: str) -
     return LakehouseError(
         tables.identifier(table),
         f"is known to the catalog at {known_at}, while the newest in the warehouse is {newest}",
-        "Go on with this catalog as it is, or attach to an empty one: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
+        "Where this catalog owns the lake, go on with it as it is; else attach to an empty one, which takes the newest and loses "
+        "commits that it does not follow: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
     )
 
 

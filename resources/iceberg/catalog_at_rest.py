@@ -9,6 +9,7 @@ Does not contain: rows, commits, and answers that are not certain (lakehouse.py)
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.places import is_below
 from pipeline_assets.domain.settings import Settings
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import RUN_PROPERTY
@@ -55,6 +57,8 @@ class TableAtRest:
     """All snapshots that the table keeps."""
     location: str = ""
     """Location of the metadata file."""
+    place: str = ""
+    """The table's own location, below which its next files are written."""
 
 
 class CatalogAtRest:
@@ -70,16 +74,22 @@ class CatalogAtRest:
         """Return the table's current state; None where that is not certain or the catalog does not know the table."""
         try:
             location = self._location(table)
-            if location is None or not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
-                return None
-            if location not in self._known:
-                self._known = {
-                    name: metadata for name, metadata in self._known.items() if not name.startswith(_folder(location))
-                }
-                self._known[location] = _read(location)
+            return None if location is None else self._metadata(location)
         except _UNCERTAIN:
             return None
-        return self._known[location]
+
+    def outside(self, ours: Collection[Table]) -> list[str] | None:
+        """Return the locations of these tables outside of the warehouse; None where that is not certain."""
+        names = {table.identifier for table in ours}
+        wanted = sa.select(_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location).where(
+            _TABLES.c.catalog_name == self._settings.catalog_name
+        )
+        try:
+            listed = [str(row[2]) for row in self._rows(wanted) if f"{row[0]}.{row[1]}" in names]
+            # The files' own places come first: those of a copy whose original is gone cannot be read.
+            return self._not_below(listed) or self._not_below([self._metadata(one).place for one in listed])
+        except _UNCERTAIN:
+            return None
 
     def lists(self, table: Table) -> bool | None:
         """Whether the catalog lists the table; None where its database cannot be read."""
@@ -103,6 +113,20 @@ class CatalogAtRest:
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
+
+    def _not_below(self, places: Sequence[str]) -> list[str]:
+        return [place for place in places if not is_below(place, self._settings.warehouse_url)]
+
+    def _metadata(self, location: str) -> TableAtRest:
+        """The parsed metadata file; raises ValueError for one of a kind that only Iceberg reads."""
+        if not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
+            raise ValueError(location)
+        if location not in self._known:
+            self._known = {
+                name: metadata for name, metadata in self._known.items() if not name.startswith(_folder(location))
+            }
+            self._known[location] = _read(location)
+        return self._known[location]
 
     def _location(self, table: Table) -> str | None:
         namespace, _, name = table.identifier.rpartition(".")
@@ -157,6 +181,7 @@ def _read(location: str) -> TableAtRest:
         all(_is_ours(snapshot) for snapshot in fields.get("snapshots", ()) if snapshot["snapshot-id"] == head),
         frozenset(int(snapshot["snapshot-id"]) for snapshot in fields.get("snapshots", ())),
         location,
+        str(fields["location"]),
     )
 
 

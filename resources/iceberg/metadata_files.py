@@ -107,6 +107,19 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
     return metadata
 
 
+def follows(objects: LakeObjects, name: str, earlier: str) -> bool:
+    """Whether a metadata file was written on top of an earlier one, over any number of commits; `earlier` is a base name."""
+    try:
+        while log := content(objects, name).get("metadata-log"):
+            names = [str(entry["metadata-file"]).rpartition("/")[2] for entry in log]
+            if earlier in names:
+                return True
+            name = f"metadata/{names[0]}"
+    except (ValueError, KeyError, TypeError, OSError, EOFError):
+        return False
+    return False
+
+
 def predecessor(objects: LakeObjects, name: str) -> str | None:
     """Return the base name of the metadata file before this one, None where the file does not tell."""
     try:
