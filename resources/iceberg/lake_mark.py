@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from pipeline_assets.domain.commands import NEWER_TIDEMARK
 from pipeline_assets.domain.errors import LakehouseError
@@ -50,7 +50,7 @@ class Mark:
     @property
     def owner(self) -> str:
         """The catalog, for messages."""
-        return f"catalog {self.catalog} ({self.catalog_url or 'its address is not on record'})"
+        return f"catalog {self.catalog or 'without a name'} ({self.catalog_url or 'its address is not on record'})"
 
     def here(self, settings: Settings) -> Mark:
         """The mark with the catalog and the place of these settings."""
@@ -76,7 +76,10 @@ def bare_url(url: str) -> str:
     """A database's URL without user, password and options; the address of a REST catalog holds none."""
     if is_rest_catalog(url):
         return url
-    return make_url(url).set(username=None, password=None, query={}).render_as_string()
+    parsed = make_url(url)
+    return URL.create(
+        parsed.drivername, host=parsed.host, port=parsed.port, database=parsed.database
+    ).render_as_string()
 
 
 def read_mark(settings: Settings) -> Mark | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection, Engine
 
-from pipeline_assets.domain.errors import LakehouseUnavailableError
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
 from pipeline_assets.domain.records import Head
 from resources.iceberg.lake_mark import read_mark
 from resources.ledger.activity import Activity
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 def own_ledger(settings: Settings) -> Iterator[Ledger]:
     """Open the lake's ledger, for what reads or writes it without the tables; raises LedgerError for any other ledger.
 
-    A warehouse that is out of reach hides nothing of a ledger that knows a lake; of any other nobody could tell.
+    Where the warehouse cannot be read, a ledger that knows a lake is taken for its own, and one that knows none is refused.
     """
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         try:
             mark = read_mark(settings)
-        except LakehouseUnavailableError:
+        except (LakehouseError, LakehouseUnavailableError):
             if ledger.lake.lake() is None:
                 raise
         else:
