@@ -1,9 +1,4 @@
-"""`tidemark attach`: show tables whose catalog or ledger is lost, and attach them to another one.
-
-Contains: the command, its confirmation and its output.
-Add here: another view of what is in the warehouse.
-Does not contain: finding and registering tables (resources/iceberg/attach.py), measuring them (operations/attach_ledger.py).
-"""
+"""`tidemark attach`: show tables whose catalog or ledger is lost, and attach them to another one."""
 
 from __future__ import annotations
 
@@ -22,7 +17,6 @@ from pipeline_assets.cli.terminal import page, plainly, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.masking import masked
-from pipeline_assets.domain.plain_text import few
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.attach import Attachable
 from resources.iceberg.errors import lakehouse_failures
@@ -66,66 +60,57 @@ def _attach(is_applied: bool, is_ledger: bool, take: str | None, verbose: bool) 
     from resources.landing.store import LandingStore  # noqa: PLC0415 - `status` starts without Spark
     from resources.spark.session import configure_catalog, spark_resource  # noqa: PLC0415 - `status` starts without Spark
 
-    settings, out, done = load_settings(), page(), []
-    with terminal(verbose=verbose) as console:
-        with lakehouse_failures("tables"):
-            session = spark_resource(settings).spark_session
-            configure_catalog(session, settings)
-            # A ledger alone is attached whatever a killed publish left beside the tables.
-            candidates = [] if is_ledger and not is_applied else attachable(session, settings, EVERY_TABLE)
-            taken = taken_from(session, settings)
-            mark = read_mark(settings)
-            for line in whose_lines(mark, taken, candidates):
-                out.print(line, soft_wrap=True)
-            if mark is not None and (is_ledger or (is_applied and taken is not None)):
-                _require_meant(mark, take)
-            if is_applied:
-                done = register_all(session, settings, candidates)
+    settings, out = load_settings(), page()
+    with terminal(verbose=verbose) as console, lakehouse_failures("tables"):
+        session = spark_resource(settings).spark_session
+        configure_catalog(session, settings)
+        # A ledger alone is attached whatever a killed publish left beside the tables.
+        candidates = [] if is_ledger and not is_applied else attachable(session, settings, EVERY_TABLE)
+        mark, taken = read_mark(settings), taken_from(session, settings)
+        _print_owner(out, mark, candidates, is_ours=taken is None)
+        if mark is not None and (is_ledger or (is_applied and taken is not None)):
+            _require_meant(mark, take)
+        done = register_all(session, settings, candidates) if is_applied else []
         if candidates:
-            _print(out, candidates, done, is_applied=is_applied, is_taken=is_applied and taken is not None)
+            _print(out, candidates, done, is_applied=is_applied, is_ours=taken is None)
         if is_ledger:
-            with closing(production_ledger(settings)) as own:
+            with closing(production_ledger(settings)) as ledger:
                 landing = LandingStore.from_settings(settings, S3Resource())
                 lakehouse = Lakehouse(session, settings.catalog_name)
-                attach_ledger(Runtime(lakehouse, own, landing, settings, plainly(console)), str(uuid.uuid4()))
-    if is_ledger:
-        out.print(f"{masked(settings.ledger_database_url)} is the ledger of this lake. It does not know:")
-        for line in UNKNOWN:
-            out.print(f"  - {line}", soft_wrap=True)
+                attach_ledger(Runtime(lakehouse, ledger, landing, settings, plainly(console)), str(uuid.uuid4()))
+            unknown = "\n  - ".join(("It does not know:", *UNKNOWN))
+            out.print(f"{masked(settings.ledger_database_url)} is the ledger of this lake. {unknown}", soft_wrap=True)
     return EXIT_OK
 
 
-def whose_lines(mark: Mark | None, taken: Mark | None, candidates: Sequence[Attachable]) -> list[str]:
-    """Tell whose lake it is."""
+def _print_owner(console: Console, mark: Mark | None, candidates: Sequence[Attachable], *, is_ours: bool) -> None:
     if mark is None:
-        return ["the warehouse has no mark, so that nobody is known to own this lake"]
+        console.print("the warehouse has no mark: nobody is known to own this lake")
+        return
     last = max((one.updated_at for one in candidates if one.updated_at is not None), default=None)
     committed = "" if last is None else f", last commit {last:%Y-%m-%d %H:%M:%S}"
-    also = ", which is this one" if taken is None else ""
-    lines = [f"the lake is of {mark.owner}{also}: marked {(mark.made_at or 'long ago')[:19]}{committed}"]
-    behind = [one.table.key for one in candidates if one.known_at is not None and not one.is_attached]
-    if behind:
-        lines.append(
-            f"this catalog is behind: {few(behind)} were changed since by the other one, and would be set to the newest"
-        )
-    return [*lines, f"its ledger is {mark.ledger_url or 'not on record'}"]
+    also = ", which is this one" if is_ours else ""
+    console.print(
+        f"the lake is of {mark.owner}{also}: marked {(mark.made_at or 'long ago')[:19]}{committed}", soft_wrap=True
+    )
+    console.print(f"its ledger is {mark.ledger_url or 'not on record'}", soft_wrap=True)
 
 
 def _require_meant(mark: Mark, take: str | None) -> None:
     """Raise UsageError unless the operator names the catalog whose lake or ledger is replaced."""
     name = mark.catalog or "unknown"
     if take is None and sys.stdin.isatty():
-        take = typer.prompt(f"Whoever uses them is refused from then on. Type {name} to go on", err=True)
+        take = typer.prompt(f"Who uses it is refused from then on. Type {name} to go on", err=True)
     if take != name:
         raise UsageError(
             "--take",
             f"is {'not given' if take is None else take}, and the lake is of {mark.owner}; nothing was touched",
-            f"Check that it is lost, or its ledger {mark.ledger_url or ''}, and not only mistyped here; then: --take {name}",
+            f"Check that what is replaced is lost, and not only mistyped here; then add --take {name}",
         )
 
 
 def _print(
-    console: Console, candidates: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool, is_taken: bool
+    console: Console, candidates: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool, is_ours: bool
 ) -> None:
     shown = RichTable("table", "written", "snapshot", "rows", "", box=None, pad_edge=False)
     # The path comes last and is never cut, so that it can be copied.
@@ -134,16 +119,10 @@ def _print(
         if candidate.metadata_file is None:
             shown.add_row(candidate.table.key, "", "", "", "nothing there", "the next load creates it")
             continue
-        state = "known already" if candidate.is_attached else "attached" if candidate in done else "to attach"
-        written = f"{candidate.updated_at:%Y-%m-%d %H:%M:%S}"
-        shown.add_row(
-            candidate.table.key,
-            written,
-            str(candidate.snapshot_id),
-            f"{candidate.rows:,}",
-            state,
-            candidate.metadata_file,
-        )
+        behind = "changed since" if candidate.known_at is not None else "to attach"
+        state = "known already" if candidate.is_attached else "attached" if candidate in done else behind
+        figures = (f"{candidate.updated_at:%Y-%m-%d %H:%M:%S}", str(candidate.snapshot_id), f"{candidate.rows:,}")
+        shown.add_row(candidate.table.key, *figures, state, candidate.metadata_file)
     console.print(shown, soft_wrap=True)
     for candidate in candidates:
         if candidate.left_out:
@@ -152,9 +131,8 @@ def _print(
             console.print(f"{candidate.table.key}: {note}", soft_wrap=True)
     waiting = sum(1 for candidate in candidates if candidate.metadata_file is not None and not candidate.is_attached)
     if is_applied:
-        also = "; the lake is this catalog's" if is_taken else ""
-        console.print(f"{len(done)} tables attached{also}; go on with tidemark load")
-    elif waiting:
-        console.print(f"{waiting} tables can be attached: tidemark attach --apply")
+        console.print(f"{len(done)} tables attached; go on with tidemark load")
+    elif waiting or not is_ours:
+        console.print(f"{waiting} tables can be attached, and the lake is then this catalog's: tidemark attach --apply")
     else:
         console.print("the catalog knows all of them: nothing to attach")

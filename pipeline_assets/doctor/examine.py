@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import date, datetime, timedelta
+from functools import partial
 
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
@@ -36,15 +37,7 @@ from pipeline_assets.tables.table import Table
 from resources.export_api.credentials import ExportCredentials
 from resources.iceberg.branches import PREFIX
 from resources.iceberg.catalog_at_rest import CatalogAtRest
-from resources.iceberg.lake_identity import (
-    NAMESPACE,
-    PROPERTY,
-    Purpose,
-    is_one_lake,
-    require_place,
-    require_same_identity,
-    unknown_lake,
-)
+from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
 from resources.iceberg.lake_mark import read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.landing.move import Mover
@@ -101,24 +94,17 @@ def _guarded(question: Question, look: Callable[[], Point]) -> Point:
 
 
 def _one_lake(ledger: Ledger, settings: Settings) -> Point:
-    """The point before all others: each of them judges one part, and says nothing of the lake where the parts are of several."""
+    """The point before all others: each of those judges one part, and tells nothing where the parts are of several lakes."""
     try:
+        mark = read_mark(settings)
         with closing(CatalogAtRest(settings)) as catalog:
-            mark, known = read_mark(settings), catalog.namespace_properties(NAMESPACE)
-            outside = catalog.outside(EVERY_TABLE)
-            require_same_identity(settings, mark, known or {})
-            require_place(settings, mark, outside or ())
-            if mark is not None:
-                ledger.lake.require(mark.lake, mark)
-            is_certain = is_one_lake(settings, known, lambda: outside, Purpose.KEEP, ledger.lake)
-            if (
-                mark is not None
-                and known is not None
-                and PROPERTY not in known
-                and not any(map(catalog.lists, EVERY_TABLE))
-            ):
+            known = catalog.namespace_properties(NAMESPACE)
+            outside = partial(catalog.outside, EVERY_TABLE)
+            is_certain = is_one_lake(settings, known, outside, Purpose.KEEP, ledger.lake)
+            if mark is not None and known == {}:
                 raise unknown_lake(settings, mark.id)
-            return places.one_lake(mark, is_certain, settings)
+        ledger.lake.require(lake_of(mark, known or {}), mark)
+        return places.one_lake(mark, settings, is_certain=is_certain)
     except TidemarkError as error:
         return places.ONE_LAKE.red(f"{error.subject}: {error.reason}", error.hint)
 

@@ -13,10 +13,10 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.doctor.point import Point, Question
 from pipeline_assets.domain.hours import Hour, hour_ranges
-from pipeline_assets.domain.places import resolved
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from resources.iceberg.lake_identity import catalog_place
 from resources.iceberg.lake_mark import Mark
 from resources.ledger.checkup import ProcessOnRecord
 from resources.publishing.promise import Promise
@@ -56,16 +56,15 @@ class TableHead:
     """Whether the catalog has the table; None where its database does not tell."""
 
 
-def one_lake(mark: Mark | None, is_certain: bool, settings: Settings) -> Point:
+def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Point:
     """What is said where nothing contradicts that all parts are one lake."""
     if mark is None or mark.ledger is None:
         told = "the warehouse has no mark that names its catalog, its place and its ledger"
-        return ONE_LAKE.yellow(told, "The first load, or the next one, writes it where all of them agree")
-    named = f"{resolved(settings.warehouse_url)}, {mark.owner} and ledger {mark.ledger_url}"
+        return ONE_LAKE.yellow(told, "The next load writes it where all of them agree")
     if not is_certain:
-        return ONE_LAKE.yellow(
-            f"{named} should be one lake; without Spark it is not certain", "The next load looks closer"
-        )
+        told = f"the warehouse names {mark.owner} and ledger {mark.ledger_url}; this is {catalog_place(settings)}"
+        return ONE_LAKE.yellow(f"{told}, of which only Spark can tell", "Compare the two; the next load looks closer")
+    named = f"{settings.warehouse_url}, {mark.owner} and ledger {mark.ledger_url}"
     return ONE_LAKE.green(f"{named} name each other, and every table lies in that warehouse")
 
 

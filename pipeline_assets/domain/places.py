@@ -1,10 +1,4 @@
-"""Places named by URLs: folders, buckets, databases, web addresses.
-
-Contains: validation of such URLs, the local folder that one names, the comparison of two.
-Add here: another kind of place.
-Does not contain: opening places (resources/landing/backends.py, resources/ledger/engine.py), masking
-secrets in URLs (masking.py).
-"""
+"""Places named by URLs: folders, buckets, databases, web addresses."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Syncs the ledger with the live table before anything is decided from it (law 10).
-
-Contains: comparing recorded with live files, recording changes that other writers made without the ledger.
-Add here: a new way in which ledger and table can disagree.
-Does not contain: attributing a change to a run (unrecorded_runs.py), repairing content: a slice with unknown inputs is
-stale, so the load rebuilds it.
-"""
+"""Syncs the ledger with the live table before anything is decided from it (law 10)."""
 
 from __future__ import annotations
 

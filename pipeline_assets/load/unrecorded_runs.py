@@ -1,9 +1,7 @@
 """Finds loads that committed to a table without a record in this ledger.
 
-Contains: the run that changed a slice that differs from the ledger. Such runs exist only if the ledger is not in the
-catalog's database, so that a run can die between commit and record, or if a deployment with another ledger wrote to the table.
-Add here: another trace that such a run leaves.
-Does not contain: recording them (ledger_sync.py), publishing (resources/publishing/).
+Such runs exist only where the ledger is not in the catalog's database, so that a run can die between commit and record, or
+where another ledger has just been attached.
 """
 
 from __future__ import annotations

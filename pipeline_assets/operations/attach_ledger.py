@@ -1,9 +1,4 @@
-"""Attaches a ledger to a lake whose own ledger is lost: measures the tables, reads decisions back, and names it in the mark.
-
-Contains: the steps, and what such a ledger does not know.
-Add here: another record that can be found again without the lost ledger.
-Does not contain: measuring (load/ledger_sync.py), the command (cli/attach.py), attaching a catalog (resources/iceberg/attach.py).
-"""
+"""Attaches a ledger to a lake whose own ledger is lost: measures the tables, reads decisions back, and names it in the mark."""
 
 from __future__ import annotations
 

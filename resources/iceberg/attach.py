@@ -1,10 +1,4 @@
-"""Register tables that exist in the warehouse with a catalog that does not know them, or no longer owns them.
-
-Contains: finding the newest metadata below each table's location, and registering it.
-Add here: another condition that a table must meet before it is registered.
-Does not contain: the command and its output (pipeline_assets/cli/attach.py), the identity of the lake
-(lake_identity.py).
-"""
+"""Register tables that exist in the warehouse with a catalog that does not know them, or no longer owns them."""
 
 from __future__ import annotations
 
@@ -122,7 +116,8 @@ def _attachable(tables: JavaTables, table: Table, *, may_be_behind: bool) -> Att
     by_table = histories(read_metadata_files(objects, objects.list()))
     if len(by_table) > 1:
         named = "; ".join(
-            f"{table_uuid}: {files[0].name}, {_when(files[0])}" for table_uuid, files in sorted(by_table.items())
+            f"{table_uuid}: {files[0].name}, {files[0].updated_at:%Y-%m-%d %H:%M:%S}, {files[0].commits} commits"
+            for table_uuid, files in sorted(by_table.items())
         )
         raise LakehouseError(
             place,
@@ -130,12 +125,17 @@ def _attachable(tables: JavaTables, table: Table, *, may_be_behind: bool) -> Att
             "Move the metadata files of the one that is not meant elsewhere, then attach again",
         )
     files = next(iter(by_table.values()), [])
-    known_at = _known_at(tables, table)
+    current = tables.load(table).operations().current() if tables.exists(table) else None
+    known_at = None if current is None else str(current.metadataFileLocation())
     timely = files if known_at is not None else not_ahead(files, datetime.now(UTC))
     newest = next(((file, whole) for file in timely if (whole := _whole(objects, file)) is not None), None)
     if newest is None:
         if known_at is not None:
-            raise _other_state(tables, table, known_at, "nothing")
+            raise LakehouseError(
+                tables.identifier(table),
+                f"is known to the catalog at {known_at}, and {place} holds nothing",
+                "Restore it there",
+            )
         return Attachable(table)
     file, whole = newest
     path = f"{place}/{file.name}"
@@ -147,7 +147,12 @@ def _attachable(tables: JavaTables, table: Table, *, may_be_behind: bool) -> Att
         )
     name, known = (None if path is None else path.rpartition("/")[2] for path in (file.name, known_at))
     if known not in (None, name) and not (may_be_behind and follows(objects, file.name, str(known))):
-        raise _other_state(tables, table, str(known_at), file.name)
+        raise LakehouseError(
+            tables.identifier(table),
+            f"is known to the catalog at {known_at}, while the newest in the warehouse is {file.name}",
+            "Where this catalog owns the lake, go on with it as it is; else attach to an empty one, which takes the newest and "
+            "loses commits that it does not follow: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
+        )
     snapshot = _snapshot(whole)
     rows = int(snapshot.get("summary", {}).get("total-records", 0))
     return Attachable(
@@ -175,22 +180,3 @@ def _whole(objects: LakeObjects, file: MetadataFile) -> dict[str, Any] | None:
 def _snapshot(whole: dict[str, Any]) -> dict[str, Any]:
     current = whole["current-snapshot-id"]
     return next(dict(snapshot) for snapshot in whole["snapshots"] if snapshot["snapshot-id"] == current)
-
-
-def _known_at(tables: JavaTables, table: Table) -> str | None:
-    if not tables.exists(table):
-        return None
-    return str(tables.load(table).operations().current().metadataFileLocation())
-
-
-def _other_state(tables: JavaTables, table: Table, known_at: str, newest: str) -> LakehouseError:
-    return LakehouseError(
-        tables.identifier(table),
-        f"is known to the catalog at {known_at}, while the newest in the warehouse is {newest}",
-        "Where this catalog owns the lake, go on with it as it is; else attach to an empty one, which takes the newest and loses "
-        "commits that it does not follow: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
-    )
-
-
-def _when(file: MetadataFile) -> str:
-    return f"{file.updated_at:%Y-%m-%d %H:%M:%S}, {file.commits} commits"

@@ -1,10 +1,4 @@
-"""Read the catalog's database and a table's metadata file without a JVM.
-
-Contains: the two tables of Iceberg's JDBC catalog, and the few fields of a metadata file that tell whether
-anything changed.
-Add here: another such field.
-Does not contain: rows, commits, and answers that are not certain (lakehouse.py).
-"""
+"""Read the catalog's database and a table's metadata file without a JVM."""
 
 from __future__ import annotations
 
@@ -73,19 +67,15 @@ class CatalogAtRest:
     def table(self, table: Table) -> TableAtRest | None:
         """Return the table's current state; None where that is not certain or the catalog does not know the table."""
         try:
-            location = self._location(table)
-            return None if location is None else self._metadata(location)
+            location = self._locations([table])
+            return self._metadata(location[0]) if location else None
         except _UNCERTAIN:
             return None
 
     def outside(self, ours: Collection[Table]) -> list[str] | None:
         """Return the locations of these tables outside of the warehouse; None where that is not certain."""
-        names = {table.identifier for table in ours}
-        wanted = sa.select(_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location).where(
-            _TABLES.c.catalog_name == self._settings.catalog_name
-        )
         try:
-            listed = [str(row[2]) for row in self._rows(wanted) if f"{row[0]}.{row[1]}" in names]
+            listed = self._locations(ours)
             # The files' own places come first: those of a copy whose original is gone cannot be read.
             return self._not_below(listed) or self._not_below([self._metadata(one).place for one in listed])
         except _UNCERTAIN:
@@ -94,7 +84,7 @@ class CatalogAtRest:
     def lists(self, table: Table) -> bool | None:
         """Whether the catalog lists the table; None where its database cannot be read."""
         try:
-            return self._location(table) is not None
+            return bool(self._locations([table]))
         except _UNCERTAIN:
             return None
 
@@ -128,15 +118,14 @@ class CatalogAtRest:
             self._known[location] = _read(location)
         return self._known[location]
 
-    def _location(self, table: Table) -> str | None:
-        namespace, _, name = table.identifier.rpartition(".")
+    def _locations(self, tables: Collection[Table]) -> list[str]:
+        """The current metadata files of those tables that the catalog lists."""
+        names = [tuple(table.identifier.rsplit(".", 1)) for table in tables]
         wanted = sa.select(_TABLES.c.metadata_location).where(
             _TABLES.c.catalog_name == self._settings.catalog_name,
-            _TABLES.c.table_namespace == namespace,
-            _TABLES.c.table_name == name,
+            sa.tuple_(_TABLES.c.table_namespace, _TABLES.c.table_name).in_(names),
         )
-        rows = self._rows(wanted)
-        return str(rows[0][0]) if rows else None
+        return [str(row[0]) for row in self._rows(wanted)]
 
     def _rows(self, wanted: sa.Select[Any]) -> list[Any]:
         if self._engine is None:

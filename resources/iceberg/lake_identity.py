@@ -1,10 +1,4 @@
-"""One lake: warehouse, catalog, ledger and the places of all tables belong together, or nothing is touched.
-
-Contains: comparing them with the warehouse's mark, completing a mark, and the refusal where they differ.
-Add here: another check that the parts of a lake belong together.
-Does not contain: the mark itself (lake_mark.py), creating tables (creation.py), registering the tables of a lost catalog
-(attach.py), which lake a ledger belongs to (ledger/lake.py).
-"""
+"""One lake: warehouse, catalog, ledger and the places of all tables belong together, or nothing is touched."""
 
 from __future__ import annotations
 
@@ -34,6 +28,10 @@ NAMESPACE = "raw"
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
 """Pauses in seconds between checks: another process may be creating the same lake, so a mismatch is checked again."""
 _CHECK_SETTINGS = "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL"
+_ABSOLUTE = (
+    "Another lake begins with an empty warehouse, a catalog and a ledger of its own; to use this one, restore, mount or link it "
+    "where its tables lie, as Iceberg's paths are absolute"
+)
 
 
 class Purpose(IntEnum):
@@ -58,9 +56,7 @@ def require_own_lake(
             return
         mark = read_mark(settings)
         try:
-            is_lake = _is_known(tables, settings, ours, mark, of_catalog)
-            if purpose > Purpose.LOOK:
-                require_place(settings, mark, ())
+            is_lake = _is_known(tables, settings, ours)
             is_bound = ledger is None or ledger.require(lake_of(mark, of_catalog), mark)
             # Only a mark that names this very ledger lets an empty one in: the process that wrote both died in between.
             if ledger is not None and not is_bound and is_lake and (mark is None or mark.ledger is None):
@@ -88,49 +84,34 @@ def is_one_lake(
 ) -> bool:
     """Whether all parts name each other; False where that is not certain. Raises LakehouseError or LedgerError where they differ.
 
-    `of_catalog`: properties of NAMESPACE; `outside` returns locations of known tables outside of the warehouse, None if unknown.
+    `of_catalog`: properties of NAMESPACE; `outside` returns locations of known tables outside of the warehouse; None if unknown.
     """
-    mark = read_mark(settings)
-    if mark is None or of_catalog is None or mark.id != of_catalog.get(PROPERTY):
-        return False
-    if purpose > Purpose.LOOK:
-        require_place(settings, mark, ())
-        places = outside()
-        if places is None:
-            return False
-        require_place(settings, mark, places)
-    return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
-
-
-def require_place(settings: Settings, mark: Mark | None, outside: Sequence[str]) -> None:
-    """Raise LakehouseError where the mark names another place than the settings, and for locations outside of the warehouse."""
-    named = mark.place if mark is not None and mark.place is not None else settings.warehouse_url
-    if resolved(named) != resolved(settings.warehouse_url):
-        raise LakehouseError(
-            settings.warehouse_url,
-            f"is a copy of a lake whose place is {named}, and nothing was touched",
-            "Iceberg's paths are absolute: let TIDEMARK_WAREHOUSE_URL name that place, or restore, mount or link the warehouse "
-            "there; another lake begins with an empty warehouse, a catalog and a ledger of its own",
-        )
-    if outside:
-        raise LakehouseError(
-            settings.warehouse_url,
-            f"is not the warehouse of {catalog_place(settings)}, whose tables lie in {outside[0]}, and nothing was touched",
-            "Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL; a copy is used only where its tables lie: restore, mount or "
-            "link it there",
-        )
-
-
-def require_same_identity(settings: Settings, mark: Mark | None, of_catalog: Mapping[str, str]) -> None:
-    """Raise LakehouseError where warehouse and catalog carry different identities."""
-    carried = of_catalog.get(PROPERTY)
+    mark, here = read_mark(settings), settings.warehouse_url
+    carried = None if of_catalog is None else of_catalog.get(PROPERTY)
     if mark is not None and carried not in (None, mark.id):
         raise LakehouseError(
-            settings.warehouse_url,
+            here,
             f"belongs to another catalog than {catalog_place(settings)}: one carries the identity {mark.id} of {mark.owner}, "
             f"the other {carried}, and nothing was touched",
             f"{_CHECK_SETTINGS}; where the other catalog took the lake by mistake, take it back: tidemark attach",
         )
+    places: Sequence[str] | None = ()
+    if purpose > Purpose.LOOK:
+        named = here if mark is None or mark.place is None else mark.place
+        if resolved(named) != resolved(here):
+            raise LakehouseError(
+                here, f"is a copy of a lake whose place is {named}, and nothing was touched", f"{_ABSOLUTE}: {named}"
+            )
+        places = outside()
+        if places:
+            owner = catalog_place(settings)
+            reason = f"is not the warehouse of {owner}, whose tables lie in {places[0]}, and nothing was touched"
+            raise LakehouseError(
+                here, reason, f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {places[0]}"
+            )
+    if mark is None or carried is None or places is None:
+        return False
+    return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
 
 
 def enter_catalog(tables: JavaTables, mark: Mark) -> None:
@@ -205,20 +186,9 @@ def _outside(tables: JavaTables, settings: Settings, ours: Collection[Table]) ->
     return [place for place in places if not is_below(place, settings.warehouse_url)]
 
 
-def _is_known(
-    tables: JavaTables,
-    settings: Settings,
-    ours: Collection[Table],
-    mark: Mark | None,
-    of_catalog: Mapping[str, str],
-) -> bool:
-    """True for a lake that the catalog knows and that lost a mark to a person or a crash, False where there is no lake yet.
-
-    Raises LakehouseError for a lake of another catalog, and for a catalog whose tables lie in another warehouse.
-    """
-    require_same_identity(settings, mark, of_catalog)
+def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> bool:
+    """True for a lake that the catalog knows, False where there is none yet; raises LakehouseError for one of another catalog."""
     if any(map(tables.exists, ours)):
-        require_place(settings, None, _outside(tables, settings, ours))
         return True
     for table in ours:
         objects = LakeObjects(tables.place(table))

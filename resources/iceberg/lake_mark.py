@@ -1,9 +1,4 @@
-"""The warehouse's mark: which lake lies in it, in which place, and the one catalog and the one ledger that belong to it.
-
-Contains: reading and writing the mark.
-Add here: another part of a lake that the mark names.
-Does not contain: comparing it with catalog, place and ledger (lake_identity.py, ledger/lake.py).
-"""
+"""The warehouse's mark: which lake lies in it, in which place, and the one catalog and the one ledger that belong to it."""
 
 from __future__ import annotations
 
@@ -54,12 +49,8 @@ class Mark:
 
     def here(self, settings: Settings) -> Mark:
         """The mark with the catalog and the place of these settings."""
-        return replace(
-            self,
-            catalog=settings.catalog_name,
-            catalog_url=bare_url(settings.catalog_url),
-            place=settings.warehouse_url,
-        )
+        url, place = bare_url(settings.catalog_url), settings.warehouse_url
+        return replace(self, catalog=settings.catalog_name, catalog_url=url, place=place)
 
     def of_ledger(self, identity: str, url: str) -> Mark:
         """The mark with this ledger."""

@@ -1,10 +1,4 @@
-"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket.
-
-Contains: put (conditional), replace, get, list, delete.
-Add here: another operation on an object as bytes.
-Does not contain: the content of `_tidemark/` (lake_identity.py and others), rows of tables
-(lakehouse.py).
-"""
+"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The lakehouse of a load that may have nothing to do: it reads heads from the catalog and starts Spark on demand.
-
-Contains: the answers that need no JVM.
-Add here: another question whose answer is certain without a JVM.
-Does not contain: reading the catalog (catalog_at_rest.py), everything that needs Iceberg itself
-(lakehouse.py).
-"""
+"""The lakehouse of a load that may have nothing to do: it reads heads from the catalog and starts Spark on demand."""
 
 from __future__ import annotations
 

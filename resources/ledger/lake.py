@@ -1,10 +1,4 @@
-"""Bind a ledger to its lake: the ledger carries the lake's identity, the lake's mark carries the ledger's.
-
-Contains: comparing the two identities, and recording them.
-Add here: another check that ledger and lake belong together.
-Does not contain: the mark (iceberg/lake_mark.py), measuring the tables for another ledger
-(pipeline_assets/operations/attach_ledger.py).
-"""
+"""Bind a ledger to its lake: the ledger carries the lake's identity, the lake's mark carries the ledger's."""
 
 from __future__ import annotations
 
@@ -50,7 +44,7 @@ class LakeOfLedger:
         if recorded is not None:
             self._require_same(recorded, lake)
         if mark is not None and mark.ledger not in (None, own):
-            raise self.stranger(f"which is {mark.ledger_url}")
+            raise self.stranger(f"which has the identity {mark.ledger} and is {mark.ledger_url}")
         return recorded is not None
 
     def identity(self) -> str:

@@ -1,4 +1,4 @@
-"""A lost ledger: nothing goes on with an empty one until an operator attaches it; the tables are measured, decisions read back."""
+"""A lost ledger: nothing goes on with an empty one until an operator attaches it; what tables and warehouse tell is kept."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ def _said(p: Pipeline, run: Outcome) -> list[str]:
     return [entry.user_message for entry in p.instance.all_logs(run.result.run_id)]
 
 
-def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: an object is excluded and a day held, a final day's object comes again with a third of its rows; then the ledger's
-    file is lost. Outcome: every run is refused until the empty ledger is attached, which says what it does not know; the excluded
-    object stays out, the held day stays as it is."""
+def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
+    pipeline: Any, tmp_path: Path, capfd: Any
+) -> None:
+    """Scenario: an object is excluded and a day held, a final day's object comes again with a third of its rows; then the
+    ledger's file is lost. Outcome: every run is refused until the empty ledger is attached, which says what it does not know; the
+    excluded object stays out, the held day stays as it is."""
     p = pipeline(ledger_url=f"sqlite:///{tmp_path}/ledger.db")
     p.deliver(DAY, events_on(DAY, 300), hour=1)
     wrong = p.deliver(DAY, events_on(DAY, 5, prefix="wrong"), hour=2)
@@ -70,8 +72,10 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(pip
     words = ["attach", "--ledger", "--take", p.settings.catalog_name]
     done = CliRunner().invoke(app, words, env=environment)
     assert done.exit_code == 0, done.output
-    assert "1 exclusions and 4 holds were read back from the warehouse: the ledger had lost them" in done.stderr
-    assert f"{REFINED}: 2 slices differ from the ledger; reading them" in done.stderr
+    # Lines of progress go to the descriptor, past what the runner catches.
+    progress = capfd.readouterr().err
+    assert "1 exclusions and 4 holds were read back from the warehouse: the ledger had lost them" in progress
+    assert f"{REFINED}: 2 slices differ from the ledger; reading them" in progress
     assert "It does not know:\n  - which days were final" in done.stdout
     run, later = p.load(DAY), p.load(HELD)
 

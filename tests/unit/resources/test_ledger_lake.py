@@ -53,7 +53,9 @@ def test_a_ledger_has_one_identity_and_is_refused_where_the_mark_names_another(l
         ledger.lake.bind(OURS)
         assert ledger.lake.require(OURS, mark)
         for _ in range(2):
-            with pytest.raises(LedgerError, match=f"is not the ledger of this lake, which is {ledger.url}"):
+            with pytest.raises(
+                LedgerError, match=f"is not the ledger of this lake, which has the identity {own} and is {ledger.url}"
+            ):
                 other.lake.require(OURS, mark)
             other.lake.bind(OURS)
             other.lake.identity()
