@@ -65,7 +65,7 @@ from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.late_arrivals import too_narrow
 from resources.ledger.engine import OUT_OF_REACH
-from resources.ledger.store import Ledger
+from resources.ledger.store import Ledger, own_ledger
 from resources.publishing.promise import promise_of
 
 app = typer.Typer(
@@ -215,7 +215,7 @@ def _load(
 
 
 def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
-    """The recorded status of each requested day."""
+    """The recorded status of each requested day; the load itself has told of a ledger that is not the lake's."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         if source is LoadSource.DIMENSIONS:
             statuses = dimension_statuses(ledger, days, is_all_wanted=True)
@@ -231,7 +231,7 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     start = parse_day(first) if first else end - timedelta(days=13)
     if end < start:
         raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         days = days_between(start, end)
         statuses = day_statuses(ledger, projects, days, sources=tuple(Source))
         statuses += joined_statuses(ledger, projects, days, is_all_wanted=True)

@@ -1,13 +1,11 @@
-"""`tidemark attach`: show tables whose catalog is lost, and register them in an empty one.
-
-Contains: the command and its output.
-Add here: another view of what is in the warehouse.
-Does not contain: finding and registering tables (resources/iceberg/attach.py).
-"""
+"""`tidemark attach`: show tables whose catalog or ledger is lost, and attach them to another one."""
 
 from __future__ import annotations
 
+import sys
+import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -15,22 +13,34 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
-from pipeline_assets.cli.terminal import page, terminal
+from pipeline_assets.cli.terminal import page, plainly, terminal
 from pipeline_assets.config import load_settings
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.masking import masked
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.attach import Attachable
 from resources.iceberg.errors import lakehouse_failures
+from resources.iceberg.lake_mark import Mark, read_mark
 
 
 def attach(
-    apply: Annotated[bool, typer.Option("--apply", help="Register what is shown.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Register what is shown: this catalog takes the lake.")
+    ] = False,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Measure the tables for this ledger: it takes the place of the lake's own.")
+    ] = False,
+    take: Annotated[
+        str | None, typer.Option("--take", metavar="NAME", help="The name of the catalog that owns the lake until now.")
+    ] = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show the newest state of every table in the warehouse; with --apply register them in a catalog that knows none of them.
+    """Show the newest state of every table in the warehouse, and whose lake it is; take it for a lost catalog, or a lost ledger.
 
-    For a catalog that is lost: loads go on afterwards. Exits 0 when done, 1 when not all of it could be, 2 on bad usage.
+    With --apply this catalog owns the lake from then on, and the former one is refused; the former one takes it back in the same
+    way. Loads go on afterwards. Exits 0 when done, 1 when not all of it could be, 2 on bad usage.
     """
-    run(lambda: _attach(apply, verbose), verbose)
+    run(lambda: _attach(apply, ledger, take, verbose), verbose)
 
 
 def register(app: typer.Typer) -> None:
@@ -38,22 +48,70 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=Panel.OPERATE)(attach)
 
 
-def _attach(is_applied: bool, verbose: bool) -> int:
+def _attach(is_applied: bool, is_ledger: bool, take: str | None, verbose: bool) -> int:
+    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
+
+    from pipeline_assets.load.runtime import Runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.operations.attach_ledger import UNKNOWN, attach_ledger  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.orchestration.runtime import production_ledger  # noqa: PLC0415 - `status` starts without Spark
     from resources.iceberg.attach import attach as register_all  # noqa: PLC0415 - `status` starts without Spark
-    from resources.iceberg.attach import attachable  # noqa: PLC0415 - `status` starts without Spark
+    from resources.iceberg.attach import attachable, taken_from  # noqa: PLC0415 - `status` starts without Spark
+    from resources.iceberg.lakehouse import Lakehouse  # noqa: PLC0415 - `status` starts without Spark
+    from resources.landing.store import LandingStore  # noqa: PLC0415 - `status` starts without Spark
     from resources.spark.session import configure_catalog, spark_resource  # noqa: PLC0415 - `status` starts without Spark
 
-    settings = load_settings()
-    with terminal(verbose=verbose), lakehouse_failures("tables"):
+    settings, out = load_settings(), page()
+    with terminal(verbose=verbose) as console, lakehouse_failures("tables"):
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
-        candidates = attachable(session, settings, EVERY_TABLE)
+        # A ledger alone is attached whatever a killed publish left beside the tables.
+        candidates = [] if is_ledger and not is_applied else attachable(session, settings, EVERY_TABLE)
+        mark, taken = read_mark(settings), taken_from(session, settings)
+        _print_owner(out, mark, candidates, is_ours=taken is None)
+        if mark is not None and (is_ledger or (is_applied and taken is not None)):
+            _require_meant(mark, take)
         done = register_all(session, settings, candidates) if is_applied else []
-    _print(page(), candidates, done, is_applied=is_applied)
+        if candidates:
+            _print(out, candidates, done, is_applied=is_applied, is_ours=taken is None)
+        if is_ledger:
+            with closing(production_ledger(settings)) as ledger:
+                landing = LandingStore.from_settings(settings, S3Resource())
+                lakehouse = Lakehouse(session, settings.catalog_name)
+                attach_ledger(Runtime(lakehouse, ledger, landing, settings, plainly(console)), str(uuid.uuid4()))
+            unknown = "\n  - ".join(("It does not know:", *UNKNOWN))
+            out.print(f"{masked(settings.ledger_database_url)} is the ledger of this lake. {unknown}", soft_wrap=True)
     return EXIT_OK
 
 
-def _print(console: Console, candidates: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool) -> None:
+def _print_owner(console: Console, mark: Mark | None, candidates: Sequence[Attachable], *, is_ours: bool) -> None:
+    if mark is None:
+        console.print("the warehouse has no mark: nobody is known to own this lake")
+        return
+    last = max((one.updated_at for one in candidates if one.updated_at is not None), default=None)
+    committed = "" if last is None else f", last commit {last:%Y-%m-%d %H:%M:%S}"
+    also = ", which is this one" if is_ours else ""
+    console.print(
+        f"the lake is of {mark.owner}{also}: marked {(mark.made_at or 'long ago')[:19]}{committed}", soft_wrap=True
+    )
+    console.print(f"its ledger is {mark.ledger_url or 'not on record'}", soft_wrap=True)
+
+
+def _require_meant(mark: Mark, take: str | None) -> None:
+    """Raise UsageError unless the operator names the catalog whose lake or ledger is replaced."""
+    name = mark.catalog or "unknown"
+    if take is None and sys.stdin.isatty():
+        take = typer.prompt(f"Who uses it is refused from then on. Type {name} to go on", err=True)
+    if take != name:
+        raise UsageError(
+            "--take",
+            f"is {'not given' if take is None else take}, and the lake is of {mark.owner}; nothing was touched",
+            f"Check that what is replaced is lost, and not only mistyped here; then add --take {name}",
+        )
+
+
+def _print(
+    console: Console, candidates: Sequence[Attachable], done: Sequence[Attachable], *, is_applied: bool, is_ours: bool
+) -> None:
     shown = RichTable("table", "written", "snapshot", "rows", "", box=None, pad_edge=False)
     # The path comes last and is never cut, so that it can be copied.
     shown.add_column("newest metadata file", overflow="fold")
@@ -61,16 +119,10 @@ def _print(console: Console, candidates: Sequence[Attachable], done: Sequence[At
         if candidate.metadata_file is None:
             shown.add_row(candidate.table.key, "", "", "", "nothing there", "the next load creates it")
             continue
-        state = "known already" if candidate.is_attached else "attached" if candidate in done else "to attach"
-        written = f"{candidate.updated_at:%Y-%m-%d %H:%M:%S}"
-        shown.add_row(
-            candidate.table.key,
-            written,
-            str(candidate.snapshot_id),
-            f"{candidate.rows:,}",
-            state,
-            candidate.metadata_file,
-        )
+        behind = "changed since" if candidate.known_at is not None else "to attach"
+        state = "known already" if candidate.is_attached else "attached" if candidate in done else behind
+        figures = (f"{candidate.updated_at:%Y-%m-%d %H:%M:%S}", str(candidate.snapshot_id), f"{candidate.rows:,}")
+        shown.add_row(candidate.table.key, *figures, state, candidate.metadata_file)
     console.print(shown, soft_wrap=True)
     for candidate in candidates:
         if candidate.left_out:
@@ -80,7 +132,7 @@ def _print(console: Console, candidates: Sequence[Attachable], done: Sequence[At
     waiting = sum(1 for candidate in candidates if candidate.metadata_file is not None and not candidate.is_attached)
     if is_applied:
         console.print(f"{len(done)} tables attached; go on with tidemark load")
-    elif waiting:
-        console.print(f"{waiting} tables can be attached: tidemark attach --apply")
+    elif waiting or not is_ours:
+        console.print(f"{waiting} tables can be attached, and the lake is then this catalog's: tidemark attach --apply")
     else:
         console.print("the catalog knows all of them: nothing to attach")

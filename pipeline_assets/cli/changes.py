@@ -7,7 +7,6 @@ Does not contain: finding changes (inspection/changes.py), sending (operations/n
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -24,7 +23,7 @@ from pipeline_assets.domain.notices import measures_text
 from pipeline_assets.inspection.changes import ChangesSince, changes_since
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.tables.registry import EVERY_TABLE
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 
 def changes(
@@ -72,7 +71,7 @@ def _changes(since: str, table: str | None, as_json: bool) -> int:
     if table is not None and table not in keys:
         raise UsageError(table, "is not a table", f"There are {', '.join(keys)}")
     moment = parse_moment("--since", since)
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         found = changes_since(ledger, moment, table)
     if as_json:
         write_json(found.to_json())
@@ -124,7 +123,7 @@ def _notify(*, is_again: bool) -> int:
         raise SettingsError(
             "TIDEMARK_NOTIFY_URLS", "names nobody to tell", "Set it to the addresses of webhooks, a comma list"
         )
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         told = send_notices(ledger, settings, is_again=is_again)
         troubles = receiver_troubles(ledger, settings)
         untold = ledger.outbox.waiting().keys() | {one.receiver_id for one in ledger.set_aside.all()}

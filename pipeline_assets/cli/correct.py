@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -40,7 +39,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.status import recorded_statuses
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 KeysArgument = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of objects, as landing names them.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stays on record.")]
@@ -164,7 +163,7 @@ def _decide(
             verbose=verbose,
         )
         print_failures(console, failures, verbose)
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         touched = touched_slices(ledger, settings, keys)
         statuses = recorded_statuses(ledger, touched, sources=tuple(Source))
     print_statuses(page(), statuses)
@@ -202,7 +201,7 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
     require_reasons({"--reason": config["reason"], "--accept-changes": accept_changes})
     projects = settings.require_projects(tuple(config["projects"]))
     first, last = parse_day(config["first"]), parse_day(config["last"])
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         held = preview(ledger, settings, config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True)
     print_held(page(), held)
     if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
@@ -211,7 +210,7 @@ def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, v
     with terminal(verbose=verbose) as console:
         failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
         print_failures(console, failures, verbose)
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         statuses = recorded_statuses(ledger, {hold.key for hold in held}, sources=())
     print_statuses(page(), statuses)
     return exit_code(statuses, failures)

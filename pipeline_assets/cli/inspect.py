@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +35,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS
 from pipeline_assets.tables.registry import EVERY_TABLE, table_by_key
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 from resources.publishing.promise import promise_of
 
 TABLE_KEYS = tuple(table.key for table in EVERY_TABLE)
@@ -114,7 +113,7 @@ def register(app: typer.Typer) -> None:
 
 def _exclusions(as_json: bool) -> int:
     settings = load_settings()
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         excluded = ledger.interventions.all_exclusions([*settings.require_projects(), ALL_PROJECTS])
     if as_json:
         names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
@@ -130,7 +129,7 @@ def _history(table: str, day: str | None, projects: tuple[str, ...], as_json: bo
     if table not in TABLE_KEYS:
         raise UsageError(table, "is not a table", f"There are {', '.join(TABLE_KEYS)}")
     wanted, owners = parse_day(day) if day else None, table_by_key(table).kind.projects(chosen)
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         records = [
             record
             for record in ledger.publications(table)

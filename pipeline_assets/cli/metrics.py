@@ -9,7 +9,6 @@ Does not contain: computing metrics (inspection/metrics/), the file written at t
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +19,7 @@ from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.places import METRICS_SUFFIX
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
     from pipeline_assets.inspection.metrics.compute import RunQueue, Sample
@@ -55,7 +54,7 @@ def _metrics(output: Path | None) -> int:
     settings, now = load_settings(), datetime.now(UTC)
     settings.require_projects()
     try:
-        with closing(Ledger(settings.ledger_database_url)) as ledger:
+        with own_ledger(settings) as ledger:
             samples = read_samples(ledger, settings, now, _queue())
     except (UsageError, SettingsError):
         raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Mapping
-from contextlib import closing
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -33,7 +32,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.settings import Settings
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 
 class Verb(StrEnum):
@@ -105,7 +104,7 @@ def _start(number: int | None, given: Mapping[str, Any], reason: str | None, as_
         "who": _who(),
     }
     asked = asked_for(rebuild_request(RebuildConfig(**config), settings, _who()))
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         ledger.rebuilds.open_like(asked)
     return _carry_out(settings, {"action": "start", **config}, asked, as_json, verbose)
 
@@ -113,7 +112,7 @@ def _start(number: int | None, given: Mapping[str, Any], reason: str | None, as_
 def _show(number: int | None, given: Mapping[str, Any], as_json: bool) -> int:
     _require_nothing_else(Verb.SHOW, given)
     settings = load_settings()
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         if number is None:
             rebuilds = ledger.rebuilds.all()
             if as_json:
@@ -135,7 +134,7 @@ def _answer(
         raise UsageError(f"rebuild {verb}", "needs the id of a rebuild", "`tidemark rebuild show` lists them")
     settings = load_settings()
     require_reasons({"--reason": reason})
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         found = ledger.rebuilds.get(number)
     config = {"action": verb.value, "number": number, "reason": reason or "", "who": _who()}
     return _carry_out(settings, config, found, as_json, verbose)
@@ -149,7 +148,7 @@ def _carry_out(
 
     with terminal(verbose=verbose) as console:
         failures = run_rebuild(settings, config, console, verbose=verbose)
-        with closing(Ledger(settings.ledger_database_url)) as ledger:
+        with own_ledger(settings) as ledger:
             begun = ledger.rebuilds.find(asked.number) if asked.number else ledger.rebuilds.open_like(asked)
             green = ledger.rebuilds.slices(begun) if begun is not None else {}
         print_failures(console, failures, verbose)

@@ -8,7 +8,6 @@ Does not contain: comparing (operations/reconcile.py, inspection/keys/), the out
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -31,7 +30,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import requested_range
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
     from resources.landing.store import LandingStore
@@ -119,7 +118,7 @@ def _golden(settings: Settings, projects: tuple[str, ...], first: date, last: da
     from pipeline_assets.operations.reconcile import reconcile as compare  # noqa: PLC0415 - as above
 
     landing = _landing(settings)
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         found = compare(ledger, landing, settings, projects, first, last)
         if asked.is_repaired and found.lacking:
             before = found

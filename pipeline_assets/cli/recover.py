@@ -9,7 +9,6 @@ Does not contain: choosing hours (operations/recover_plan.py), the recovery (ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
@@ -36,7 +35,7 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.inspection.status import DayStatus, recorded_statuses
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 
 def recover(
@@ -92,7 +91,7 @@ def _recover(
     request = recovery_request(settings, first, last, projects, is_refused_only=is_refused_only)
     request = replace(request, is_asking_again=is_asking_again)
     landing = LandingStore.from_settings(settings, S3Resource())
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))
     if is_dry_run:
         if as_json:
@@ -105,7 +104,7 @@ def _recover(
         api = ExportApi(settings, plainly(console))
         with (
             render.progress_on(console, plan) as progress,
-            closing(Ledger(settings.ledger_database_url)) as ledger,
+            own_ledger(settings) as ledger,
         ):
             outcomes = Recovery(api, landing, settings, ledger.recoveries, progress).run(plan)
     if as_json:
@@ -149,5 +148,5 @@ def load_recovered(settings: Settings, recovered: Sequence[Slice], console: Cons
 
 def recovered_statuses(settings: Settings, recovered: Sequence[Slice]) -> list[DayStatus]:
     """Return the recorded status of the recovered days."""
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         return recorded_statuses(ledger, set(recovered), sources=(Source.BACKFILL,))

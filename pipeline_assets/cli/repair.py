@@ -8,7 +8,6 @@ Does not contain: the kinds of repairs (domain/repairs.py), comparing (reconcile
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -23,7 +22,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.operations.repair_plan import plan_repairs
 from resources.landing.store import LandingStore
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 Lacking = Mapping[Slice, bool]
 """Slice with a difference -> whether published rows are missing."""
@@ -35,7 +34,7 @@ def proposed(
     """Return the repairs that would close the open slices; writes nothing."""
     if not open_slices:
         return []
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         return plan_repairs(ledger, landing, settings, open_slices, datetime.now(UTC), tried)
 
 
@@ -90,7 +89,7 @@ def _recover(
     from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery  # noqa: PLC0415 - as above
     from resources.export_api.client import ExportApi  # noqa: PLC0415 - as above
 
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         request = RecoveryRequest((project,), hours)
         plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))
         with progress_on(console, plan) as progress:

@@ -7,7 +7,6 @@ Does not contain: replaying (inspection/replay/).
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -25,7 +24,7 @@ from pipeline_assets.cli.terminal import page, plainly, print_lines_of, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 
 def replay(
@@ -91,7 +90,7 @@ def _replay(
         table.kind.slice_day(parse_day(day)),
         table.kind.projects(settings.require_projects(projects)),
     )
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         # Choose before Spark starts, so that a wrong choice fails fast.
         records = ledger.publications_of(table.key, chosen_projects, [wanted])
     chosen = choose(records, table.key, wanted, chosen_projects, *which)

@@ -7,7 +7,6 @@ Does not contain: the figures (inspection/health/), the page (orchestration/heal
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,7 @@ import typer
 from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
 from pipeline_assets.cli.terminal import page
 from pipeline_assets.config import load_settings
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 
 def report(
@@ -42,7 +41,7 @@ def _report(out: Path) -> int:
     from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415 - others start without charts
 
     settings = load_settings()
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         health = read_health(ledger, settings, datetime.now(UTC))
     console = page()
     console.print(f"page: {write_page(health, out)}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -35,7 +34,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS, table_by_key, with_descendants
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 
 def load_in_chunks(
@@ -111,7 +110,7 @@ def decide(
         by_batch.setdefault(batch_named(key, settings), []).append(key)
     failures: list[str] = []
     for batch, named in sorted(by_batch.items()):
-        with closing(Ledger(settings.ledger_database_url)) as ledger:
+        with own_ledger(settings) as ledger:
             touched = sorted({key.event_date for key in touched_slices(ledger, settings, named)})
         is_of_dimension = batch == dimension_batch(batch.arrival_date)
         source = LoadSource.DIMENSIONS if is_of_dimension else LoadSource(batch.source.value)

@@ -35,6 +35,5 @@ def open_runtime(settings: Settings, log: Callable[[str], None]) -> Iterator[Run
         words = LastWords(log)
         with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory):
             with lakehouse_failures("tables"):
-                lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
-                ledger.lake.require(lakehouse.lake(settings), may_take=False)
+                lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK, ledger.lake)
             yield Runtime(lakehouse, ledger, landing, settings, words)

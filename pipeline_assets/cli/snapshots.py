@@ -8,7 +8,6 @@ Does not contain: finding the cut and the lines of an engine (inspection/cuts.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from enum import StrEnum
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from pipeline_assets.domain.days import parse_moment
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.inspection.cuts import Engine, cut_at, cut_of_run, newest_cut, reading_lines, tables_at_rest
 from resources.ledger.cuts import Cut
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 from resources.publishing.promise import promise_of
 
 
@@ -65,7 +64,7 @@ def _snapshots(run_id: str | None, at: str | None, engine: Engines, as_json: boo
         raise UsageError("--run and --at", "name two states", "Name one of them")
     settings = load_settings()
     moment = parse_moment("--at", at) if at is not None else None
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         if run_id is not None:
             cut = cut_of_run(ledger, run_id)
         else:

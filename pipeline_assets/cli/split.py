@@ -8,7 +8,6 @@ Does not contain: finding and moving (operations/split/).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +23,7 @@ from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
     from pipeline_assets.operations.split.evidence import Recovered, Selection
@@ -125,7 +124,7 @@ def _relocated(
         return []
     project, grammar = search.project_id, EXPORT_FORMAT.keys(settings.marker_pattern)
     done = []
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         excluded = excluded_keys(ledger, project)
 
         def is_claimed(hour: Hour) -> bool:

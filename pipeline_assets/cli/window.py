@@ -8,7 +8,6 @@ Does not contain: computing the report (inspection/window.py).
 from __future__ import annotations
 
 import math
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Source
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
     from pipeline_assets.inspection.window import Percentiles, WindowReport
@@ -61,7 +60,7 @@ def _window(source: Source, projects: tuple[str, ...], first: str | None, last: 
     start, end = (parse_day(day) if day else None for day in (first, last))
     if start and end and end < start:
         raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
+    with own_ledger(settings) as ledger:
         found = read_window(ledger, settings, source, chosen, datetime.now(UTC).date(), first=start, last=end)
     if as_json:
         write_json(found.to_json())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import date, datetime, timedelta
+from functools import partial
 
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
@@ -31,11 +32,13 @@ from pipeline_assets.load.late_arrivals import recent_lateness
 from pipeline_assets.operations.split.evidence import by_evidence
 from pipeline_assets.operations.split.prefix import read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import ALL_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.export_api.credentials import ExportCredentials
 from resources.iceberg.branches import PREFIX
 from resources.iceberg.catalog_at_rest import CatalogAtRest
+from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
+from resources.iceberg.lake_mark import read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.landing.move import Mover
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
@@ -58,6 +61,7 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
     first, checkup = (now - timedelta(days=RECENT_DAYS)).date(), ledger.checkup
     processes = checkup.processes()
     heads = table_heads(ledger, settings)
+    yield _one_lake(ledger, settings)
     yield recorded.idempotent(checkup.built_again(projects), checkup.verdicts())
     open_ended = [one for one in processes if one.begun_at and not one.ended_at]
     dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
@@ -87,6 +91,22 @@ def _guarded(question: Question, look: Callable[[], Point]) -> Point:
         return look()
     except TidemarkError as error:
         return question.out_of_reach(error)
+
+
+def _one_lake(ledger: Ledger, settings: Settings) -> Point:
+    """The point before all others: each of those judges one part, and tells nothing where the parts are of several lakes."""
+    try:
+        mark = read_mark(settings)
+        with closing(CatalogAtRest(settings)) as catalog:
+            known = catalog.namespace_properties(NAMESPACE)
+            outside = partial(catalog.outside, EVERY_TABLE)
+            is_certain = is_one_lake(settings, known, outside, Purpose.KEEP, ledger.lake)
+            if mark is not None and known == {}:
+                raise unknown_lake(settings, mark.id)
+        ledger.lake.require(lake_of(mark, known or {}), mark)
+        return places.one_lake(mark, settings, is_certain=is_certain)
+    except TidemarkError as error:
+        return places.ONE_LAKE.red(f"{error.subject}: {error.reason}", error.hint)
 
 
 def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:

@@ -1,6 +1,6 @@
 """Points of the checklist about places other than the ledger: catalog, landing, warehouse, environment. Rules only.
 
-Contains: atomic publishing and its promise, separate prefixes, recoveries, maintenance, decisions, clocks.
+Contains: one lake, atomic publishing and its promise, separate prefixes, recoveries, maintenance, decisions, clocks.
 Add here: another rule about a place.
 Does not contain: reading the places (examine.py), rules over records (recorded.py).
 """
@@ -14,7 +14,10 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.doctor.point import Point, Question
 from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from resources.iceberg.lake_identity import catalog_place
+from resources.iceberg.lake_mark import Mark
 from resources.ledger.checkup import ProcessOnRecord
 from resources.publishing.promise import Promise
 
@@ -23,6 +26,7 @@ _RESTS = timedelta(days=7)
 """The longest acceptable pause of maintenance, which is meant to run every night."""
 _OVERDUE = timedelta(days=14)
 """No snapshot may be older than its retention plus this."""
+ONE_LAKE = Question("one lake", "Are warehouse, catalog, ledger and the places of all tables one lake?")
 ATOMIC = Question("atomic", "Do tables and ledger agree, and is nothing left half done?")
 PROMISE = Question("one transaction", "Do all tables change at the same moment?")
 SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
@@ -50,6 +54,18 @@ class TableHead:
     """Number of days for which snapshots are kept."""
     is_listed: bool | None = True
     """Whether the catalog has the table; None where its database does not tell."""
+
+
+def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Point:
+    """What is said where nothing contradicts that all parts are one lake."""
+    if mark is None or mark.ledger is None:
+        told = "the warehouse has no mark that names its catalog, its place and its ledger"
+        return ONE_LAKE.yellow(told, "The next load writes it where all of them agree")
+    if not is_certain:
+        told = f"the warehouse names {mark.owner} and ledger {mark.ledger_url}; this is {catalog_place(settings)}"
+        return ONE_LAKE.yellow(f"{told}, of which only Spark can tell", "Compare the two; the next load looks closer")
+    named = f"{settings.warehouse_url}, {mark.owner} and ledger {mark.ledger_url}"
+    return ONE_LAKE.green(f"{named} name each other, and every table lies in that warehouse")
 
 
 def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead: Sequence[ProcessOnRecord]) -> Point:

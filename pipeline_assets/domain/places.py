@@ -1,13 +1,8 @@
-"""Places named by URLs: folders, buckets, databases, web addresses.
-
-Contains: validation of such URLs, the local folder that one names.
-Add here: another kind of place.
-Does not contain: opening places (resources/landing/backends.py, resources/ledger/engine.py), masking
-secrets in URLs (masking.py).
-"""
+"""Places named by URLs: folders, buckets, databases, web addresses."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -134,8 +129,26 @@ def require_one_question(query: str) -> None:
 
 
 def local_path(url: str) -> Path | None:
-    """The folder that a path or `file://` URL names; None for a remote place."""
+    """The folder that a path or `file:` URL names; None for a remote place."""
+    if url.startswith("file:/") and not url.startswith("file://"):
+        # Iceberg's spelling, a plain path; `file://` is that of settings, which may be percent-encoded.
+        return Path(url.removeprefix("file:"))
     if "://" not in url:
         return Path(url)
     # Not urlsplit, because a folder's name may hold `#` or `?`.
     return Path(unquote("/" + url.removeprefix("file://").lstrip("/"))) if url.startswith("file://") else None
+
+
+def resolved(url: str) -> str:
+    """The place itself, equal for all URLs that name it: links are followed, `..` and `//` resolved, schemes unified."""
+    scheme, _, path = url.partition(":")
+    if scheme in ("s3", "s3a", "s3n"):
+        # A bucket has no links, and its keys no `..`.
+        return f"s3://{'/'.join(filter(None, path.split('/')))}"
+    folder = local_path(url)
+    return url.rstrip("/") if folder is None else os.path.realpath(folder)
+
+
+def is_below(url: str, place: str) -> bool:
+    """Whether a URL names a place, or one in it."""
+    return f"{resolved(url)}/".startswith(f"{resolved(place).rstrip('/')}/")

@@ -70,11 +70,6 @@ def _found(
         if live.get(key, NO_FILES).file_hash != _file_hash(recorded.get(key))
     ]
     changes = Changes(head=(table.key, head, None))
-    if known is None and live:
-        runtime.log(
-            f"{table.key}: the ledger knows nothing of it, though it holds {len(live)} slices: it was lost, is another one, or"
-            " the first load died. They are measured anew; what was final, accepted or published before is not known any more"
-        )
     if not differing:
         return changes
     runtime.log(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")

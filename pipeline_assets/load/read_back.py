@@ -1,10 +1,4 @@
-"""Restores operators' decisions that the warehouse keeps and the ledger lacks, before anything is decided or deleted.
-
-Contains: the call, and its log line.
-Add here: another record that is kept in both places.
-Does not contain: keeping and applying decisions (resources/ledger/decision_objects.py,
-resources/ledger/acts.py).
-"""
+"""Restores operators' decisions that the warehouse keeps and the ledger lacks, before anything is decided or deleted."""
 
 from __future__ import annotations
 

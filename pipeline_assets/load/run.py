@@ -61,10 +61,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
     runtime.skew.begin()
     with lakehouse_failures("tables"):
-        # This comes before any write, so that no table is created in a warehouse that belongs to another catalog.
-        runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN)
-        # A new lake is bound to this ledger.
-        runtime.ledger.lake.require(runtime.lakehouse.lake(runtime.settings), may_take=True)
+        # This comes before any write, so that no table is created in a warehouse of another catalog or ledger.
+        runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN, runtime.ledger.lake)
         for table in tables:
             runtime.lakehouse.ensure(table)
         swept = runtime.lakehouse.sweep(tables, is_live)

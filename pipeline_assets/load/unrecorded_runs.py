@@ -1,4 +1,8 @@
-"""Finds loads that committed to a table without a record in this ledger."""
+"""Finds loads that committed to a table without a record in this ledger.
+
+Such runs exist only where the ledger is not in the catalog's database, so that a run can die between commit and record, or
+where another ledger has just been attached.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def listing(paths: Sequence[str]) -> list[str]:
 def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
     """The tables to maintain; a table that neither catalog nor warehouse has is skipped and logged."""
     purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
-    runtime.lakehouse.require_own(runtime.settings, ALL_TABLES, purpose)
+    runtime.lakehouse.require_own(runtime.settings, ALL_TABLES, purpose, runtime.ledger.lake)
     known = [table for table in EVERY_TABLE if runtime.lakehouse.knows(table)]
     if not known:
         raise LakehouseError(

@@ -8,7 +8,6 @@ retries, sensors/).
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 
 import dagster as dg
@@ -18,7 +17,7 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.processes import Process
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.live_runs import WORKING, only_ours
-from resources.ledger.store import Ledger
+from resources.ledger.store import Ledger, own_ledger
 from resources.this_process import sight
 
 SENSOR_NAME = "dead_runs"
@@ -75,7 +74,7 @@ def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
     def dead_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         origin = context.code_location_origin
         try:
-            with closing(Ledger(settings.ledger_database_url)) as ledger:
+            with own_ledger(settings) as ledger:
                 dead = report_dead_runs(context.instance, ledger, origin.location_name if origin else None)
         except TidemarkError as error:
             return dg.SkipReason(str(error))

@@ -6,7 +6,6 @@ Does not contain: the page (health_page/), its figures (inspection/health/).
 """
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from contextlib import closing
 
 import dagster as dg
 
@@ -17,7 +16,7 @@ from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.schedules import schedule
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])
 JOB_NAME = "health_report"
@@ -50,7 +49,7 @@ def health_asset(settings: Settings) -> dg.AssetsDefinition:
         from pipeline_assets.orchestration.health_page.tiles import tiles  # noqa: PLC0415
 
         try:
-            with closing(Ledger(settings.ledger_database_url)) as ledger:
+            with own_ledger(settings) as ledger:
                 report = read_health(ledger, settings, clock.now())
             path = write_page(report, settings.health_report)
         except TransientError as error:

@@ -8,7 +8,7 @@ Does not contain: sending (operations/notices.py), the rules for notices (domain
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import dagster as dg
 
@@ -20,7 +20,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.notices import Told, register_receivers, send_notices
 from pipeline_assets.orchestration.live_runs import under_way
 from resources.failpoints import Failpoint, failpoint
-from resources.ledger.store import Ledger
+from resources.ledger.store import Ledger, own_ledger
 
 SENSOR_NAME = "notices"
 _EVERY_SECONDS = 60
@@ -81,7 +81,7 @@ def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
     )
     def notices(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         try:
-            with closing(Ledger(settings.ledger_database_url)) as ledger:
+            with own_ledger(settings) as ledger:
                 return dg.SkipReason(shown(_tick(context.instance, ledger, settings)))
         except TidemarkError as error:
             return dg.SkipReason(str(error))

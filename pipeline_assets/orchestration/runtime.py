@@ -74,10 +74,9 @@ def op_runtime(
                 naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory),
             ):
                 with lakehouse_failures("tables"):
-                    lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK)
-                    # Check before decisions are read back and the ledger is synced: both would write to another lake's
-                    # ledger.
-                    ledger.lake.require(lakehouse.lake(settings), may_take=not is_dry_run)
+                    # Check before decisions are read back and the ledger is synced: both would write to another lake.
+                    purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
+                    lakehouse.require_own(settings, ALL_TABLES, purpose, ledger.lake)
                 skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
                 runtime = Runtime(lakehouse, ledger, landing, settings, words, skew=skew)
                 with writing_metrics(runtime, context.instance), telling_receivers(runtime, is_dry_run=is_dry_run):

@@ -1,14 +1,9 @@
-"""Read the catalog's database and a table's metadata file without a JVM.
-
-Contains: the two tables of Iceberg's JDBC catalog, and the few fields of a metadata file that tell whether
-anything changed.
-Add here: another such field.
-Does not contain: rows, commits, and answers that are not certain (lakehouse.py).
-"""
+"""Read the catalog's database and a table's metadata file without a JVM."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.places import is_below
 from pipeline_assets.domain.settings import Settings
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import RUN_PROPERTY
@@ -55,6 +51,8 @@ class TableAtRest:
     """All snapshots that the table keeps."""
     location: str = ""
     """Location of the metadata file."""
+    place: str = ""
+    """The table's own location, below which its next files are written."""
 
 
 class CatalogAtRest:
@@ -69,22 +67,24 @@ class CatalogAtRest:
     def table(self, table: Table) -> TableAtRest | None:
         """Return the table's current state; None where that is not certain or the catalog does not know the table."""
         try:
-            location = self._location(table)
-            if location is None or not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
-                return None
-            if location not in self._known:
-                self._known = {
-                    name: metadata for name, metadata in self._known.items() if not name.startswith(_folder(location))
-                }
-                self._known[location] = _read(location)
+            location = self._locations([table])
+            return self._metadata(location[0]) if location else None
         except _UNCERTAIN:
             return None
-        return self._known[location]
+
+    def outside(self, ours: Collection[Table]) -> list[str] | None:
+        """Return the locations of these tables outside of the warehouse; None where that is not certain."""
+        try:
+            listed = self._locations(ours)
+            # The files' own places come first: those of a copy whose original is gone cannot be read.
+            return self._not_below(listed) or self._not_below([self._metadata(one).place for one in listed])
+        except _UNCERTAIN:
+            return None
 
     def lists(self, table: Table) -> bool | None:
         """Whether the catalog lists the table; None where its database cannot be read."""
         try:
-            return self._location(table) is not None
+            return bool(self._locations([table]))
         except _UNCERTAIN:
             return None
 
@@ -104,15 +104,28 @@ class CatalogAtRest:
             self._engine.dispose()
             self._engine = None
 
-    def _location(self, table: Table) -> str | None:
-        namespace, _, name = table.identifier.rpartition(".")
+    def _not_below(self, places: Sequence[str]) -> list[str]:
+        return [place for place in places if not is_below(place, self._settings.warehouse_url)]
+
+    def _metadata(self, location: str) -> TableAtRest:
+        """The parsed metadata file; raises ValueError for one of a kind that only Iceberg reads."""
+        if not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
+            raise ValueError(location)
+        if location not in self._known:
+            self._known = {
+                name: metadata for name, metadata in self._known.items() if not name.startswith(_folder(location))
+            }
+            self._known[location] = _read(location)
+        return self._known[location]
+
+    def _locations(self, tables: Collection[Table]) -> list[str]:
+        """The current metadata files of those tables that the catalog lists."""
+        names = [tuple(table.identifier.rsplit(".", 1)) for table in tables]
         wanted = sa.select(_TABLES.c.metadata_location).where(
             _TABLES.c.catalog_name == self._settings.catalog_name,
-            _TABLES.c.table_namespace == namespace,
-            _TABLES.c.table_name == name,
+            sa.tuple_(_TABLES.c.table_namespace, _TABLES.c.table_name).in_(names),
         )
-        rows = self._rows(wanted)
-        return str(rows[0][0]) if rows else None
+        return [str(row[0]) for row in self._rows(wanted)]
 
     def _rows(self, wanted: sa.Select[Any]) -> list[Any]:
         if self._engine is None:
@@ -157,6 +170,7 @@ def _read(location: str) -> TableAtRest:
         all(_is_ours(snapshot) for snapshot in fields.get("snapshots", ()) if snapshot["snapshot-id"] == head),
         frozenset(int(snapshot["snapshot-id"]) for snapshot in fields.get("snapshots", ())),
         location,
+        str(fields["location"]),
     )
 
 

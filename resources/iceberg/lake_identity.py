@@ -1,45 +1,37 @@
-"""The identity of a lake: the warehouse and the catalog that knows its tables carry the same one.
-
-Contains: the marks of warehouse and catalog, and the refusal where they differ.
-Add here: another check that catalog and warehouse belong together.
-Does not contain: creating tables (creation.py), registering the tables of a lost catalog (attach.py).
-"""
+"""One lake: warehouse, catalog, ledger and the places of all tables belong together, or nothing is touched."""
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from sqlalchemy.engine import make_url
-
-from pipeline_assets.domain.commands import NEWER_TIDEMARK
-from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.places import local_path
+from pipeline_assets.domain.errors import LakehouseError, LedgerError
+from pipeline_assets.domain.places import is_below, resolved
 from pipeline_assets.domain.settings import Settings
 from resources.iceberg.errors import FAILURES, may_pass
+from resources.iceberg.lake_mark import Mark, bare_url, read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import first_use
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
     from resources.iceberg.metadata import JavaTables
+    from resources.ledger.lake import LakeOfLedger
 
-MARKER = "warehouse.json"
-"""The warehouse's mark, below `_tidemark/`."""
 PROPERTY = "tidemark.warehouse-id"
 _LAKE_PROPERTY = "tidemark.lake-id"
 NAMESPACE = "raw"
 """The namespace whose properties hold the identity: it exists as long as the tables do, in every type of catalog."""
-FORMAT = 1
-"""Format of the tables and of `_tidemark/`; raised by a change that an earlier Tidemark would misread or undo."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
 """Pauses in seconds between checks: another process may be creating the same lake, so a mismatch is checked again."""
+_CHECK_SETTINGS = "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL"
+_ABSOLUTE = (
+    "Another lake begins with an empty warehouse, a catalog and a ledger of its own; to use this one, restore, mount or link it "
+    "where its tables lie, as Iceberg's paths are absolute"
+)
 
 
 class Purpose(IntEnum):
@@ -48,71 +40,88 @@ class Purpose(IntEnum):
     LOOK = 1
     """Only read."""
     KEEP = 2
-    """Also mark a lake that this catalog knows and that has no mark."""
+    """Also change tables, and complete the mark of a lake that this catalog knows."""
     BEGIN = 3
     """Also create a lake where there is none."""
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """The content of the warehouse's mark."""
-
-    fence: str
-    """The identity that the one permitted catalog carries as well; attaching changes it."""
-    lake: str
-    """The identity of the lake, which never changes; the ledger carries it as well."""
-
-
-@dataclass(frozen=True)
-class _Marks:
-    of_warehouse: str | None
-    of_catalog: str | None
-
-    @property
-    def are_equal(self) -> bool:
-        return self.of_warehouse is not None and self.of_warehouse == self.of_catalog
-
-
-def require_own_lake(tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
-    """Raise LakehouseError where the warehouse holds a lake that the catalog does not know, or the other way round."""
-    refusal: LakehouseError | None = None
+def require_own_lake(
+    tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
+) -> None:
+    """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached."""
+    refusal: LakehouseError | LedgerError | None = None
     for pause in (*_PAUSES, None):
-        marks = _marks(tables, settings)
-        if marks.are_equal:
+        of_catalog = tables.namespace_properties(NAMESPACE)
+        if is_one_lake(settings, of_catalog, lambda: _outside(tables, settings, ours), purpose, ledger):
             return
+        mark = read_mark(settings)
         try:
-            is_lake = _is_known(tables, settings, ours, marks)
-        except LakehouseError as error:
+            is_lake = _is_known(tables, settings, ours)
+            is_bound = ledger is None or ledger.require(lake_of(mark, of_catalog), mark)
+            # Only a mark that names this very ledger lets an empty one in: the process that wrote both died in between.
+            if ledger is not None and not is_bound and is_lake and (mark is None or mark.ledger is None):
+                raise ledger.stranger("whose records it does not hold")
+        except (LakehouseError, LedgerError) as error:
             refusal = error
-        else:
-            if purpose < (Purpose.KEEP if is_lake else Purpose.BEGIN):
-                return
-            refusal = None
-            # Check once more: another process may have marked the warehouse first, and then its mark counts.
-            mark(tables, settings, marks.of_warehouse or marks.of_catalog or str(uuid.uuid4()))
+            if pause is not None:
+                time.sleep(pause)
             continue
-        if pause is not None:
-            time.sleep(pause)
+        if purpose < (Purpose.KEEP if is_lake else Purpose.BEGIN):
+            return
+        refusal = None
+        # Check once more: another process may have marked the warehouse first, and then its mark counts.
+        _complete(tables, settings, mark, of_catalog, ledger)
     if refusal is not None:
         raise refusal
 
 
-def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
-    """Mark the warehouse with this identity unless it has one, then mark the catalog with the warehouse's identity.
+def is_one_lake(
+    settings: Settings,
+    of_catalog: Mapping[str, str] | None,
+    outside: Callable[[], Sequence[str] | None],
+    purpose: Purpose,
+    ledger: LakeOfLedger | None,
+) -> bool:
+    """Whether all parts name each other; False where that is not certain. Raises LakehouseError or LedgerError where they differ.
 
-    The warehouse comes first. If the process dies in between, the next process whose catalog knows the tables, or that finds
-    no tables, completes the mark.
+    `of_catalog`: properties of NAMESPACE; `outside` returns locations of known tables outside of the warehouse; None if unknown.
     """
-    lake = tables.namespace_properties(NAMESPACE).get(_LAKE_PROPERTY, identity)
-    LakeObjects.of(settings).put(MARKER, _written(settings, _Mark(identity, lake)))
-    known = _mark(settings) or _Mark(identity, lake)
+    mark, here = read_mark(settings), settings.warehouse_url
+    carried = None if of_catalog is None else of_catalog.get(PROPERTY)
+    if mark is not None and carried not in (None, mark.id):
+        raise LakehouseError(
+            here,
+            f"belongs to another catalog than {catalog_place(settings)}: one carries the identity {mark.id} of {mark.owner}, "
+            f"the other {carried}, and nothing was touched",
+            f"{_CHECK_SETTINGS}; where the other catalog took the lake by mistake, take it back: tidemark attach",
+        )
+    places: Sequence[str] | None = ()
+    if purpose > Purpose.LOOK:
+        named = here if mark is None or mark.place is None else mark.place
+        if resolved(named) != resolved(here):
+            raise LakehouseError(
+                here, f"is a copy of a lake whose place is {named}, and nothing was touched", f"{_ABSOLUTE}: {named}"
+            )
+        places = outside()
+        if places:
+            owner = catalog_place(settings)
+            reason = f"is not the warehouse of {owner}, whose tables lie in {places[0]}, and nothing was touched"
+            raise LakehouseError(
+                here, reason, f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {places[0]}"
+            )
+    if mark is None or carried is None or places is None:
+        return False
+    return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
+
+
+def enter_catalog(tables: JavaTables, mark: Mark) -> None:
+    """Let the catalog carry the mark's identities."""
     namespace = f"{tables.catalog_name}.{NAMESPACE}"
     for pause in (*_PAUSES, None):
         try:
             tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
             tables.spark.sql(
-                f"ALTER NAMESPACE {namespace} SET PROPERTIES "
-                f"('{PROPERTY}'='{known.fence}', '{_LAKE_PROPERTY}'='{known.lake}')"
+                f"ALTER NAMESPACE {namespace} SET PROPERTIES ('{PROPERTY}'='{mark.id}', '{_LAKE_PROPERTY}'='{mark.lake}')"
             )
         except FAILURES as error:
             # Two processes that create the lake at once write the same rows.
@@ -123,128 +132,63 @@ def mark(tables: JavaTables, settings: Settings, identity: str) -> None:
             return
 
 
-def fence(settings: Settings) -> None:
-    """Give the warehouse a new identity that no catalog carries, so that every earlier catalog is refused from now on."""
-    identity = str(uuid.uuid4())
-    known = _mark(settings)
-    body = _written(settings, _Mark(identity, identity if known is None else known.lake))
-    # Replace in one step: if the mark were missing for a moment, the former catalog would write its own again.
-    LakeObjects.of(settings).replace(MARKER, body)
-
-
-def marker(settings: Settings) -> str | None:
-    """Return the warehouse's identity, None where it has none; raises LakehouseError for a mark that cannot be parsed."""
-    known = _mark(settings)
-    return None if known is None else known.fence
-
-
-def are_marked_alike(settings: Settings, of_catalog: Mapping[str, str]) -> bool:
-    """Whether the warehouse carries the identity that the properties of the catalog's NAMESPACE name."""
-    known = _mark(settings)
-    return known is not None and known.fence == of_catalog.get(PROPERTY)
-
-
-def marked_lake(settings: Settings) -> str | None:
-    """Return the lake's identity from the warehouse's mark, None where there is no mark."""
-    known = _mark(settings)
-    return None if known is None else known.lake
-
-
-def lake_of(tables: JavaTables, settings: Settings) -> str | None:
+def lake_of(mark: Mark | None, of_catalog: Mapping[str, str]) -> str | None:
     """Return the identity that the lake keeps in every catalog it is attached to; None for a lake without marks."""
-    known = _mark(settings)
-    if known is not None:
-        return known.lake
-    # Somebody removed the warehouse's mark; the catalog still has the identity.
-    properties = tables.namespace_properties(NAMESPACE)
-    return properties.get(_LAKE_PROPERTY, properties.get(PROPERTY))
-
-
-def _mark(settings: Settings) -> _Mark | None:
-    objects = LakeObjects.of(settings)
-    body = objects.get(MARKER)
-    if body is None:
-        return None
-    try:
-        fields = json.loads(body)
-        # Older marks carry no format number.
-        of_mark = int(fields.get("format", FORMAT))
-        if of_mark > FORMAT:
-            raise LakehouseError(
-                f"{objects.url}/{MARKER}",
-                f"a newer Tidemark wrote this warehouse (format {of_mark}; this one knows {FORMAT}), and nothing was touched",
-                NEWER_TIDEMARK,
-            )
-        # Older marks carry one identity, which is the lake's as well.
-        return _Mark(str(uuid.UUID(fields["id"])), str(uuid.UUID(fields.get("lake", fields["id"]))))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise LakehouseError(
-            f"{objects.url}/{MARKER}",
-            "is no identity of a warehouse",
-            "Restore it, or remove it: the next load writes it",
-        ) from None
-
-
-def _written(settings: Settings, marked: _Mark) -> bytes:
-    made_at = datetime.now(UTC).isoformat()
-    made = {
-        "format": FORMAT,
-        "id": marked.fence,
-        "lake": marked.lake,
-        "catalog": settings.catalog_name,
-        "made_at": made_at,
-    }
-    return json.dumps(made, indent=1).encode()
-
-
-def catalog_identity(tables: JavaTables) -> str | None:
-    """Return the identity that the catalog carries, None where it has none."""
-    return tables.namespace_properties(NAMESPACE).get(PROPERTY)
+    # Where somebody removed the warehouse's mark, the catalog still has the identity.
+    return mark.lake if mark is not None else of_catalog.get(_LAKE_PROPERTY, of_catalog.get(PROPERTY))
 
 
 def catalog_place(settings: Settings) -> str:
     """Describe the catalog for messages: name and address, without user, password and options."""
-    url = make_url(settings.catalog_url).set(username=None, password=None, query={})
-    return f"catalog {settings.catalog_name} ({url.render_as_string()})"
+    return f"catalog {settings.catalog_name} ({bare_url(settings.catalog_url)})"
 
 
 def unknown_lake(settings: Settings, identity: str) -> LakehouseError:
     """Return the error for a warehouse whose tables the catalog does not know."""
+    mark = read_mark(settings)
+    owner = "" if mark is None or mark.catalog is None else f" of {mark.owner}"
     return LakehouseError(
         settings.warehouse_url,
-        f"holds tables ({identity}) that {catalog_place(settings)} does not know, and nothing was touched",
-        "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL; where the catalog is lost, attach the "
-        "tables to an empty one: tidemark attach",
+        f"holds tables{owner} ({identity}) that {catalog_place(settings)} does not know, and nothing was touched",
+        f"{_CHECK_SETTINGS}: a mistyped catalog is not a lost one; only where it is lost, tidemark attach shows whose lake an "
+        "empty one would take",
     )
 
 
-def _marks(tables: JavaTables, settings: Settings) -> _Marks:
-    return _Marks(marker(settings), catalog_identity(tables))
+def _complete(
+    tables: JavaTables,
+    settings: Settings,
+    mark: Mark | None,
+    of_catalog: Mapping[str, str],
+    ledger: LakeOfLedger | None,
+) -> None:
+    """Mark the warehouse, then the catalog with the warehouse's identity, then the ledger with the lake's.
 
-
-def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table], marks: _Marks) -> bool:
-    """True for a lake that the catalog knows and that lost a mark to a person or a crash, False where there is no lake yet.
-
-    Raises LakehouseError for a lake of another catalog, and for a catalog whose tables lie in another warehouse.
+    If the process dies in between, the next one whose catalog knows the tables, or that finds no tables, completes the marks.
     """
-    if marks.of_warehouse and marks.of_catalog:
-        raise LakehouseError(
-            settings.warehouse_url,
-            f"belongs to another catalog than {catalog_place(settings)}: one carries the identity {marks.of_warehouse}, the "
-            f"other {marks.of_catalog}, and nothing was touched",
-            "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL; where the warehouse's catalog is "
-            "lost, attach the tables to an empty one: tidemark attach",
-        )
-    known = [table for table in ours if tables.exists(table)]
-    if known:
-        # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
-        elsewhere = [place for place in map(tables.location, known) if not is_below(place, settings.warehouse_url)]
-        if elsewhere:
-            raise LakehouseError(
-                settings.warehouse_url,
-                f"is not the warehouse of {catalog_place(settings)}, whose tables lie in {elsewhere[0]}, and nothing was touched",
-                "Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL",
-            )
+    if mark is None or mark.place is None or (ledger is not None and mark.ledger is None):
+        identity = of_catalog.get(PROPERTY) or str(uuid.uuid4())
+        whole = (mark or Mark(identity, lake_of(None, of_catalog) or identity)).here(settings)
+        if ledger is not None:
+            whole = whole.of_ledger(ledger.identity(), ledger.url)
+        whole.write(settings, is_first=mark is None)
+        mark = read_mark(settings) or whole
+        if ledger is not None:
+            ledger.require(mark.lake, mark)
+    enter_catalog(tables, mark)
+    if ledger is not None:
+        ledger.bind(mark.lake)
+
+
+def _outside(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> list[str]:
+    # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
+    places = [tables.location(table) for table in ours if tables.exists(table)]
+    return [place for place in places if not is_below(place, settings.warehouse_url)]
+
+
+def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> bool:
+    """True for a lake that the catalog knows, False where there is none yet; raises LakehouseError for one of another catalog."""
+    if any(map(tables.exists, ours)):
         return True
     for table in ours:
         objects = LakeObjects(tables.place(table))
@@ -252,18 +196,3 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table], m
         if used is not None:
             raise unknown_lake(settings, f"{objects.url}/{used}")
     return False
-
-
-def is_below(location: str, warehouse_url: str) -> bool:
-    """Whether a table's location lies in a warehouse, however the two URLs are spelt."""
-    return f"{_plain(location)}/".startswith(f"{_plain(warehouse_url)}/")
-
-
-def _plain(url: str) -> str:
-    if url.startswith("file://"):
-        # The spelling of settings, which may be encoded; Iceberg's own `file:/` is a plain path.
-        return f"{local_path(url)}".rstrip("/")
-    scheme, colon, path = url.rstrip("/").partition(":")
-    if not colon or scheme not in ("file", "s3", "s3a", "s3n"):
-        return url.rstrip("/")
-    return f"/{path.lstrip('/')}" if scheme == "file" else f"s3:{path}"

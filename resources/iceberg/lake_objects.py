@@ -1,10 +1,4 @@
-"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket.
-
-Contains: put (conditional), replace, get, list, delete.
-Add here: another operation on an object as bytes.
-Does not contain: the content of `_tidemark/` (lake_identity.py and others), rows of tables
-(lakehouse.py).
-"""
+"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket."""
 
 from __future__ import annotations
 
@@ -119,7 +113,7 @@ class LakeObjects:
     def __init__(self, url: str) -> None:
         """Take a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it; it need not exist."""
         self.url = url.rstrip("/")
-        self._folder = _folder_of(self.url)
+        self._folder = local_path(self.url)
         # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
         self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -254,13 +248,6 @@ class LakeObjects:
             if isinstance(error.__cause__, NotADirectoryError | FileExistsError):
                 raise LakehouseError(error.subject, reason, _HINT) from error
             raise LakehouseUnavailableError(error.subject, reason, "Try again later") from error
-
-
-def _folder_of(url: str) -> Path | None:
-    # Iceberg writes `file:/path`; settings never do.
-    if url.startswith("file:/") and not url.startswith("file://"):
-        return Path(url.removeprefix("file:"))
-    return local_path(url)
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -14,7 +14,7 @@ from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.branches import Branches, IsLive
 from resources.iceberg.creation import add_columns, begin_history, create_table, require_columns
 from resources.iceberg.errors import again
-from resources.iceberg.lake_identity import Purpose, lake_of, require_own_lake
+from resources.iceberg.lake_identity import Purpose, require_own_lake
 from resources.iceberg.metadata import (
     Commit,
     JavaTables,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pipeline_assets.domain.settings import Settings
     from pipeline_assets.tables.table import Table
+    from resources.ledger.lake import LakeOfLedger
 
 _AS_IT_COMES = {
     "use-table-distribution-and-ordering": "false",
@@ -136,14 +137,11 @@ class Lakehouse:
 
     # -- tables ------------------------------------------------------------------------------------------------
 
-    def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
-        """Raise LakehouseError where catalog and warehouse do not belong together (lake_identity.py)."""
-        again(lambda: require_own_lake(self._tables, settings, ours, purpose))
-
-    def lake(self, settings: Settings) -> str | None:
-        """Return the identity of the lake, which its ledger carries as well; None before the first load."""
-        identity: str | None = again(lambda: lake_of(self._tables, settings))
-        return identity
+    def require_own(
+        self, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
+    ) -> None:
+        """Raise LakehouseError or LedgerError unless warehouse, catalog, ledger and all tables' places are one lake."""
+        again(lambda: require_own_lake(self._tables, settings, ours, purpose, ledger))
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; creates nothing."""

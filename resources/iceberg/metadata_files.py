@@ -1,10 +1,4 @@
-"""Read a table's metadata files from the warehouse: their table, their age, and whether the table ever held a snapshot.
-
-Contains: listing metadata files and reading their first bytes, without a catalog.
-Add here: another fact that a metadata file holds by itself.
-Does not contain: metadata of a table that the catalog knows (metadata.py), what callers do with the files
-(creation.py, procedures.py, load/).
-"""
+"""Read a table's metadata files from the warehouse: their table, their age, and whether the table ever held a snapshot."""
 
 from __future__ import annotations
 
@@ -144,13 +138,27 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
     return metadata
 
 
+def follows(objects: LakeObjects, name: str, earlier: str) -> bool:
+    """Whether a metadata file was written on top of an earlier one, over any number of commits; `earlier` is a base name."""
+    while log := _log(objects, name):
+        if earlier in log:
+            return True
+        name = f"metadata/{log[0]}"
+    return False
+
+
 def predecessor(objects: LakeObjects, name: str) -> str | None:
     """Return the base name of the metadata file before this one, None where the file does not tell."""
+    return next(iter(_log(objects, name)[-1:]), None)
+
+
+def _log(objects: LakeObjects, name: str) -> list[str]:
+    """The base names of the metadata files that a file lists before itself, oldest first; empty where it does not tell."""
     try:
         log = content(objects, name).get("metadata-log") or ()
-        return str(log[-1]["metadata-file"]).rpartition("/")[2] if log else None
+        return [str(entry["metadata-file"]).rpartition("/")[2] for entry in log]
     except (ValueError, KeyError, TypeError, OSError, EOFError):
-        return None
+        return []
 
 
 def _read(objects: LakeObjects, entry: LakeObject) -> MetadataFile | None:

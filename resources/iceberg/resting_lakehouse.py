@@ -9,13 +9,14 @@ from pipeline_assets.domain.settings import Settings
 from resources.iceberg.branches import PREFIX, IsLive
 from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
 from resources.iceberg.creation import KEPT_PROPERTIES
-from resources.iceberg.lake_identity import NAMESPACE, Purpose, are_marked_alike, marked_lake
+from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake
 from resources.iceberg.lakehouse import Lakehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline_assets.tables.table import Table
+    from resources.ledger.lake import LakeOfLedger
 
 
 class RestingLakehouse(Lakehouse):
@@ -60,15 +61,13 @@ class RestingLakehouse(Lakehouse):
             return []
         return super().sweep(tables, is_live)
 
-    def require_own(self, settings: Settings, ours: Collection[Table], purpose: Purpose) -> None:
-        """As `Lakehouse.require_own`; needs no JVM where catalog and warehouse carry the same mark."""
-        known = None if self.engine is not None else self._catalog.namespace_properties(NAMESPACE)
-        if known is None or not are_marked_alike(settings, known):
-            super().require_own(settings, ours, purpose)
-
-    def lake(self, settings: Settings) -> str | None:
-        """As `Lakehouse.lake`."""
-        return marked_lake(settings) or super().lake(settings)
+    def require_own(
+        self, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
+    ) -> None:
+        """As `Lakehouse.require_own`; needs no JVM where all parts name each other, or where the catalog's database tells."""
+        known = self._catalog.namespace_properties(NAMESPACE)
+        if not is_one_lake(settings, known, lambda: self._catalog.outside(ours), purpose, ledger):
+            super().require_own(settings, ours, purpose, ledger)
 
     def _at_rest(self, table: Table) -> TableAtRest | None:
         return None if self.engine is not None else self._catalog.table(table)

@@ -145,7 +145,7 @@ PROCESSES = _table(
     sa.Column("seen_beats", sa.BigInteger), sa.Column("still_looks", sa.Integer), sa.Column("looked_at", sa.String),
 )  # fmt: skip
 LAKE = _table("lake", _key("number", sa.Integer), sa.Column("id", sa.String, nullable=False))
-"""At most one row: the lake that this ledger belongs to."""
+"""Two rows: the lake that this ledger belongs to, and the ledger's own identity, which the lake's mark names."""
 DECISIONS = _table("decisions", _key("name"), sa.Column("recorded_at", sa.String))
 """Names of the decision objects in the warehouse whose acts this ledger holds."""
 NOTICES = _table(

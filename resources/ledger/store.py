@@ -10,12 +10,14 @@ decisions of loads (pipeline_assets/load/), reading tables (iceberg/lakehouse.py
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection, Engine
 
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
 from pipeline_assets.domain.records import Head
+from resources.iceberg.lake_mark import read_mark
 from resources.ledger.activity import Activity
 from resources.ledger.arrival_summaries import ArrivalSummaries
 from resources.ledger.changes import Changes
@@ -37,7 +39,26 @@ from resources.ledger.summaries import Summaries
 from resources.ledger.writing import LedgerWriting
 
 if TYPE_CHECKING:
+    from pipeline_assets.domain.settings import Settings
     from resources.ledger.decision_objects import DecisionObjects
+
+
+@contextmanager
+def own_ledger(settings: Settings) -> Iterator[Ledger]:
+    """Open the lake's ledger, for what reads or writes it without the tables; raises LedgerError for any other ledger.
+
+    Where the warehouse cannot be read, a ledger that knows a lake is taken for its own, and one that knows none is refused.
+    """
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        try:
+            mark = read_mark(settings)
+        except (LakehouseError, LakehouseUnavailableError):
+            if ledger.lake.lake() is None:
+                raise
+        else:
+            if mark is not None:
+                ledger.lake.require(mark.lake, mark)
+        yield ledger
 
 
 class Ledger(Queries):

@@ -20,7 +20,8 @@ from pipeline_assets.operations.maintenance import TableUpkeep, maintain
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.attach import attach, attachable
-from resources.iceberg.lake_identity import MARKER, Purpose
+from resources.iceberg.lake_identity import Purpose
+from resources.iceberg.lake_mark import MARKER
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.scenarios.test_shell import InThisProcess
@@ -78,7 +79,7 @@ def _files(p: Pipeline) -> dict[str, int]:
 
 def _look(p: Pipeline, purpose: Purpose = Purpose.LOOK) -> None:
     configure_catalog(p.spark, p.settings)
-    p.lakehouse.require_own(p.settings, ALL_TABLES, purpose)
+    p.lakehouse.require_own(p.settings, ALL_TABLES, purpose, p.ledger.lake)
 
 
 def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipeline: Any, tmp_path: Path) -> None:
@@ -112,15 +113,26 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
     p.deliver(DAY, events_on(DAY, 12))
     assert p.load(DAY).success
     # The former catalog was not lost after all: what it takes for orphans are the other one's files.
-    p.settings, files = own, _files(p)
-    with pytest.raises(LakehouseError, match="belongs to another catalog than"):
+    other, p.settings, files = p.settings, own, _files(p)
+    with pytest.raises(LakehouseError, match=f"belongs to another catalog than .* of catalog {other.catalog_name} "):
         _maintain(p)
     run = p.load(DAY)
     assert not run.success
     assert "belongs to another catalog than" in run.failure()
-    with pytest.raises(LakehouseError, match="belongs to another warehouse than"):
-        attachable(p.spark, p.settings, ALL_TABLES)
+    assert "take it back: tidemark attach" in run.failure()
     assert _files(p) == files
+
+    found, digests = attachable(p.spark, p.settings, ALL_TABLES), p.digests()
+    behind = {one.table.key for one in found if not one.is_attached}
+    assert REFINED in behind
+    assert {one.table.key for one in attach(p.spark, p.settings, found)} == behind
+    run = p.load(DAY)
+    assert run.success, run.failure()
+    # The other catalog's commit is not lost, and nothing was built for it again.
+    assert (p.digests(), p.count(REFINED)) == (digests, 12)
+    assert all(report.failure is None for report in _maintain(p).values())
+    p.settings = other
+    assert "belongs to another catalog than" in p.load(DAY).failure()
 
 
 def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, tmp_path: Path) -> None:
@@ -298,13 +310,14 @@ def test_a_bucket_with_another_catalog(pipeline: Any, bucket: Any) -> None:
 
 def test_the_shell_refuses_shows_and_attaches(spark: Any, tmp_path: Path, capfd: Any) -> None:
     """Scenario: commands with another TIDEMARK_CATALOG_NAME and ledger. Outcome: load, maintenance and prove exit 1 with one
-    sentence; attach shows, then registers, both exit 0, and load exits 0."""
+    sentence; attach shows, takes the lake only by its owner's name, and load exits 0. The owner takes it back in one command."""
     shell = InThisProcess(tmp_path)
     shell.deliver(DAY, a_body(events_on(DAY, 12)))
     span = ("--from", str(DAY), "--to", str(DAY))
     load = ("load", "--source", "regular", *span)
     assert shell(*load).returncode == 0
-    shell.environment |= {
+    owner = shell.environment
+    shell.environment = owner | {
         "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
         "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db",
     }
@@ -318,10 +331,21 @@ def test_the_shell_refuses_shows_and_attaches(spark: Any, tmp_path: Path, capfd:
         assert "Traceback" not in said
     shown = shell("attach")
     assert shown.returncode == 0, shown.stderr
+    assert (
+        f"the lake is of catalog {owner['TIDEMARK_CATALOG_NAME']} (sqlite:///{tmp_path}/catalog.db): marked 20"
+        in shown.stdout
+    )
     assert "7 tables can be attached" in shown.stdout
-    done = shell("attach", "--apply")
-    assert done.returncode == 0, done.stderr
-    assert "7 tables attached" in done.stdout
+    for words in (("--apply",), ("--apply", "--ledger", "--take", shell.environment["TIDEMARK_CATALOG_NAME"])):
+        refused = shell("attach", *words)
+        assert (refused.returncode, "the lake is of catalog" in refused.stderr) == (2, True), refused.stderr
+    taken, mine = ("attach", "--apply", "--ledger", "--take"), shell.environment
+    for environment, name, tables in ((mine, owner, 7), (owner, mine, 0), (mine, owner, 0)):
+        shell.environment = environment
+        done = shell(*taken, name["TIDEMARK_CATALOG_NAME"])
+        assert done.returncode == 0, done.stderr
+        assert f"{tables} tables attached" in done.stdout
+        assert "which days were final" in done.stdout
     assert "nothing to attach" in shell("attach").stdout
     assert shell(*load).returncode == 0
     assert shell("maintenance").returncode == 0

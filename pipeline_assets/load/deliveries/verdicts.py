@@ -113,6 +113,6 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         evaluation = replace(evaluation, reason=reason, figures=figures)
     loss = plan.loss_reason(evaluation.reason) if evaluation.is_passed else None
     if loss is not None:
-        figures = {**evaluation.figures, MISSING: max(1, len(let_go))}
+        figures = {**evaluation.figures, MISSING: max(1, len(plan.let_go))}
         evaluation = replace(evaluation, reason=loss, figures=figures)
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation

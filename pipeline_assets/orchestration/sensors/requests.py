@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
@@ -26,7 +25,7 @@ from pipeline_assets.orchestration.event_text import LONGEST_TAG, description
 from pipeline_assets.orchestration.live_runs import under_way
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject, admit, attempted
 from pipeline_assets.orchestration.tags import REASON_TAG, days_of, range_tags
-from resources.ledger.store import Ledger
+from resources.ledger.store import Ledger, own_ledger
 
 _NEWEST_RUNS = 200
 NOTHING_TO_DO = "nothing to do: every published day matches its inputs"
@@ -82,7 +81,7 @@ def guarded(
         )
     try:
         settings.require_projects()
-        with closing(Ledger(settings.ledger_database_url)) as ledger:
+        with own_ledger(settings) as ledger:
             result = evaluate(Tick(context, settings, ledger, cursor, now))
     except TidemarkError as error:
         return dg.SensorResult(

@@ -249,14 +249,18 @@ def _shell(folder: Path) -> CliRunner:
 
 
 def test_the_command_needs_the_ledger_alone(tmp_path: Path) -> None:
-    """Scenario: neither Java, warehouse nor landing is within reach. Outcome: the page is written, from a ledger that holds
-    nothing as well."""
+    """Scenario: neither Java, warehouse nor landing is within reach. Outcome: the page is written, from a ledger that knows its
+    lake and nothing else; one that knows none may be any, and is refused."""
     environment = {
         "PATH": "", "PYTHONPATH": str(PROJECT_ROOT), "HOME": str(tmp_path), "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", ""),
         "TIDEMARK_PROJECTS": "10001", "TIDEMARK_CATALOG_URL": f"sqlite:///{tmp_path}/ledger.db",
         "TIDEMARK_WAREHOUSE_URL": "s3://nowhere", "TIDEMARK_LANDING_URL": "s3://nowhere",
     }  # fmt: skip
     command = [sys.executable, "-c", "from pipeline_assets.cli import main; main()", "report", "--out", "page.html"]
+    refused = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "s3://nowhere/_tidemark/warehouse.json" in refused.stderr) == (1, True)
+    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+        ledger.lake.bind("L")
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing waits for a person" in done.stdout

@@ -9,7 +9,8 @@ import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
-from resources.iceberg.lake_identity import FORMAT, MARKER, PROPERTY, are_marked_alike, fence, marked_lake, marker
+from resources.iceberg.lake_identity import PROPERTY, Purpose, is_one_lake
+from resources.iceberg.lake_mark import FORMAT, MARKER, read_mark
 from resources.iceberg.lake_objects import LakeObjects
 
 ID = "5f0c3a52-9d0e-4f0a-9d53-0d6a34a1a111"
@@ -28,18 +29,22 @@ def mark(settings: Settings, **fields: object) -> bytes:
 
 def test_a_mark_of_before_formats_were_counted_is_read(settings: Settings) -> None:
     mark(settings)
-    assert (marker(settings), marked_lake(settings)) == (ID, ID)
-    fence(settings)
-    written = json.loads(LakeObjects.of(settings).get(MARKER) or b"")
-    assert (written["format"], written["lake"]) == (FORMAT, ID)
-    assert marker(settings) == written["id"]
+    known = read_mark(settings)
+    assert known is not None
+    assert (known.id, known.lake, known.place, known.ledger) == (ID, ID, None, None)
+    known.here(settings).of_ledger("L", "postgresql://me:secret@host/db?sslmode=require").write(settings)
+    body = LakeObjects.of(settings).get(MARKER) or b""
+    written = json.loads(body)
+    assert (written["format"], written["lake"], written["place"]) == (FORMAT, ID, settings.warehouse_url)
+    assert written["ledger_url"] == "postgresql://host/db"
+    assert b"secret" not in body
 
 
 def test_a_warehouse_of_a_newer_tidemark_is_refused_and_left_alone(settings: Settings) -> None:
     body = mark(settings, format=FORMAT + 1, added_by_then={"id": 7})
-    for ask in (marker, marked_lake, fence, lambda known: are_marked_alike(known, {PROPERTY: ID})):
+    for ask in (read_mark, lambda known: is_one_lake(known, {PROPERTY: ID}, list, Purpose.LOOK, None)):
         with pytest.raises(LakehouseError) as refusal:
-            ask(settings)  # type: ignore[operator]
+            ask(settings)
         assert refusal.value.subject.endswith(f"/_tidemark/{MARKER}")
         versions = f"(format {FORMAT + 1}; this one knows {FORMAT})"
         assert refusal.value.reason == f"a newer Tidemark wrote this warehouse {versions}, and nothing was touched"
@@ -50,4 +55,4 @@ def test_a_warehouse_of_a_newer_tidemark_is_refused_and_left_alone(settings: Set
 def test_a_mark_whose_format_is_no_number_is_no_mark(settings: Settings) -> None:
     mark(settings, format="new")
     with pytest.raises(LakehouseError, match="is no identity of a warehouse"):
-        marker(settings)
+        read_mark(settings)

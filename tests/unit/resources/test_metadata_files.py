@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from resources.iceberg import metadata_files
-from resources.iceberg.lake_identity import is_below
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import (
     first_use,
+    follows,
     half_published,
     histories,
     not_ahead,
@@ -77,16 +77,6 @@ def test_only_a_creation_that_died_leaves_a_place_free(tmp_path: Path) -> None:
     assert first_use(objects) == "data/left.parquet"
 
 
-def test_a_location_is_told_from_its_neighbours() -> None:
-    assert is_below("file:/data/lake/raw/x", "/data/lake/")
-    assert is_below("file:///data/lake/raw/x", "file:///data/lake")
-    assert is_below("s3a://bucket/lake/raw/x", "s3://bucket/lake")
-    assert is_below("file:/data/my lake/raw/x", "file:///data/my%20lake/")
-    assert is_below("file:/data/my%20lake/raw/x", "/data/my%20lake")
-    assert not is_below("file:/data/lake2/raw/x", "/data/lake")
-    assert not is_below("s3://bucket2/lake/raw/x", "s3://bucket/lake")
-
-
 def test_what_a_clock_that_was_ahead_wrote_is_left_out_where_there_is_anything_else(tmp_path: Path) -> None:
     now = datetime(2026, 2, 2, tzinfo=UTC)
     for name, ahead in (("1", -60), ("2", 59), ("3", 61), ("4", 10**9)):
@@ -106,6 +96,23 @@ def test_a_metadata_file_names_the_one_it_followed(tmp_path: Path) -> None:
     objects = LakeObjects(str(tmp_path))
     found = [predecessor(objects, f"metadata/{number}.metadata.json") for number in (3, 1, 0, 9)]
     assert found == ["2.metadata.json", None, None, None]
+
+
+def test_a_metadata_file_follows_all_that_its_history_names(tmp_path: Path) -> None:
+    """A file lists the latest ones before it, and the oldest of these lists others."""
+    for number in range(2, 9):
+        log = [
+            {"metadata-file": f"file:/x/metadata/{before}.metadata.json"}
+            for before in range(max(1, number - 2), number)
+        ]
+        _write(tmp_path, f"{number}.metadata.json", **{"metadata-log": log})
+    _write(tmp_path, "1.metadata.json")
+    objects = LakeObjects(str(tmp_path))
+    earlier = [
+        number for number in range(10) if follows(objects, "metadata/7.metadata.json", f"{number}.metadata.json")
+    ]
+    assert earlier == [1, 2, 3, 4, 5, 6]
+    assert not follows(objects, "metadata/gone.metadata.json", "1.metadata.json")
 
 
 def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,191 @@
+"""Warehouse, catalog, ledger and the places of tables are one lake, or nothing above a look goes on; without Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
+from pipeline_assets.domain.errors import LakehouseError, LedgerError
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.tables.registry import ALL_TABLES
+from resources.iceberg.catalog_at_rest import CatalogAtRest
+from resources.iceberg.lake_identity import NAMESPACE, PROPERTY, Purpose, is_one_lake
+from resources.iceberg.lake_mark import MARKER, Mark, read_mark
+from resources.ledger.store import Ledger, own_ledger
+from tests.support.builders import PROJECT
+
+ID, LAKE = str(uuid.uuid4()), str(uuid.uuid4())
+TABLE = ALL_TABLES[0]
+METADATA = {
+    "location": "", "current-schema-id": 0, "schemas": [{"schema-id": 0, "fields": []}], "default-sort-order-id": 0,
+    "current-snapshot-id": -1,
+}  # fmt: skip
+
+
+def _knows(settings: Settings, location: str, metadata: Path) -> None:
+    """Let the catalog know a table by a metadata file that names this location."""
+    metadata.parent.mkdir(parents=True, exist_ok=True)
+    metadata.write_text(json.dumps(METADATA | {"location": location}))
+    namespace, _, name = TABLE.identifier.rpartition(".")
+    with closing(sqlite3.connect(settings.catalog_url.removeprefix("sqlite:///"))) as database:
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
+        )
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)"
+        )
+        database.execute("DELETE FROM iceberg_tables")
+        database.execute(
+            "INSERT INTO iceberg_tables VALUES (?, ?, ?, ?)", ("lake", namespace, name, f"file:{metadata}")
+        )
+        database.execute("INSERT INTO iceberg_namespace_properties VALUES ('lake', ?, ?, ?)", (NAMESPACE, PROPERTY, ID))
+        database.commit()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A lake whose parts name each other: one table, a catalog, a ledger of its own."""
+    place = tmp_path / "production"
+    settings = Settings(
+        warehouse_url=str(place / "warehouse"), catalog_url=f"sqlite:///{place}/catalog.db", projects=(PROJECT,),
+        ledger_url=f"sqlite:///{place}/ledger.db", landing_url=str(tmp_path / "landing"),
+    )  # fmt: skip
+    folder = place / "warehouse" / TABLE.identifier.replace(".", "/")
+    folder.mkdir(parents=True)
+    _knows(settings, f"file:{folder}", folder / "metadata" / "1.metadata.json")
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        ledger.lake.bind(LAKE)
+        Mark(ID, LAKE).here(settings).of_ledger(ledger.lake.identity(), ledger.url).write(settings)
+    return settings
+
+
+def _is_one(settings: Settings, purpose: Purpose = Purpose.KEEP) -> bool:
+    with closing(CatalogAtRest(settings)) as catalog, closing(Ledger(settings.ledger_database_url)) as ledger:
+        known = catalog.namespace_properties(NAMESPACE)
+        return is_one_lake(settings, known, lambda: catalog.outside(ALL_TABLES), purpose, ledger.lake)
+
+
+def _elsewhere(settings: Settings, place: Path) -> Settings:
+    old = settings.warehouse_url.removesuffix("/warehouse")
+    urls = {
+        name: getattr(settings, name).replace(old, str(place))
+        for name in ("warehouse_url", "catalog_url", "ledger_url")
+    }
+    return settings.model_copy(update=urls)
+
+
+def _copied(settings: Settings, tmp_path: Path) -> Settings:
+    shutil.copytree(tmp_path / "production", tmp_path / "staging")
+    return _elsewhere(settings, tmp_path / "staging")
+
+
+def test_a_copy_may_be_looked_at_and_nothing_else(settings: Settings, tmp_path: Path) -> None:
+    """Scenario: warehouse, catalog and ledger are copied, and the settings name the copies; then the original is gone, then the
+    copy is linked to where it was. Outcome: one sentence names both places; the link is the remedy."""
+    assert _is_one(settings)
+    copied = _copied(settings, tmp_path)
+    assert _is_one(copied, Purpose.LOOK)
+    refusal = rf"{copied.warehouse_url}: is a copy of a lake whose place is {settings.warehouse_url}, and nothing was touched\. "
+    for _ in range(2):
+        with pytest.raises(LakehouseError, match=refusal):
+            _is_one(copied)
+        shutil.rmtree(tmp_path / "production", ignore_errors=True)
+    (tmp_path / "production").symlink_to(tmp_path / "staging")
+    assert _is_one(copied)
+    assert _is_one(settings)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_copy_with_a_mark_of_before_is_told_by_its_tables(settings: Settings, tmp_path: Path, is_gone: bool) -> None:
+    copied = _copied(settings, tmp_path)
+    replace(read_mark(copied) or Mark("", ""), place=None).write(copied)
+    if is_gone:
+        shutil.rmtree(tmp_path / "production")
+    with pytest.raises(
+        LakehouseError, match=rf"is not the warehouse of catalog .*, whose tables lie in file:{tmp_path}/production"
+    ):
+        _is_one(copied)
+
+
+def test_a_table_that_writes_elsewhere_is_found_by_what_its_metadata_says(settings: Settings, tmp_path: Path) -> None:
+    """Scenario: somebody let the catalog name the copied metadata file, which still names the original place."""
+    copied = _copied(settings, tmp_path)
+    replace(read_mark(copied) or Mark("", ""), place=copied.warehouse_url).write(copied)
+    folder = Path(copied.warehouse_url) / TABLE.identifier.replace(".", "/")
+    _knows(
+        copied,
+        f"file:{settings.warehouse_url}/{TABLE.identifier.replace('.', '/')}",
+        folder / "metadata" / "1.metadata.json",
+    )
+    with pytest.raises(LakehouseError, match="whose tables lie in"):
+        _is_one(copied)
+
+
+@pytest.mark.parametrize("spell", [
+    lambda place: f"{place}/", lambda place: f"file://{place}", lambda place: f"{place}/../warehouse",
+    lambda place: place.replace("/warehouse", "//warehouse"), lambda place: place.replace("production", "link"),
+])  # fmt: skip
+def test_other_spellings_of_one_place_go_on(settings: Settings, tmp_path: Path, spell: Callable[[str], str]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "production")
+    assert _is_one(settings.model_copy(update={"warehouse_url": spell(settings.warehouse_url)}))
+
+
+def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, tmp_path: Path) -> None:
+    """Scenario: a shell without TIDEMARK_LEDGER_URL, so that the ledger is the empty one of the catalog's database. Outcome: a
+    run and a look are refused with one sentence that names the lake's ledger; commands as well, and doctor says it first."""
+    alone = settings.model_copy(update={"ledger_url": None})
+    refusal = (
+        rf"catalog.db: is not the ledger of this lake, which .* is {settings.ledger_url}, and nothing .*attach --ledger"
+    )
+    for purpose in (Purpose.LOOK, Purpose.KEEP):
+        with pytest.raises(LedgerError, match=refusal):
+            _is_one(alone, purpose)
+    with pytest.raises(LedgerError, match=refusal), own_ledger(alone):
+        pass
+    told = CliRunner().invoke(app, ("status",), env=as_environment(alone))
+    assert (told.exit_code, "is not the ledger of this lake" in told.stderr, told.stdout) == (1, True, "")
+    (tmp_path / "landing").mkdir()
+    points = json.loads(CliRunner().invoke(app, ("doctor", "--json"), env=as_environment(alone)).stdout)["points"]
+    assert (points[0]["name"], points[0]["light"]) == ("one lake", "red")
+    assert "is not the ledger of this lake" in points[0]["found"]
+    with own_ledger(settings) as ledger:
+        assert ledger.lake.lake() == LAKE
+
+
+def test_the_doctor_compares_marks_and_places_before_all_else(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "landing").mkdir()
+
+    def first(seen: Settings) -> tuple[str, str]:
+        points = json.loads(CliRunner().invoke(app, ("doctor", "--json"), env=as_environment(seen)).stdout)["points"]
+        assert points[0]["name"] == "one lake"
+        return points[0]["light"], points[0]["found"]
+
+    light, found = first(settings)
+    assert (light, settings.warehouse_url in found) == ("green", True)
+    light, found = first(_copied(settings, tmp_path))
+    assert (light, "is a copy of a lake whose place is" in found) == ("red", True)
+    replace(read_mark(settings) or Mark("", ""), id=str(uuid.uuid4()), catalog="mistyped").write(settings)
+    light, found = first(settings)
+    assert (light, "belongs to another catalog" in found, "catalog mistyped (" in found) == ("red", True, True)
+    light, found = first(settings.model_copy(update={"catalog_name": "other"}))
+    assert (light, "does not know" in found) == ("red", True)
+
+
+def test_a_warehouse_that_cannot_be_read_vouches_for_no_empty_ledger(settings: Settings, tmp_path: Path) -> None:
+    (Path(settings.warehouse_url) / "_tidemark" / MARKER).write_text("{")
+    with own_ledger(settings) as ledger:
+        assert ledger.lake.lake() == LAKE
+    empty = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/empty.db"})
+    with pytest.raises(LakehouseError, match="is no identity of a warehouse"), own_ledger(empty):
+        pass
