@@ -168,14 +168,20 @@ def test_without_a_network_the_end_is_one_sentence(
 
 
 def test_what_killed_downloads_left_goes_after_a_day(repository: Repository, tmp_path: Path) -> None:
-    old, young, other = (tmp_path / name for name in (".thing-1.2.jar.a.part", ".thing-1.2.jar.b.part", "mine.part"))
-    for path in (old, young, other):
-        path.touch()
+    names = (
+        f".thing-1.2.jar.{'a' * 32}.part",
+        f".thing-1.2.jar.{'b' * 32}.part",
+        ".thing-1.2.jar.mine.part",
+        "mine.part",
+    )
+    old, young, *others = (tmp_path / name for name in names)
     long_ago = time.time() - 90_000
-    os.utime(old, (long_ago, long_ago))
-    os.utime(other, (long_ago, long_ago))
+    for path in (old, young, *others):
+        path.touch()
+        os.utime(path, (long_ago, long_ago))
+    os.utime(young)
     fetch(tmp_path, [JAR], url=repository.url)
-    assert names_in(tmp_path) == [".thing-1.2.jar.b.part", "mine.part", "thing-1.2.jar"]
+    assert names_in(tmp_path) == sorted([*names[1:], "thing-1.2.jar"])
 
 
 def test_a_cache_is_filled_at_first_use_and_a_folder_that_was_named_is_not(
