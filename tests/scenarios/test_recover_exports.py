@@ -110,17 +110,18 @@ def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(
     assert p.verdict("refined/events", CUT) == "waiting"
     assert _published(p) != _published(calm)
 
-    vendor.most_hours = 12
-    vendor.fail(Answer(429, b"", {"Retry-After": "0"}))
-    refused = _tidemark(p, vendor, tmp_path, "recover", "--refused", "--load")
-    assert refused.returncode == 0, refused.stdout + refused.stderr
-    assert {asked.hours[0].day for asked in vendor.asked} == {CUT}
-    assert p.verdict("refined/events", CUT) == "published"
-
     words = ("recover", "--from", str(LOST), "--to", str(LOST), "--dry-run", "--json")
     told = json.loads(_tidemark(p, vendor, tmp_path, *words).stdout)
     missing = {one["hour"] for one in told if one["state"] == "missing"}
     assert missing == {str(Hour(LOST, hour)) for hour in (9, 10)}
+
+    vendor.most_hours = 12
+    vendor.fail(Answer(429, b"", {"Retry-After": "0"}))
+    refused = _tidemark(p, vendor, tmp_path, "recover", "--refused", "--load")
+    assert refused.returncode == 0, refused.stdout + refused.stderr
+    assert {asked.hours[0].day for asked in vendor.asked} == {CUT, LOST}
+    assert p.verdict("refined/events", CUT) == "published"
+
     span = ("--from", str(Hour(LOST, 9)), "--to", str(Hour(LOST, 10)))
     lost = _tidemark(p, vendor, tmp_path, "recover", *span, "--project", PROJECT, "--load")
     assert lost.returncode == 0, lost.stdout + lost.stderr

@@ -46,4 +46,4 @@ def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: Slice
         return dict.fromkeys(plan.table.measures, events.count())
     rows = builder_of(plan.table).rows_from(runtime.settings, key, lambda _: events)
     totals = rows.agg(*[measure.total().alias(name) for name, measure in plan.table.measures.items()]).collect()[0]
-    return {name: totals[name] or 0 for name in plan.table.measures}
+    return {name: float(totals[name] or 0) for name in plan.table.measures}

@@ -142,6 +142,8 @@ def test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come
     assert not [one for one in stale if one.table == REFINED_EVENTS.key]
     assert not decided(ledger, NOON, kept, [short]).was_final, "judged by a clock that was ahead"
     let_go = replace(short, evaluations=(replace(reconciled, figures={MISSING: 1}),))
+    next_day = replace(short, key=replace(REGULAR, arrival_date=DAY + timedelta(days=1)))
+    assert decided(ledger, AHEAD, fresh, [a_batch(), next_day]).is_final, "only its own hours keep a day provisional"
     for batches in ([let_go], [short, a_batch(BACKFILL, hours=tuple(range(12, 24)))]):
         found = decided(ledger, AHEAD, kept, batches)
         assert (found.is_final, found.was_final) == (True, True)
