@@ -23,6 +23,7 @@ from pipeline_assets.drill.process import a_victim
 from pipeline_assets.drill.sandbox import Scratch
 from pipeline_assets.drill.vendor import a_vendor
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.operations.recover import NO_DATA_MARKER
 from sample_export.account import ExportAccount
 from sample_export.objects import iter_export
 from sample_export.spec import ExportSpec
@@ -39,7 +40,7 @@ def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date,
     batch = BatchKey(Source.BACKFILL, project, day)
     markers = {grammar.format_marker(batch, hour): hour for hour in range(24)}
     files: dict[Hour, dict[str, bytes]] = {}
-    expected: dict[str, bytes] = dict.fromkeys(markers, b"")
+    expected: dict[str, bytes] = {}
     hour_of: dict[str, int] = {}
     for exported in iter_export(replace(sample, first_day=day, days=1, shards=2), ExportAccount()):
         parsed = grammar.parse(Source.REGULAR, project, exported.key, "", 0)
@@ -47,6 +48,7 @@ def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date,
             files.setdefault(Hour(day, parsed.hour), {})[exported.key] = exported.body
             key = grammar.format_delivery(batch, parsed.hour, parsed.shard)
             expected[key], hour_of[key] = exported.body, parsed.hour
+    expected |= {key: b"" if Hour(day, hour) in files else NO_DATA_MARKER for key, hour in markers.items()}
     words = [
         str(Path(sys.executable).with_name("tidemark")),
         "recover",

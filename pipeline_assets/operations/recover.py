@@ -57,7 +57,7 @@ _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError,
 """Errors that all other hours of the project would meet as well."""
 _OF_THE_RANGE = (ExportTooLargeError, ExportContentError)
 """Errors that a smaller range may avoid."""
-_NO_DATA_MARKER = b"no data, said the vendor; the same keys brought other hours of this project\n"
+NO_DATA_MARKER = b"no data, said the vendor; the same keys brought other hours of this project\n"
 """The marker of an hour that the vendor has no data of; that of an hour with objects is empty."""
 _CURE_OF_KEYS = (
     "Check that the keys are those of this project, and how long the vendor keeps its data; no hour of it got a marker"
@@ -274,7 +274,7 @@ class Recovery:
         marker = self._grammar.format_marker(batch, hour.hour)
         failpoint(Failpoint.BEFORE_MARKER, marker)
         # A marker that another recovery wrote is equally valid.
-        self.landing.create(marker, io.BytesIO(b"" if members else _NO_DATA_MARKER))
+        self.landing.create(marker, io.BytesIO(b"" if members else NO_DATA_MARKER))
         self.claims.end(project, hour)
 
     def _created(self, key: str, member: Member, file: IO[bytes]) -> bool:

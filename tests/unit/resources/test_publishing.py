@@ -346,7 +346,7 @@ def _request(alongside: Recorded | None = None, **more: Any) -> PublishRequest:
 def test_snapshots_that_are_shown_together_name_each_other_and_no_table_without_one() -> None:
     """An empty change makes no snapshot, so that nobody could tell its table from one that lacks it."""
     request = _request()
-    same = replace(request.tables[0], files={"a": None}, former={"a": None})
+    same = replace(request.tables[0], files=LiveFiles({"a": None}), former=LiveFiles({"a": None}))
     together = replace(request, tables=[same, *request.tables[1:]]).together
     assert {change.summary[PUBLISHED_WITH] for change in together.tables} == {TABLES[1].key}
     assert {one.summary[PUBLISHED_WITH] for one in request.together.tables} == {",".join(sorted(t.key for t in TABLES))}
