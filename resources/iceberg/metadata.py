@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice, Source, days_by_project
 
 if TYPE_CHECKING:
@@ -224,7 +225,10 @@ def slice_of(file: Any) -> Slice:
     """Return the slice of a Java DataFile."""
     value = file.partition().toString()
     # PartitionData renders as PartitionData{event_date=20454, project_id=10001}: one call instead of typed getters.
-    fields = dict(part.split("=", 1) for part in value[value.index("{") + 1 : -1].split(", "))
+    fields = dict(part.split("=", 1) for part in value[value.index("{") + 1 : -1].split(", ") if part)
+    if len(fields) != 2:
+        reason = "lies in no partition of a day and a project: another program changed the table's partitions"
+        raise LakehouseError(str(file.location()), reason, "Set main back to a snapshot before that")
     day, project_id = fields.values()
     return Slice(_EPOCH + timedelta(days=int(day)), project_id)
 

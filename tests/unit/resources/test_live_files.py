@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
 
 from pipeline_assets.domain.causes import Cause, CauseKind
-from resources.iceberg.metadata import LiveFiles, SliceFiles
+from pipeline_assets.domain.errors import LakehouseError
+from resources.iceberg.metadata import LiveFiles, SliceFiles, slice_of
 
 
 def test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone() -> None:
@@ -25,3 +29,13 @@ def test_the_cause_of_rows_that_came_back_is_read_back_with_its_number() -> None
     assert Cause.parse(cause.text) == cause
     assert (cause.kind, cause.is_found) == (CauseKind.UNDELETED, False)
     assert cause.text.endswith("no way to erase; rows that came back: 3")
+
+
+@pytest.mark.parametrize("partition", ["PartitionData{}", "PartitionData{event_date=20486}"])
+def test_a_file_that_another_program_wrote_without_our_partitions_is_named(partition: str) -> None:
+    """Another program took a field out of the table's partitions and wrote. Outcome: one sentence with the file."""
+    file = SimpleNamespace(
+        partition=lambda: SimpleNamespace(toString=lambda: partition), location=lambda: "s3://b/f.parquet"
+    )
+    with pytest.raises(LakehouseError, match=r"s3://b/f.parquet: lies in no partition of a day and a project"):
+        slice_of(file)
