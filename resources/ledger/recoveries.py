@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import Source
-from resources.ledger.schema import RECOVERIES
+from resources.ledger.schema import DELIVERIES, RECOVERIES, RUNS
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _LONGEST_HOUR = timedelta(hours=6)
@@ -77,13 +77,26 @@ class Recoveries:
             return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
 
     def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
-        """Return object -> size, of what recoveries begun after `since` wrote for hours that were on record as missing."""
-        c = RECOVERIES.c
+        """Return object -> size, of what ended recoveries wrote for hours that were on record as missing.
+
+        Without objects that a load which began at `since` or before has recorded: its baseline holds them.
+        """
+        c, d = RECOVERIES.c, DELIVERIES.c
         query = sa.select(c.brought).where(
-            c.project_id == project_id, c.arrival_date.between(first, last), c.begun_at > since, c.ended_at.is_not(None)
+            c.project_id == project_id, c.arrival_date.between(first, last), c.ended_at.is_not(None)
+        )
+        is_accepted = (d.source == Source.BACKFILL.value, d.project_id == project_id, d.is_accepted)
+        known = (
+            sa.select(d.object_key)
+            .outerjoin(RUNS, RUNS.c.run_id == d.run_id)
+            .where(*is_accepted, d.arrival_date.between(first, last), sa.func.coalesce(RUNS.c.started_at, "") <= since)
         )
         with self._read() as connection:
-            return {key: size for found in connection.execute(query).scalars() for key, size in (found or {}).items()}
+            written = {
+                key: size for found in connection.execute(query).scalars() for key, size in (found or {}).items()
+            }
+            before = set(connection.execute(known).scalars()) if written else set()
+            return {key: size for key, size in written.items() if key not in before}
 
     def is_open(self, project_id: str, hour: Hour) -> bool:
         """Whether a recovery claimed this hour and has not ended."""

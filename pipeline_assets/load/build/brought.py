@@ -24,7 +24,7 @@ from resources.iceberg.metadata import slices_condition
 def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: SlicePlan) -> Mapping[str, float]:
     """Measure -> its value over the staged rows of these objects alone; empty where nothing is lifted.
 
-    Only objects count that arrived within the reprocessing window of the day, and whose recovery began after its baseline.
+    Only objects count that arrived within the reprocessing window of the day, and that its baseline does not hold.
     """
     record, key, runtime = decision.record, decision.key, plan.runtime
     if record is None or not decision.was_final or plan.table.kind.is_shared:

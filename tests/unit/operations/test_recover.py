@@ -48,7 +48,7 @@ from resources.export_api.client import ExportApi
 from resources.failpoints import OF_RECOVERY, Failpoint, watch
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
-from resources.ledger.schema import RECOVERIES
+from resources.ledger.schema import RECOVERIES, RUNS
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor, zipped
@@ -719,7 +719,14 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     written = f"{PREFIX}/{PREFIX}_{DAY}_11#1.json.gz"
     sizes = {written: len(_body(111))}
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
-    assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, datetime.now(UTC).isoformat())
+    # What the load of the baseline read is in it already, whenever it was recovered.
+    held = DeliveryRecord(BACKFILL, written, "etag", sizes[written], None, 3, 3, 0, 0, None, is_accepted=True)
+    place.ledger.record(Changes(deliveries=[held]), "load")
+    with place.ledger.engine.begin() as connection:
+        connection.execute(RUNS.insert(), {"run_id": "load", "started_at": NOW.isoformat()})
+    assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
+    earlier = (NOW - timedelta(hours=1)).isoformat()
+    assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, earlier) == sizes
     whole = BatchRecord(BACKFILL, BatchVerdict.ACCEPTED, deliveries=1, hours=tuple(range(24)))
     place.ledger.record(Changes(batches=[whole]), "run")
     assert not read_health(place.ledger, place.settings, NOW).for_a_person
