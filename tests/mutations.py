@@ -42,6 +42,7 @@ class Mutation:
 
 _RUN = "tests/unit/orchestration/test_run_config.py"
 _LOST = "tests/scenarios/test_lost_catalog.py"
+_ONE = "tests/unit/resources/test_one_lake.py"
 _SPLIT = "tests/unit/operations/test_split_landing.py"
 _UPKEEP = "tests/scenarios/test_maintenance.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
@@ -258,8 +259,27 @@ MUTATIONS = (
     ),
     Mutation(
         11, "maintenance and loads work on the files of another catalog", "resources/iceberg/lake_identity.py",
-        "        if marks.are_equal:", "        if True:",
+        "        if is_one_lake(settings, of_catalog, lambda: _outside(tables, settings, ours), purpose, ledger):",
+        "        if True:",
         f"{_LOST}::test_another_catalog_touches_nothing_and_attach_brings_the_lake_back",
+    ),
+    Mutation(
+        11, "a copy of a warehouse is loaded and maintained", "resources/iceberg/lake_identity.py",
+        "        if resolved(named) != resolved(here):", "        if False:",
+        f"{_ONE}::test_a_copy_may_be_looked_at_and_nothing_else",
+    ),
+    Mutation(
+        11, "tables that lie in another warehouse are loaded and maintained", "resources/iceberg/lake_identity.py",
+        "        if places:", "        if False:", f"{_ONE}::test_a_copy_with_a_mark_of_before_is_told_by_its_tables",
+    ),
+    Mutation(
+        11, "another ledger than the lake's is believed", "resources/ledger/lake.py",
+        "        if mark is not None and mark.ledger not in (None, own):", "        if False:",
+        f"{_ONE}::test_another_ledger_is_refused_until_the_mark_names_it",
+    ),
+    Mutation(
+        11, "a lake is taken without the name of its owner", "pipeline_assets/cli/attach.py",
+        "    if take != name:", "    if False:", "tests/unit/cli/test_attach.py::test_a_lake_is_taken_by_the_name_of_its_owner",
     ),
     Mutation(
         11, "a table is created over files that lie there", "resources/iceberg/creation.py",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import LakehouseError, LedgerError
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -23,6 +23,7 @@ from resources.iceberg.attach import attach, attachable
 from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lake_mark import MARKER
 from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import Pipeline, a_body, an_orphan_below, events_on
@@ -162,6 +163,25 @@ def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, 
     marker.write_text("{")
     with pytest.raises(LakehouseError, match="is no identity of a warehouse"):
         _look(p)
+    # As an earlier format left it: the ledger that knows the lake is taken, an empty one is not.
+    before = json.dumps({name: json.loads(known)[name] for name in ("id", "lake", "catalog")})
+    marker.write_text(before)
+    own_ledger = p.ledger
+    with closing(Ledger(f"sqlite:///{tmp_path}/empty.db")) as p.ledger:
+        _look(p)
+        with pytest.raises(LedgerError, match=r"is not the ledger of this lake, whose records it does not hold"):
+            _look(p, Purpose.KEEP)
+    p.ledger = own_ledger
+    assert marker.read_text() == before
+    _look(p, Purpose.KEEP)
+    names = ("id", "lake", "place", "ledger", "format")
+    assert [json.loads(marker.read_text())[name] for name in names] == [json.loads(known)[name] for name in names]
+    # A first load that died after it had named the ledger in the mark, and before the ledger knew the lake.
+    with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"))) as database:
+        database.execute("DELETE FROM tidemark_lake WHERE number = 1")
+        database.commit()
+    _look(p, Purpose.BEGIN)
+    assert p.ledger.lake.lake() == json.loads(known)["lake"]
     marker.unlink()
     _look(p)
     assert not marker.exists()

@@ -11,13 +11,16 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
+from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.errors import LakehouseError, LedgerError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.lake_identity import NAMESPACE, PROPERTY, Purpose, is_one_lake
@@ -161,6 +164,18 @@ def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, t
     assert "is not the ledger of this lake" in points[0]["found"]
     with own_ledger(settings) as ledger:
         assert ledger.lake.lake() == LAKE
+
+
+@pytest.mark.parametrize("name", ["heal", "regular_exports_arrived", "dead_runs"])
+def test_a_sensor_under_another_ledger_starts_no_run(settings: Settings, name: str) -> None:
+    """An empty ledger would let every day look due, and every run at work look dead."""
+    defs = build_defs(settings.model_copy(update={"ledger_url": None}))
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        dg.build_sensor_context(instance=instance, definitions=defs, resources={"clock": Clock()}) as context,
+    ):
+        ticked = defs.resolve_sensor_def(name).evaluate_tick(context)
+    assert (ticked.run_requests, "is not the ledger of this lake" in str(ticked.skip_message)) == ([], True)
 
 
 def test_the_doctor_compares_marks_and_places_before_all_else(settings: Settings, tmp_path: Path) -> None:
