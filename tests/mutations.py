@@ -128,8 +128,10 @@ MUTATIONS = (
     ),
     Mutation(
         7, "rows that another program deleted and landing lost are forgotten", "pipeline_assets/load/deliveries/batch.py",
-        "if is_within or plan.recorded[key].is_damaged)", "if is_within)",
+        "if not is_archived or plan.recorded[key].is_damaged)", "if not is_archived)",
         "tests/unit/load/test_batches.py::test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it",
+    ),
+    Mutation(
         2, "a publish that was killed between two tables is attached by half", "resources/iceberg/metadata_files.py",
         "if name in states and _lacks(states[name], head)}", "if name not in states}",
         "tests/unit/resources/test_metadata_files.py::test_a_publish_counts_where_every_table_that_it_names_showed_it",
@@ -239,7 +241,7 @@ MUTATIONS = (
     ),
     Mutation(
         10, "the ledger is believed without a look at the table", "pipeline_assets/load/ledger_sync.py",
-        "        if known == Head(head) or ", "        if known is not None or ",
+        "        if known == Head(head):", "        if known is not None:",
         "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
     ),
     Mutation(
