@@ -173,6 +173,9 @@ def test_a_day_grows_hour_by_hour(pipeline: Any) -> None:
     p.now = datetime(2026, 6, 1, tzinfo=UTC)
     run = p.load(DAY)
     assert run.success, run.failure()
+    assert not _is_final(p), "hours that never came are not made fine by a deadline"
+    p.mark(DAY)
+    assert p.load(DAY).success
     assert _is_final(p)
     assert p.history() == history
 

@@ -114,8 +114,11 @@ def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
                     waited.append(p.count("refined/events", DAY))
 
         p.deliver(DAY, events_on(DAY, 5, prefix="late"), hour=3)
-        with failpoints.watching(stand_still):
+        failpoints.watch(stand_still)
+        try:
             run = p.load(DAY)
+        finally:
+            failpoints.watch()
         assert waited == [10]
         assert run.success, run.failure()
         assert p.count("refined/events", DAY) == 15
