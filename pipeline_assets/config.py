@@ -61,7 +61,7 @@ def load_settings(**overrides: Any) -> Settings:
         settings = Settings(**values)
     except ValidationError as error:
         raise _readable(error, path) from None
-    except UnreadableVariableError as error:
+    except (UnreadableVariableError, RecursionError) as error:
         raise _unreadable(error) from None
     if path is not None:
         _refuse_secrets(path, given)
@@ -192,8 +192,11 @@ def _readable(error: ValidationError, path: Path | None) -> SettingsError:
     return SettingsError(where, f"{reason}{got}", "Correct the value")
 
 
-def _unreadable(error: UnreadableVariableError) -> SettingsError:
-    name = next((name for name in Settings.model_fields if f'"{name}"' in str(error)), "")
+def _unreadable(error: UnreadableVariableError | RecursionError) -> SettingsError:
+    variables = {name: os.environ.get(f"{ENV_PREFIX}{name.upper()}", "") for name in Settings.model_fields}
+    # The error of JSON that nests too deeply names nothing.
+    deepest = max(variables, key=lambda name: variables[name].count("[") + variables[name].count("{"))
+    name = next((name for name in variables if f'"{name}"' in str(error)), deepest)
     return SettingsError(f"{ENV_PREFIX}{name.upper()}", "is not the JSON that this setting takes", "Correct the value")
 
 

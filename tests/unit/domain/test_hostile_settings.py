@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -72,6 +72,7 @@ def _refusal(do: Callable[[], object]) -> str | None:
 
 
 @many
+@example("change_bounds", "[" * 5_000)
 @given(st.sampled_from(NAMES), TEXT)
 def test_a_setting_is_good_or_refused_by_name(name: str, text: str) -> None:
     """Scenario: one setting, by its variable and by the file, holds any text. Outcome: settings, or one plain sentence that names

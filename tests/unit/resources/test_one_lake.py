@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster_aws.s3 import S3Resource
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
@@ -25,6 +26,7 @@ from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.lake_identity import NAMESPACE, PROPERTY, Purpose, is_one_lake
 from resources.iceberg.lake_mark import MARKER, Mark, read_mark
+from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 from tests.support.builders import PROJECT
 
@@ -170,9 +172,10 @@ def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, t
 def test_a_sensor_under_another_ledger_starts_no_run(settings: Settings, name: str) -> None:
     """An empty ledger would let every day look due, and every run at work look dead."""
     defs = build_defs(settings.model_copy(update={"ledger_url": None}))
+    needed = {"clock": Clock(), "landing": LandingStore.from_settings(settings, S3Resource())}
     with (
         dg.DagsterInstance.ephemeral() as instance,
-        dg.build_sensor_context(instance=instance, definitions=defs, resources={"clock": Clock()}) as context,
+        dg.build_sensor_context(instance=instance, definitions=defs, resources=needed) as context,
     ):
         ticked = defs.resolve_sensor_def(name).evaluate_tick(context)
     assert (ticked.run_requests, "is not the ledger of this lake" in str(ticked.skip_message)) == ([], True)
