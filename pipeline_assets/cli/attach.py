@@ -78,8 +78,9 @@ def _attach(is_applied: bool, is_ledger: bool, take: str | None, verbose: bool) 
                 landing = LandingStore.from_settings(settings, S3Resource())
                 lakehouse = Lakehouse(session, settings.catalog_name)
                 attach_ledger(Runtime(lakehouse, ledger, landing, settings, plainly(console)), str(uuid.uuid4()))
-            unknown = "\n  - ".join(("It does not know:", *UNKNOWN))
-            out.print(f"{masked(settings.ledger_database_url)} is the ledger of this lake. {unknown}", soft_wrap=True)
+            first = f"{masked(settings.ledger_database_url)} is the ledger of this lake. It does not know:"
+            for line in (first, *(f"  - {unknown}" for unknown in UNKNOWN)):
+                out.print(line, soft_wrap=True)
     return EXIT_OK
 
 

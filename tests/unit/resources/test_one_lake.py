@@ -166,7 +166,7 @@ def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, t
         assert ledger.lake.lake() == LAKE
 
 
-@pytest.mark.parametrize("name", ["heal", "regular_exports_arrived", "dead_runs"])
+@pytest.mark.parametrize("name", ["heal", "dead_runs"])
 def test_a_sensor_under_another_ledger_starts_no_run(settings: Settings, name: str) -> None:
     """An empty ledger would let every day look due, and every run at work look dead."""
     defs = build_defs(settings.model_copy(update={"ledger_url": None}))
