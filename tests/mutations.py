@@ -122,6 +122,12 @@ MUTATIONS = (
         "tests/scenarios/test_foreign_deletes.py::test_deleted_rows_come_back_from_the_recorded_files_and_are_counted",
     ),
     Mutation(
+        8, "files are published again by their names, whatever they hold", "pipeline_assets/load/deletes.py",
+        "proven = {key for key in change.slices if whole.get(key, EMPTY) == recorded[key].digest}", "proven = set(change.slices)",
+        "tests/scenarios/test_foreign_deletes.py"
+        "::test_other_files_are_replaced_from_inputs_and_landing_and_a_day_that_landing_lost_is_refused",
+    ),
+    Mutation(
         10, "a delete file of another program is no change of a slice", "resources/iceberg/metadata.py",
         "sorted(self.paths | self.deletes)", "sorted(self.paths)",
         "tests/unit/resources/test_live_files.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",

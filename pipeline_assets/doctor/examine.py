@@ -132,6 +132,7 @@ def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
                     resting.snapshots,
                     resting.oldest_at,
                     history,
+                    deletes=resting.deletes,
                 )
             )
         return found

@@ -54,6 +54,8 @@ class TableHead:
     """Number of days for which snapshots are kept."""
     is_listed: bool | None = True
     """Whether the catalog has the table; None where its database does not tell."""
+    deletes: int = 0
+    """Delete files of other programs, which hide rows from readers."""
 
 
 def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Point:
@@ -87,11 +89,13 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
     branches = [f"{one.table} {branch}" for one in known for branch in one.branches]
     agreeing = f"{len(known) - len(apart)} of {len(known)} tables are at the snapshot that the ledger knows"
     told = f"{agreeing}; {len(dead)} runs died in the last 30 days"
-    if not apart and not branches:
+    hidden = [f"{one.table} ({one.deletes})" for one in known if one.deletes]
+    if not apart and not branches and not hidden:
         return ATOMIC.green(told)
     parts = [
         f"{few(apart)} are not" if apart else "",
         f"{len(branches)} staged branches are left: {few(branches, 2)}" if branches else "",
+        f"another program's delete files hide rows of {few(hidden)}" if hidden else "",
     ]
     told = "; ".join(filter(None, (told, *parts)))
     if working:

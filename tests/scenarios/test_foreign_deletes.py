@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline_assets.doctor.examine import table_heads
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
+from resources.ledger.schema import SLICES
 from tests.support.builders import PROJECT, events_on
 
 pytestmark = pytest.mark.slow
@@ -84,6 +87,8 @@ def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline
     _delete(p, RAW, f"event_date = DATE '{DAY}' AND project_id = '{PROJECT}' AND device_id = 'd5'")
     _delete_everywhere(p, tmp_path, "d7")
     assert (p.count(REFINED), p.count(RAW)) == (120 - 2 - 4, 120 - 1)
+    hidden = {one.table: one.deletes for one in table_heads(p.ledger, p.settings) if one.deletes}
+    assert hidden.keys() == {REFINED, RAW}
 
     run = p.load(NEXT)
 
@@ -105,8 +110,9 @@ def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline
 
 def test_other_files_are_replaced_from_inputs_and_landing_and_a_day_that_landing_lost_is_refused(pipeline: Any) -> None:
     """Scenario: another program rewrites the files of a slice of refined and of two of raw with fewer rows, and deletes a row of
-    each by positions; landing lost the object of one of the two, long past the horizon. Outcome: refined is built anew, raw read
-    again; the lost day is refused by name and stays as it is, all others are as before; the load ends as one with a refusal."""
+    each by positions; landing lost the object of one of the two, long past the horizon; of a slice that only lost a row by
+    positions the ledger records other rows than its files hold. Outcome: refined is built anew, raw read again, and no files
+    are believed by their names; the lost day is refused by name and stays as it is; the load ends as one with a refusal."""
     p = _two_projects(pipeline)
     lost_key = p.grammar.format_delivery(BatchKey(Source.REGULAR, OTHER, NEXT), 10, 1)
     before = p.digests()
@@ -117,10 +123,17 @@ def test_other_files_are_replaced_from_inputs_and_landing_and_a_day_that_landing
     for one in changed:
         _delete(p, one[0], f"{of[one]} AND device_id = 'd3'")
     p.remove(lost_key)
+    doubted = Slice(NEXT, PROJECT)
+    _delete(p, REFINED, f"event_date = DATE '{NEXT}' AND project_id = '{PROJECT}' AND device_id = 'd6'")
+    of_doubted = (SLICES.c.table_name == REFINED, SLICES.c.event_date == NEXT, SLICES.c.project_id == PROJECT)
+    with p.ledger.engine.begin() as connection:
+        other = str(replace(Digest.parse(before[REFINED][doubted]), sum_a=1))
+        assert connection.execute(SLICES.update().where(*of_doubted).values(digest=other)).rowcount == 1
 
     run = p.load(DAY, NEXT)
 
     lost = Slice(NEXT, OTHER)
+    assert not [one for one in p.ledger.publications() if one.cause.kind is CauseKind.UNDELETED and one.key == doubted]
     assert not run.success
     after = p.digests()
     for key in before:

@@ -118,6 +118,7 @@ CASES: list[tuple[Point, Light, str]] = [
     (places.atomic([a_head(catalog=None, is_listed=None)], [], []), YELLOW, "does not tell of refined/events without Spark"),
     (places.atomic([a_head(catalog=8)], [], [WORKING]), YELLOW, "0 of 1 tables are at the snapshot that the ledger knows; 1"),
     (places.atomic([a_head(branches=("tidemark_x",))], [WORKING], []), YELLOW, "1 staged branches are left"),
+    (places.atomic([a_head(deletes=2)], [], []), YELLOW, "another program's delete files hide rows of refined/events (2)"),
     (places.one_transaction(Promise.ONE_TRANSACTION), GREEN, "in one transaction"),
     (places.one_transaction(Promise.TABLES_TOGETHER), GREEN, "in one commit of the REST catalog"),
     (places.one_transaction(Promise.TABLE_BY_TABLE), YELLOW, "another place than the catalog (TIDEMARK_LEDGER_URL)"),
