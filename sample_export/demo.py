@@ -35,7 +35,7 @@ from sample_export.spec import ExportSpec, Recovery
 
 DATA = PROJECT_ROOT / "data"
 OURS = DATA / ".demo"
-"""Marks a data folder that the demo may empty; names the landed files once the story is told."""
+"""Marks a data folder that the demo may empty; names the landed files once the demo has run to its end."""
 _STACK = DATA / "stack"
 """Of `make up`, which the demo leaves alone."""
 _DAYS = 14

@@ -215,7 +215,7 @@ def _load(
 
 
 def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
-    """The recorded status of each requested day; the load itself has told of a ledger that is not the lake's."""
+    """The recorded status of each requested day; the load itself refuses a ledger that is not the lake's."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         if source is LoadSource.DIMENSIONS:
             statuses = dimension_statuses(ledger, days, is_all_wanted=True)

@@ -108,7 +108,7 @@ class BatchRecord:
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that any source held when the others were told to be missing; None for other batches."""
+        """Hours that any source held when the batch was recorded as missing the others; None for other batches."""
         held = (e.figures[HOURS_HELD] for e in self.evaluations if not e.is_passed and HOURS_HELD in e.figures)
         return next((int(hours) for hours in held), None)
 

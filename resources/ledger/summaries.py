@@ -135,7 +135,7 @@ class Summaries:
         return self._batch_faults(projects, BATCHES.c.verdict.in_(_OPEN))
 
     def short_batches(self, projects: Sequence[str]) -> list[Fault]:
-        """Return the closed batches with deliveries of which hours were told to be missing, by day."""
+        """Return the closed batches with deliveries that are recorded as missing hours, by day."""
         is_told = sa.cast(BATCHES.c.evaluations, sa.Text).contains(f'"{HOURS_HELD}"')
         return self._batch_faults(projects, BATCHES.c.verdict.not_in(_OPEN), BATCHES.c.is_closed, is_told)
 

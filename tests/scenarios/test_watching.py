@@ -25,7 +25,7 @@ TABLES = ["raw/regular_events", *(table.key for table in DERIVED)]
 
 def test_figures_tell_of_the_load_and_a_load_goes_on_without_them(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: a load of a good and a truncated day with a file of figures, then one whose file cannot be written.
-    Outcome: figures and tables agree; a load that nobody can be told of publishes all the same."""
+    Outcome: figures and tables agree; a load whose figures cannot be written publishes all the same."""
     figures_file = tmp_path / "tidemark.prom"
     p = pipeline(metrics_file=figures_file)
     p.deliver(DAY, events_on(DAY, 40))

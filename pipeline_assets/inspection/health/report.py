@@ -134,7 +134,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
-    # What a recovery brought since is told by the other source's record.
+    # The other source's record says what a recovery brought since.
     short = [
         one
         for one in summaries.short_batches(projects)

@@ -60,7 +60,7 @@ class BatchPlan:
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_awaited: bool = True
-    """False before the first arrival that the settings name: nothing of such a day is told to be missing."""
+    """False before the first arrival that the settings name: nothing of such a day counts as missing."""
     is_closed: bool = False
     accepted_reason: str | None = None
     """Why a person lets deliveries go that are missing."""
@@ -69,7 +69,8 @@ class BatchPlan:
     changed: tuple[Delivery, ...] = ()
     """New objects, other versions, and those with refused lines that another parser refused."""
     gone: tuple[str, ...] = ()
-    """Objects in raw that landing lost inside the horizon: neither excluded nor listed by the other prefix."""
+    """Objects in raw that landing lost inside the horizon, and damaged ones of any age: neither excluded nor listed by the other
+    prefix."""
     withdrawn: tuple[str, ...] = ()
     """Objects in raw whose rows are to go: landing no longer lists them, and a later delivery of their hour, or an operator, says
     that this is meant."""

@@ -27,7 +27,7 @@ def hours_on_record(batch: BatchRecord | None) -> frozenset[int]:
 
 
 def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bool:
-    """Whether hours of the day are told to be missing, or only some were recovered, and nobody let the others go."""
+    """Whether hours of the day are recorded as missing, or only some were recovered, and nobody let the others go."""
     if regular is not None and regular.is_let_go:
         return False
     is_told = regular is not None and regular.partial_hours is not None
@@ -36,7 +36,7 @@ def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bo
 
 
 def is_short(batches: Mapping[BatchKey, BatchRecord], key: BatchKey) -> bool:
-    """Whether hours of the day of a regular batch are told to be missing, and no recovery brought them since."""
+    """Whether a regular batch is recorded as missing hours of its day, and no recovery brought them since."""
     regular, backfill = batches.get(key), batches.get(replace(key, source=Source.BACKFILL))
     is_told = key.source is Source.REGULAR and regular is not None and regular.partial_hours is not None
     return is_told and lacks_hours(regular, backfill)

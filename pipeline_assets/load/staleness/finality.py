@@ -29,7 +29,7 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
 
 
 def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Whether the day is settled, and no hour that arrived on it is told to be missing."""
+    """Whether the day is settled, and no hour of its own exports is missing."""
     own = BatchKey(Source.REGULAR, key.project_id, key.event_date)
     return is_settled_day(facts, key, now) and not is_short(facts.batches, own)
 

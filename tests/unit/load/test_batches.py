@@ -686,7 +686,7 @@ def _judged_as(plan: BatchPlan, **settings: Any) -> BatchRecord:
 
 def test_hours_that_never_came_are_recovered_or_let_go_and_stay_so_until_another_one_is_missing() -> None:
     """Scenario: hours 0 to 11 came; a recovery brings one, then there is nothing in the others; else a person lets them go, and
-    then landing lacks an hour that was there. Outcome: what is let go is on record and stays; a further loss is told."""
+    then landing lacks an hour that was there. Outcome: what is let go is on record and stays; a further loss is reported."""
     came = [a_delivery(hour) for hour in range(12)]
     held = [a_record(hour) for hour in range(12)]
     marked = markers_of(range(12))

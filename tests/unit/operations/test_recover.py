@@ -640,7 +640,7 @@ def test_no_data_is_believed_of_keys_alone_that_bring_an_hour_which_raw_holds(
 ) -> None:
     """Scenario: the vendor answers 404 for a day: to another project's keys, which bring nothing of an hour that raw holds,
     then their own data of it; to the right keys; then it has an hour after all. Outcome: nothing is written by wrong keys; the
-    right ones are asked for the control hour once; what was told to be empty is asked for again where somebody says so."""
+    right ones are asked for the control hour once; hours recorded as empty are asked for again where somebody says so."""
     _raw_holds(place, _BEFORE)
     place.vendor.add(PROJECT, _BEFORE, _body(7))
     _use_keys_of(place.vendor, OTHER, monkeypatch)

@@ -291,7 +291,7 @@ def test_the_demo_ends_yesterday_with_the_same_figures(tmp_path: Path) -> None:
 
 def test_the_demo_empties_what_is_its_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a folder with data of somebody else, then one of an earlier demo, each beside a set that `make up` started; then
-    one of a demo that was told to its end, before and after somebody landed an export of their own beside the demo's.
+    one of a demo that ran to its end, before and after somebody landed an export of their own beside the demo's.
     Outcome: the first and the last are refused whole; of the others all goes but the set."""
     data = tmp_path / "data"
     for name, value in {"DATA": data, "OURS": data / ".demo", "_STACK": data / "stack"}.items():
