@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from typing import Any
 
 import dagster as dg
@@ -19,7 +18,7 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from resources.heartbeat import heartbeat
-from resources.ledger.store import Ledger
+from resources.ledger.store import own_ledger
 
 
 def run_job(
@@ -39,10 +38,9 @@ def run_job(
     url, run_id = settings.ledger_database_url, str(uuid.uuid4())
     # Record the process before Dagster knows the run; otherwise a monitor could not tell a dead process from one
     # that has not started.
-    with dg.DagsterInstance.get() as instance, heartbeat(url, run_id, job_name, 1):
-        with closing(Ledger(url)) as ledger:
-            for dead in report_dead_runs(instance, ledger):
-                log(str(dead))
+    with dg.DagsterInstance.get() as instance, own_ledger(settings) as ledger, heartbeat(url, run_id, job_name, 1):
+        for dead in report_dead_runs(instance, ledger):
+            log(str(dead))
         result = job.execute_in_process(
             run_config={"ops": dict(ops), "loggers": {"console": {}}},
             tags=dict(tags),

@@ -175,15 +175,17 @@ def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
     from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
+    from resources.iceberg.lake_identity import Purpose  # noqa: PLC0415 - `status` starts without Iceberg
 
     settings = load_settings()
     require_reasons({"--reason": config["reason"]})
     request = rollback_request(RollbackConfig(**config), settings, "preview")
     with (
         terminal(verbose=verbose) as console,
-        open_runtime(settings, plainly(console)) as runtime,
+        # The plan records what it finds in the tables.
+        open_runtime(settings, plainly(console), Purpose.KEEP) as runtime,
     ):
-        restores = plan(runtime, request)
+        restores = plan(runtime, request, is_preview=True)
         if not dry_run:
             failures = run_rollback(settings, config, console, verbose=verbose)
             print_failures(console, failures, verbose)

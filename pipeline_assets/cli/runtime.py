@@ -14,7 +14,7 @@ from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lakehouse import Lakehouse
@@ -25,7 +25,7 @@ from resources.spark.session import configure_catalog, spark_resource
 
 
 @contextmanager
-def open_runtime(settings: Settings, log: Callable[[str], None]) -> Iterator[Runtime]:
+def open_runtime(settings: Settings, log: Callable[[str], None], purpose: Purpose = Purpose.LOOK) -> Iterator[Runtime]:
     """Yield the runtime of the load path in a process without Dagster; starts Spark."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         session = spark_resource(settings).spark_session
@@ -35,5 +35,5 @@ def open_runtime(settings: Settings, log: Callable[[str], None]) -> Iterator[Run
         words = LastWords(log)
         with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory):
             with lakehouse_failures("tables"):
-                lakehouse.require_own(settings, ALL_TABLES, Purpose.LOOK, ledger.lake)
+                lakehouse.require_own(settings, EVERY_TABLE, purpose, ledger.lake)
             yield Runtime(lakehouse, ledger, landing, settings, words)

@@ -60,7 +60,7 @@ class TableHead:
 
 def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Point:
     """What is said where nothing contradicts that all parts are one lake."""
-    if mark is None or mark.ledger is None:
+    if mark is None or mark.ledger is None or mark.place is None:
         told = "the warehouse has no mark that names its catalog, its place and its ledger"
         return ONE_LAKE.yellow(told, "The next load writes it where all of them agree")
     if not is_certain:

@@ -150,5 +150,10 @@ def resolved(url: str) -> str:
 
 
 def is_below(url: str, place: str) -> bool:
-    """Whether a URL names a place, or one in it."""
-    return f"{resolved(url)}/".startswith(f"{resolved(place).rstrip('/')}/")
+    """Whether a URL names a place, or one in it, as it is spelt or with all links followed: a folder in it may be a link."""
+    return any(f"{name(url)}/".startswith(f"{name(place).rstrip('/')}/") for name in (resolved, _spelt))
+
+
+def _spelt(url: str) -> str:
+    folder = local_path(url)
+    return resolved(url) if folder is None else os.path.normpath(folder)

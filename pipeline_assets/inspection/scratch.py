@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _UNBOUNDED_ROWS = 1 << 60
-_NAME = re.compile(r"(proof|drill)_[0-9a-f]{8}")
+_KINDS = ("proof", "drill")
+_NAME = re.compile(rf"({'|'.join(_KINDS)})_[0-9a-f]{{8}}")
 PARTS = ("disturbed", "calm")
 """The two deployments of a drill."""
 
@@ -119,20 +120,22 @@ def scratch_name(spark: SparkSession, settings: Settings, kind: str, log: Callab
             yield name
         finally:
             _remove(spark, settings, name)
+            with closing(Ledger(settings.ledger_database_url)) as ledger:
+                ledger.processes.forget(name)
 
 
 def sweep_scratch(spark: SparkSession, settings: Settings, ledger: Ledger, log: Callable[[str], None]) -> None:
-    """Remove and log the scratch deployments whose process is dead; nothing is removed whose name is not on record."""
-    for name, process in ledger.processes.look((), {}).items():
-        if not _NAME.fullmatch(name) or process.life(sight(process.identity)) is not Life.DEAD:
+    """Remove and log what dead processes left, and what ended ones could not remove; nothing whose name is not on record."""
+    for name, process in ledger.processes.look(ledger.processes.unlost(_KINDS), {}).items():
+        if not _NAME.fullmatch(name) or process.life(sight(process.identity)) is Life.RUNNING:
             continue
         try:
             _remove(spark, settings, name)
         except (TidemarkError, OSError, sa.exc.SQLAlchemyError, *FAILURES) as error:
-            log(f"{name}, which a dead process left, cannot be removed: {error}")
+            log(f"{name}, which a process left, cannot be removed: {error}")
         else:
             ledger.processes.lose([name])
-            log(f"{name}, which a dead process left, is removed")
+            log(f"{name}, which a process left, is removed")
 
 
 def _remove(spark: SparkSession, settings: Settings, name: str) -> None:

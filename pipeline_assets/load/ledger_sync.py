@@ -10,7 +10,7 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, SliceConflictError
 from pipeline_assets.domain.records import (
     DAMAGED,
     UNREAD,
@@ -31,14 +31,14 @@ from resources.iceberg.metadata import NO_FILES, SliceFiles, in_batches, slices_
 from resources.ledger.changes import Changes
 
 
-def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
+def sync_ledger(runtime: Runtime, table: Table, run_id: str, *, may_publish: bool = True) -> int:
     """Make the ledger agree with the head of main; return that snapshot id.
 
     Reads nothing if the ledger already knows the snapshot. A slice with other files but the same digest was compacted. A slice
     with another digest was published by another writer, or, if the ledger is not in the catalog's database, by a run that
     died before it recorded its commit. Such slices are recorded as publications without known inputs, so that the load
     rebuilds them. Slices that only delete files changed are published again without these (deletes.py). Raises
-    PublishConflictError if other runs keep syncing the same table.
+    PublishConflictError if other runs keep syncing the same table, and LakehouseError for delete files unless `may_publish`.
     """
     for _ in range(runtime.settings.publish_attempts):
         head = runtime.lakehouse.head(table)
@@ -46,9 +46,18 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str) -> int:
         if known == Head(head):
             return head
         live, recorded = runtime.lakehouse.slice_files(table, head), runtime.ledger.slices(table.key, None)
-        is_hidden = any(files.deletes for files in live.values())
-        if is_hidden and (after := undo_deletes(runtime, table, head, live, recorded, run_id)) != head:
-            head, known, live = after, runtime.ledger.head(table.key), runtime.lakehouse.slice_files(table, after)
+        if any(files.deletes for files in live.values()):
+            if not may_publish:
+                reason = "another program's delete files hide rows of it"
+                raise LakehouseError(table.key, reason, "Load a day first, which brings the rows back")
+            try:
+                after = undo_deletes(runtime, table, head, live, recorded, run_id)
+            except SliceConflictError:
+                continue
+            if after != head:
+                head, known = after, runtime.ledger.head(table.key)
+                # What another run published meanwhile is on record as well.
+                live, recorded = runtime.lakehouse.slice_files(table, head), runtime.ledger.slices(table.key, None)
         found = _found(runtime, table, head, known, live, recorded)
         if runtime.ledger.record_found(found, run_id, known_head=known):
             return head

@@ -7,7 +7,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.read_back import read_back
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lake_mark import read_mark
@@ -32,7 +32,7 @@ def attach_ledger(runtime: Runtime, run_id: str) -> None:
     """
     ledger, settings = runtime.ledger.lake, runtime.settings
     with lakehouse_failures("tables"):
-        runtime.lakehouse.require_own(settings, ALL_TABLES, Purpose.KEEP, None)
+        runtime.lakehouse.require_own(settings, EVERY_TABLE, Purpose.KEEP, None)
         mark = read_mark(settings)
         if mark is None:
             raise LakehouseError(
@@ -44,5 +44,9 @@ def attach_ledger(runtime: Runtime, run_id: str) -> None:
             if table is not QUARANTINE and runtime.lakehouse.knows(table):
                 sync_ledger(runtime, table, run_id)
     ledger.bind(mark.lake)
+    now = read_mark(settings)
+    if now is None or now.id != mark.id:
+        reason = "was attached to another catalog while its tables were measured"
+        raise LakehouseError(settings.warehouse_url, reason, "Look with tidemark attach, then do the same again")
     # Last and in one step: until then the lake's own ledger, if it is not lost after all, is the one that may write.
-    mark.of_ledger(ledger.identity(), ledger.url).write(settings)
+    now.of_ledger(ledger.identity(), ledger.url).write(settings)

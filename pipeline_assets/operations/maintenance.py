@@ -21,7 +21,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.leftovers import Leftovers, leftovers
 from pipeline_assets.operations.rewrites import Rewritten, compact, remove_rows
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_clock import require_true_clock
@@ -104,7 +104,7 @@ def listing(paths: Sequence[str]) -> list[str]:
 def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
     """The tables to maintain; a table that neither catalog nor warehouse has is skipped and logged."""
     purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
-    runtime.lakehouse.require_own(runtime.settings, ALL_TABLES, purpose, runtime.ledger.lake)
+    runtime.lakehouse.require_own(runtime.settings, EVERY_TABLE, purpose, runtime.ledger.lake)
     known = [table for table in EVERY_TABLE if runtime.lakehouse.knows(table)]
     if not known:
         raise LakehouseError(

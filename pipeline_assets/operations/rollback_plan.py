@@ -56,9 +56,10 @@ class RollbackRequest:
         return self.run_id.replace("-", "")
 
 
-def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
+def plan(runtime: Runtime, request: RollbackRequest, *, is_preview: bool = False) -> list[SliceRestore]:
     """The restores of a rollback, tables in topological order; writes nothing but the results of ledger syncs.
 
+    `is_preview`: these may publish nothing.
     Raises UsageError for tables, days or a publication that cannot be served. Raises LakehouseError where earlier files
     are gone, or where events that moved between a chosen and another day would be lost or doubled.
     """
@@ -66,7 +67,7 @@ def plan(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     if not request.reason.strip():
         raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
     for table in tables:
-        sync_ledger(runtime, table, request.run_id)
+        sync_ledger(runtime, table, request.run_id, may_publish=not is_preview)
     request = after_its_run(runtime, request)
     restores = [restore for table in tables for restore in restores_of_table(runtime, table, request)]
     if not restores:

@@ -26,6 +26,7 @@ from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.tags import range_tags
 from resources.export_api.client import ExportApi
+from resources.iceberg.lake_identity import Purpose
 from resources.landing.store import LandingStore
 
 RECOVER_JOB = "recover_exports"
@@ -66,7 +67,7 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
         landing: dg.ResourceParam[LandingStore],
         clock: dg.ResourceParam[Clock],
     ) -> None:
-        with op_runtime(context, settings, spark, landing, is_dry_run=True) as runtime:
+        with op_runtime(context, settings, spark, landing, is_dry_run=True, purpose=Purpose.KEEP) as runtime:
             request = recovery_request(
                 settings,
                 config.first or None,

@@ -29,6 +29,7 @@ from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import standing_evaluations
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.tables.registry import table_by_key
+from resources.iceberg.lake_identity import Purpose
 from resources.landing.store import LandingStore
 
 ROLLBACK_JOB, RELEASE_JOB = "rollback", "release"
@@ -108,11 +109,13 @@ def rollback_job(settings: Settings) -> dg.JobDefinition:
         spark: LazyPySparkResource,
         landing: dg.ResourceParam[LandingStore],
     ) -> None:
-        with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
+        is_dry_run = config.dry_run
+        # A dry run records what it finds in the tables, too.
+        with op_runtime(context, settings, spark, landing, is_dry_run=is_dry_run, purpose=Purpose.KEEP) as runtime:
             request = rollback_request(config, settings, context.run_id)
             if not config.dry_run:
                 read_back(runtime.ledger, runtime.log)
-            restores = plan(runtime, request) if config.dry_run else roll_back(runtime, request)
+            restores = plan(runtime, request, is_preview=True) if config.dry_run else roll_back(runtime, request)
             if not config.dry_run:
                 _tell(context, runtime, {(restore.table, restore.key.event_date) for restore in restores})
         context.add_output_metadata({"slices": _restores_table(restores)})

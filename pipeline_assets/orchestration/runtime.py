@@ -26,7 +26,7 @@ from pipeline_assets.orchestration.event_text import LONGEST_TAG
 from pipeline_assets.orchestration.notices import telling_receivers
 from pipeline_assets.orchestration.tags import SKEW_TAG
 from pipeline_assets.orchestration.watching import writing_metrics
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
@@ -55,8 +55,11 @@ def op_runtime(
     landing: LandingStore,
     *,
     is_dry_run: bool = False,
+    purpose: Purpose | None = None,
 ) -> Iterator[Runtime]:
-    """Yield the runtime of an op's run, after checking that lake and ledger belong together.
+    """Yield the runtime of an op's run, after checking that lake and ledger belong together, as its purpose demands.
+
+    `purpose`: as `is_dry_run` says where it is None.
 
     Turns our errors into Failure, or into RetryRequested where a retry can help.
     """
@@ -75,8 +78,8 @@ def op_runtime(
             ):
                 with lakehouse_failures("tables"):
                     # Check before decisions are read back and the ledger is synced: both would write to another lake.
-                    purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
-                    lakehouse.require_own(settings, ALL_TABLES, purpose, ledger.lake)
+                    meant = purpose or (Purpose.LOOK if is_dry_run else Purpose.KEEP)
+                    lakehouse.require_own(settings, EVERY_TABLE, meant, ledger.lake)
                 skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
                 runtime = Runtime(lakehouse, ledger, landing, settings, words, skew=skew)
                 with writing_metrics(runtime, context.instance), telling_receivers(runtime, is_dry_run=is_dry_run):

@@ -109,7 +109,7 @@ def is_one_lake(
             raise LakehouseError(
                 here, reason, f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {places[0]}"
             )
-    if mark is None or carried is None or places is None:
+    if mark is None or mark.place is None or carried is None or places is None:
         return False
     return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
 

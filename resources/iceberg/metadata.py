@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 RUN_PROPERTY = "tidemark.run-id"
+WAREHOUSE_OF = "spark.tidemark.warehouse"
+"""Setting of a session, with the catalog's name after it: a REST catalog may call the warehouse by a name, which is no place."""
 _EPOCH = date(1970, 1, 1)
 
 
@@ -92,7 +94,7 @@ class JavaTables:
 
     def place(self, table: Table) -> str:
         """Return the location a new table gets: in the warehouse that the session is configured with, for any type of catalog."""
-        warehouse = str(self.spark.conf.get(f"spark.sql.catalog.{self.catalog_name}.warehouse")).rstrip("/")
+        warehouse = str(self.spark.conf.get(f"{WAREHOUSE_OF}.{self.catalog_name}"))
         return f"{warehouse}/{table.identifier.replace('.', '/')}"
 
     def location(self, table: Table) -> str:

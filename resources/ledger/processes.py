@@ -76,6 +76,17 @@ class Processes:
                 lost = self._of(run_id).where(PROCESSES.c.lost_at.is_(None))
                 connection.execute(lost.values(lost_at=now.isoformat()))
 
+    def forget(self, run_id: str) -> None:
+        """Remove the record of a process that left nothing behind."""
+        with self._transaction() as (connection, _):
+            connection.execute(PROCESSES.delete().where(PROCESSES.c.run_id == run_id))
+
+    def unlost(self, jobs: Collection[str]) -> set[str]:
+        """Return the runs of these jobs whose process was not found dead, ended ones too."""
+        query = sa.select(PROCESSES.c.run_id).where(PROCESSES.c.job.in_(jobs), PROCESSES.c.lost_at.is_(None))
+        with ledger_failures(self._url), connected(self._engine()) as connection:
+            return set(connection.scalars(query))
+
     def look(self, unfinished: Collection[str], expected: Mapping[str, str]) -> dict[str, Process]:
         """Return run -> process, of all that have not ended and of `unfinished` runs; counts this observation.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection, Engine
 
-from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError
+from pipeline_assets.domain.errors import LakehouseUnavailableError
 from pipeline_assets.domain.records import Head
 from resources.iceberg.lake_mark import read_mark
 from resources.ledger.activity import Activity
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 def own_ledger(settings: Settings) -> Iterator[Ledger]:
     """Open the lake's ledger, for what reads or writes it without the tables; raises LedgerError for any other ledger.
 
-    Where the warehouse cannot be read, a ledger that knows a lake is taken for its own, and one that knows none is refused.
+    Where the warehouse is out of reach, a ledger that knows a lake is taken for its own, and one that knows none is refused.
     """
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         try:
             mark = read_mark(settings)
-        except (LakehouseError, LakehouseUnavailableError):
+        except LakehouseUnavailableError:
             if ledger.lake.lake() is None:
                 raise
         else:
-            if mark is not None:
-                ledger.lake.require(mark.lake, mark)
+            if mark is not None and not ledger.lake.require(mark.lake, mark) and mark.ledger is None:
+                raise ledger.lake.stranger("whose records it does not hold")
         yield ledger
 
 

@@ -26,6 +26,7 @@ from pipeline_assets.domain.machine import is_on_this_machine
 from pipeline_assets.domain.masking import MASK, NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import Settings
+from resources.iceberg.metadata import WAREHOUSE_OF
 from resources.spark.class_archive import jvm_options
 from resources.spark.jars import available, jars_folder, require_pinned
 from resources.spark.java import require_java
@@ -115,7 +116,8 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     theirs = {key: value for key, value in settings.spark_config.items() if f"{key}.".startswith(f"{prefix}.")}
     ours = _catalog_config(prefix, settings)
-    return ours | theirs if is_rest_catalog(settings.catalog_url) else theirs | ours
+    place = {f"{WAREHOUSE_OF}.{settings.catalog_name}": ours[f"{prefix}.warehouse"]}
+    return (ours | theirs if is_rest_catalog(settings.catalog_url) else theirs | ours) | place
 
 
 def _catalog_config(prefix: str, settings: Settings) -> dict[str, str]:

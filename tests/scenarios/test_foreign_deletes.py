@@ -15,7 +15,10 @@ import pytest
 from pipeline_assets.doctor.examine import table_heads
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.rollback_plan import RollbackRequest, plan
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import table_by_key
 from resources.ledger.schema import SLICES
@@ -89,6 +92,10 @@ def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline
     assert (p.count(REFINED), p.count(RAW)) == (120 - 2 - 4, 120 - 1)
     hidden = {one.table: one.deletes for one in table_heads(p.ledger, p.settings) if one.deletes}
     assert hidden.keys() == {REFINED, RAW}
+    undo = RollbackRequest((REFINED,), (PROJECT,), DAY, DAY, 1, "a look", "preview")
+    with pytest.raises(LakehouseError, match="another program's delete files hide rows of it. Load a day first"):
+        plan(Runtime(p.lakehouse, p.ledger, p.landing, p.settings, print), undo, is_preview=True)
+    assert p.count(REFINED) == 120 - 2 - 4
 
     run = p.load(NEXT)
 

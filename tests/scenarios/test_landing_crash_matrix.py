@@ -24,6 +24,7 @@ from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
+from pipeline_assets.operations.recover import NO_DATA_MARKER
 from resources.failpoints import OF_MOVES, OF_RECOVERY, VARIABLE, Failpoint
 from tests.scenarios.test_shell import Shell
 from tests.support.builders import PROJECT, a_body, events_on
@@ -119,7 +120,7 @@ def test_a_recovery_killed_and_started_again(
     over half an hour; in the end landing holds each object once, whole, with its marker, and nothing else."""
     expected: dict[str, bytes] = {}
     for hour, count in SHARDS.items():
-        expected[_marker(hour)] = b""
+        expected[_marker(hour)] = b"" if count else NO_DATA_MARKER
         for shard in range(count):
             body = expected[_key(hour, shard)] = a_body(events_on(DAY, 3, prefix=f"{hour}-{shard}-"))
             place.vendor.add(PROJECT, Hour(DAY, hour), body, shard)
@@ -131,7 +132,7 @@ def test_a_recovery_killed_and_started_again(
         assert _marker(hour) not in left or all(_key(hour, shard) in left for shard in range(count))
     if restart == OTHER:
         words = ("recover", "--from", f"{DAY}T03", "--to", f"{DAY}T07")
-        expected |= {_marker(hour): b"" for hour in (3, 7)}
+        expected |= {_marker(hour): NO_DATA_MARKER for hour in (3, 7)}
     done = place.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert place.files() == expected

@@ -58,12 +58,14 @@ def _left_under(settings: Settings, name: str) -> list[Path]:
 
 
 def test_what_a_dead_command_left_goes_and_nothing_else(deployment: tuple[Settings, Ledger]) -> None:
-    """Scenario: a proof and a drill of dead processes, one of a live process, one that is on record nowhere, and a dead run.
+    """Scenario: a proof of a dead process, a drill that ended without removing its own, one of a live process, one that is on
+    record nowhere, and a dead run.
     Outcome: all that the dead two left is gone, said, and not looked for again; everything else stays."""
     settings, ledger = deployment
     gone, here = replace(identity(), started=0), identity()
     for name, who in (("proof_0000aaaa", gone), ("drill_0000bbbb", gone), ("drill_0000cccc", here), ("run", gone)):
-        ledger.processes.begin(name, "drill", who, 0)
+        ledger.processes.begin(name, name.partition("_")[0], who, 0)
+    ledger.processes.end("drill_0000bbbb")
     dead = [path for name in ("proof_0000aaaa", "drill_0000bbbb") for path in _left_under(settings, name)]
     kept = [path for name in ("drill_0000cccc", "drill_0000dddd", "run") for path in _left_under(settings, name)]
     said: list[str] = []
@@ -90,7 +92,7 @@ def test_what_cannot_be_removed_is_said_and_tried_again(
     with monkeypatch.context() as broken:
         broken.setattr(shutil, "rmtree", _refuse)
         sweep_scratch(spark, settings, ledger, said.append)
-    assert said == ["proof_0000aaaa, which a dead process left, cannot be removed: it is read-only"]
+    assert said == ["proof_0000aaaa, which a process left, cannot be removed: it is read-only"]
     sweep_scratch(spark, settings, ledger, said.append)
     assert not any(path.exists() for path in left)
 

@@ -463,9 +463,10 @@ def test_a_marker_that_is_named_is_moved_behind_its_data(place: Place) -> None:
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def call(place: Place, *words: str) -> Any:
+        warehouse = str(tmp_path / "warehouse") if "://" not in place.url else f"s3://{BUCKET}/warehouse"
         environment = {
             "TIDEMARK_LANDING_URL": place.url, "TIDEMARK_PROJECTS": PROJECT, "DAGSTER_HOME": str(tmp_path),
-            "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db", "TIDEMARK_WAREHOUSE_URL": str(tmp_path / "warehouse"),
+            "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db", "TIDEMARK_WAREHOUSE_URL": warehouse,
         }  # fmt: skip
         return CliRunner().invoke(app, ["split-landing", "--project", PROJECT, *words], env=environment)
 

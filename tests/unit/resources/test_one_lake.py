@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sqlite3
 import uuid
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -18,9 +20,10 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.errors import LakehouseError, LedgerError
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, LedgerError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.in_process import run_job
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.catalog_at_rest import CatalogAtRest
@@ -146,6 +149,33 @@ def test_other_spellings_of_one_place_go_on(settings: Settings, tmp_path: Path, 
     assert _is_one(settings.model_copy(update={"warehouse_url": spell(settings.warehouse_url)}))
 
 
+def test_a_folder_of_the_warehouse_may_lie_on_another_disk(settings: Settings, tmp_path: Path) -> None:
+    """Scenario: a namespace is moved to another disk and linked; then all is copied. Outcome: one lake; the copy is none."""
+    folder = Path(settings.warehouse_url) / NAMESPACE
+    folder.rename(tmp_path / "disk")
+    folder.symlink_to(tmp_path / "disk")
+    assert _is_one(settings)
+    with pytest.raises(LakehouseError, match="is a copy of a lake"):
+        _is_one(_copied(settings, tmp_path))
+
+
+def test_a_mark_that_names_no_place_is_completed_whoever_holds_the_ledger(settings: Settings, tmp_path: Path) -> None:
+    """Scenario: a mark of before whose ledger was attached already. Outcome: it is certain for no run, and yellow for doctor."""
+    (tmp_path / "landing").mkdir()
+    replace(read_mark(settings) or Mark("", ""), place=None).write(settings)
+    assert not _is_one(settings)
+    points = json.loads(CliRunner().invoke(app, ("doctor", "--json"), env=as_environment(settings)).stdout)["points"]
+    assert (points[0]["light"], "has no mark that names" in points[0]["found"]) == ("yellow", True)
+
+
+def test_a_job_under_another_ledger_judges_no_run(settings: Settings, tmp_path: Path, monkeypatch: Any) -> None:
+    """A copied ledger has old heartbeats: this Dagster's runs would look dead."""
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    alone = settings.model_copy(update={"ledger_url": None})
+    with pytest.raises(LedgerError, match="is not the ledger of this lake"):
+        run_job(alone, "daily_load", {}, {}, dg.LoggerDefinition(lambda _: logging.getLogger()))
+
+
 def test_another_ledger_is_refused_until_the_mark_names_it(settings: Settings, tmp_path: Path) -> None:
     """Scenario: a shell without TIDEMARK_LEDGER_URL, so that the ledger is the empty one of the catalog's database. Outcome: a
     run and a look are refused with one sentence that names the lake's ledger; commands as well, and doctor says it first."""
@@ -201,9 +231,23 @@ def test_the_doctor_compares_marks_and_places_before_all_else(settings: Settings
 
 
 def test_a_warehouse_that_cannot_be_read_vouches_for_no_empty_ledger(settings: Settings, tmp_path: Path) -> None:
-    (Path(settings.warehouse_url) / "_tidemark" / MARKER).write_text("{")
+    """Scenario: the warehouse is out of reach; then it is there, with a mark that cannot be parsed, and one of before."""
+    folder = Path(settings.warehouse_url) / "_tidemark"
+    empty = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/empty.db"})
+    (folder / MARKER).rename(tmp_path / "away")
+    (folder / MARKER).symlink_to(MARKER)
     with own_ledger(settings) as ledger:
         assert ledger.lake.lake() == LAKE
-    empty = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/empty.db"})
-    with pytest.raises(LakehouseError, match="is no identity of a warehouse"), own_ledger(empty):
+    with pytest.raises(LakehouseUnavailableError), own_ledger(empty):
         pass
+    (folder / MARKER).unlink()
+    (tmp_path / "away").rename(folder / MARKER)
+    replace(read_mark(settings) or Mark("", ""), ledger=None, place=None).write(settings)
+    with own_ledger(settings) as ledger:
+        assert ledger.lake.lake() == LAKE
+    with pytest.raises(LedgerError, match="whose records it does not hold"), own_ledger(empty):
+        pass
+    (folder / MARKER).write_text("{")
+    for one in (settings, empty):
+        with pytest.raises(LakehouseError, match="is no identity of a warehouse"), own_ledger(one):
+            pass
