@@ -666,6 +666,27 @@ def test_no_data_is_believed_of_keys_alone_that_bring_an_hour_which_raw_holds(
     assert {one.hour.hour for one in place.plan().hours if one.state is HourState.RECOVERED} == {5}
 
 
+@pytest.mark.parametrize(
+    "members", [[], [(f"{PROJECT}/{PROJECT}_{DAY}_3#0.json.gz", b"junk")]], ids=["empty", "bad alone"]
+)
+def test_an_archive_without_a_whole_hour_is_believed_no_more_than_no_data(
+    place: Place, monkeypatch: pytest.MonkeyPatch, members: list[tuple[str, bytes]]
+) -> None:
+    """Scenario: wrong keys, to which the vendor sends archives that hold nothing, or nothing whole. Outcome: no marker."""
+    _use_keys_of(place.vendor, OTHER, monkeypatch)
+    place.vendor.always(
+        Answer(200, zipped(members), {"Content-Type": "application/zip"}), lambda asked: asked.hours[0].day == DAY
+    )
+    empty = Answer(200, zipped([]), {"Content-Type": "application/zip"})
+    place.vendor.always(empty, lambda asked: asked.hours[0] == _BEFORE)
+    assert set(place.recover().values()) == {"not recovered"}
+    assert any("raw holds no hour that shows whose keys were used" in error for error in place.errors)
+    _raw_holds(place, _BEFORE)
+    assert set(place.recover().values()) == {"not recovered"}
+    assert any("no data of 2026-02-01T07, but something was delivered" in error for error in place.errors)
+    assert not place.files()
+
+
 def test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_brings_data(place: Place) -> None:
     assert set(place.recover().values()) == {"not recovered"}
     assert "raw holds no hour that shows whose keys were used" in place.errors[0]
