@@ -63,7 +63,7 @@ class Baseline:
     content: str | None = None
     """Its digest then; a slice that returns to it has not changed, whatever it held in between."""
     since: str | None = None
-    """When the load began that an operator's acceptance let pass: ISO text. None = since the slice became final."""
+    """When the run began that built what this holds: ISO text. None = when the slice became final."""
 
     def is_again(self, content: str) -> bool:
         """Whether this digest is the baseline's."""

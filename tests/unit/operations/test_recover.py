@@ -748,6 +748,13 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
     earlier = (NOW - timedelta(hours=1)).isoformat()
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, earlier) == sizes
+    # The same bytes under another etag, or read by another parser, came with the run that brought them first.
+    (known,) = place.ledger.deliveries(Source.BACKFILL, [PROJECT], DAY, DAY).values()
+    assert known.run_id == "load"
+    place.ledger.record(Changes(deliveries=[replace(known, etag="copied")]), "copied")
+    with place.ledger.engine.begin() as connection:
+        connection.execute(RUNS.insert(), {"run_id": "copied", "started_at": (NOW + timedelta(days=2)).isoformat()})
+    assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
     whole = BatchRecord(BACKFILL, BatchVerdict.ACCEPTED, deliveries=1, hours=tuple(range(24)))
     place.ledger.record(Changes(batches=[whole]), "run")
     assert not read_health(place.ledger, place.settings, NOW).for_a_person
