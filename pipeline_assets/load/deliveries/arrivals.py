@@ -146,6 +146,7 @@ def _listed_elsewhere(runtime: Runtime, source: Source, lacking: Sequence[BatchP
     listing = runtime.landing.list(other, projects, min(days), max(days))
     recovering = runtime.ledger.recoveries.hours(projects, min(days), max(days))
     whole = {(marker.batch, marker.hour) for marker in listing.markers}
+    whole -= {(batch, hour) for batch, claims in recovering.items() for hour, is_open in claims.items() if is_open}
     hours: dict[BatchKey, frozenset[int]] = {}
     for delivery in listing.deliveries:
         key = BatchKey(source, delivery.batch.project_id, delivery.batch.arrival_date)

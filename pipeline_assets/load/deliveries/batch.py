@@ -38,8 +38,8 @@ class Recorded:
     """Object key -> the exclusions of its versions that stand."""
     relocated: Relocated = field(default_factory=Relocated)
     """Accepted versions that landing lists under the other source's prefix now."""
-    recovering: Mapping[BatchKey, frozenset[int]] = field(default_factory=dict)
-    """Backfill batch -> hours that a recovery writes, or wrote."""
+    recovering: Mapping[BatchKey, Mapping[int, bool]] = field(default_factory=dict)
+    """Backfill batch -> hour that a recovery writes, or wrote -> whether it still does: then its marker may be an older one."""
     marked_days: Set[tuple[str, date]] = frozenset()
     """(project, arrival day) whose regular exports had markers, within the redelivery horizon before the arrivals too."""
 
@@ -114,7 +114,9 @@ def plan_batches(
     for key in dict.fromkeys((*requested, *listed, *excluded, *hours_marked, *accepted, *refused)):
         hours = frozenset(hours_marked.get(key, ()))
         known = {**accepted.get(key, {}), **refused.get(key, {})}
-        halves = _of_unfinished_hours(listed.get(key, {}), known, recorded.recovering.get(key, frozenset()) - hours)
+        claims = recorded.recovering.get(key, {})
+        unfinished = {hour for hour, is_open in claims.items() if is_open or hour not in hours}
+        halves = _of_unfinished_hours(listed.get(key, {}), known, unfinished)
         plan = BatchPlan(
             key,
             listed={name: found for name, found in listed.get(key, {}).items() if name not in halves},

@@ -712,9 +712,16 @@ def test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_who
     place.deliver(5, _body(50), Source.BACKFILL, shard=0)
     (place.root / marker).write_bytes(b"no data")
     place.ledger.recoveries.begin(PROJECT, Hour(DAY, 5))
+    # No load takes the half: the marker is older than the claim.
+    assert place.to_load()[0] == {}
+    assert place.plans[BACKFILL].hours_unfinished == {5}
+    # Nor does it count as whole where one took it after six hours.
+    place.record(BatchVerdict.ACCEPTED, Source.BACKFILL, h5="accepted")
     for shard in (0, 1):
         place.vendor.add(PROJECT, Hour(DAY, 5), _body(50 + shard), shard)
-    assert place.recover(_range(5, 5)) == {"5": "recovered"}
+    assert [(one.hour.hour, one.state) for one in place.plan(is_refused_only=True).hours] == [(5, HourState.UNFINISHED)]
+    assert place.recover(is_refused_only=True) == {"5": "recovered"}
+    assert not place.plan(is_refused_only=True).hours
     assert place.recover(_range(5, 5)) == {"5": "already there"}
 
 
@@ -739,6 +746,12 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     assert place.recover(_range(11, 11)) == {"11": "recovered"}
     written = f"{PREFIX}/{PREFIX}_{DAY}_11#1.json.gz"
     sizes = {written: len(_body(111))}
+    # Also where the recovery died between the marker and the end of its claim: a load takes the hour then.
+    with place.ledger.engine.begin() as connection:
+        connection.execute(RECOVERIES.update().values(ended_at=None))
+    assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
+    place.ledger.recoveries.end(PROJECT, Hour(DAY, 11))
+    place.ledger.recoveries.end(PROJECT, Hour(DAY, 9))
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
     # What the load of the baseline read is in it already, whenever it was recovered.
     held = DeliveryRecord(BACKFILL, written, "etag", sizes[written], None, 3, 3, 0, 0, None, is_accepted=True)
