@@ -110,6 +110,7 @@ def _with_verdicts(
     """The plans, with a verdict on those whose deliveries are missing, or that have none."""
     firsts = first_arrivals(runtime.ledger, runtime.settings, request.projects, request.now.date(), listing=listing)
     elsewhere = recorded.delivered_elsewhere(source)
+    plans = {key: plan.from_its_start(firsts.get(key.project_id)) for key, plan in plans.items()}
 
     def judged(plan: BatchPlan) -> BatchPlan:
         first = firsts.get(plan.key.project_id)

@@ -18,6 +18,7 @@ from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.load.deliveries.losses import without_successor
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
 from pipeline_assets.load.deliveries.relocated import Relocated
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, hours_on_record
@@ -177,7 +178,7 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     # Past the horizon raw is the archive, except for objects that it lost rows of.
     gone = sorted(key for key in unlisted - arrived - awaited if not is_archived or plan.recorded[key].is_damaged)
     plan = replace(plan, gone=tuple(gone))
-    missing = () if plan.accepted_reason is not None else plan.without_successor({}, settings)
+    missing = () if plan.accepted_reason is not None else without_successor(plan, {}, settings)
     withdrawn = () if missing else tuple(sorted({*plan.gone, *ruled_out, *arrived}))
     compared = replace(
         plan,
@@ -205,8 +206,8 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
         and bool(plan.listed or plan.gone)
         and not plan.is_to_be_tried_again
         and prior.input_state == plan.input_state(settings)
-        # What was missed is back or behind the horizon, or an operator lets it go.
-        and not (prior.is_missing and (plan.accepted_reason is not None or not plan.gone))
+        # Where what was missed is back or behind the horizon, the state is another one.
+        and not (prior.is_missing and plan.accepted_reason is not None)
     )
 
 
