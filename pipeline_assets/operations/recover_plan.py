@@ -61,8 +61,7 @@ class RecoveryRequest:
     projects: tuple[str, ...]
     hours: HourRange
     is_refused_only: bool = False
-    """True: only bad hours of days that `tidemark status` shows as refused or short of hours, or whose recovery has not ended;
-    False: every hour of the range."""
+    """True: only bad hours of days that are refused, short of hours or half recovered; False: every hour of the range."""
     is_asking_again: bool = False
     """Whether hours are fetched of which the vendor had no data before."""
 

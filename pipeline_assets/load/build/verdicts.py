@@ -26,6 +26,8 @@ from pipeline_assets.load.request import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.inputs import judging
 
+_Brought = Mapping[str, float]
+
 
 def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     """Evaluate every check of every staged slice; return slice -> its record and outcome."""
@@ -94,11 +96,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
 
 
 def _change(
-    plan: TablePlan,
-    staged: StagedSlices,
-    decision: SlicePlan,
-    keys: KeyChange | None,
-    brought: Mapping[str, float],
+    plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: KeyChange | None, brought: _Brought
 ) -> Evaluation:
     audit = staged.audits[decision.key]
     return explain_change(
@@ -123,12 +121,7 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
 
 
 def _next_baseline(
-    plan: TablePlan,
-    decision: SlicePlan,
-    audit: Audit,
-    change: Evaluation,
-    keys: KeyChange | None,
-    brought: Mapping[str, float],
+    plan: TablePlan, decision: SlicePlan, audit: Audit, change: Evaluation, keys: KeyChange | None, brought: _Brought
 ) -> Baseline | None:
     """The next baseline of a slice that passes; None if it is not settled."""
     if not decision.is_settled:

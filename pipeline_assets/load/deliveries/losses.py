@@ -7,23 +7,11 @@ Does not contain: the bound on losses (verdicts.py), the plan itself (plan.py).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.deliveries.plan import BatchPlan
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What raw would lose of a batch."""
-
-    keys: tuple[str, ...] = ()
-    """Objects that landing lost, or holds a version of that cannot be read."""
-    rows: int = 0
-    """By which the hours of these objects shrink."""
 
 
 def without_successor(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[str, ...]:
@@ -46,32 +34,22 @@ def without_successor(plan: BatchPlan, read: Mapping[str, DeliveryRecord], setti
     return tuple(key for key in plan.gone if is_empty or not is_replaced(plan.recorded[key]))
 
 
-def loss_of(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> Loss:
-    """The objects that a batch loses, and the rows of their hours that nothing came in place of.
+def loss_of(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[tuple[str, ...], int]:
+    """The objects that landing lost, or holds a version of that cannot be read, and the rows by which their hours shrink.
 
     Rows that are read in their place are no loss; nor are those of an hour of which landing lists nothing but what was delivered
     after them, with as many rows: an earlier load read the rewritten hour.
     """
     came = plan.listed.keys() & read.keys()
     broken = [key for key in sorted(came & plan.recorded.keys()) if read[key].error and plan.recorded[key].rows]
-    gone: Counter[int | None] = Counter()
-    gone_at: dict[int | None, str] = {}
-    for key in plan.let_go:
-        hour, record = plan.hour_of(key, settings), plan.recorded[key]
-        gone[hour] += record.rows
-        gone_at[hour] = max(gone_at.get(hour, ""), record.recorded_at)
-    left: dict[int | None, list[DeliveryRecord]] = {}
-    for key, listed in plan.listed.items():
-        known = read.get(key) or plan.recorded.get(key)
-        if known is not None:
-            left.setdefault(listed.hour, []).append(known)
-    lost = Counter(gone)
-    for hour, at in gone_at.items():
-        is_later = all(record.recorded_at > at for record in left.get(hour, ()))
-        if is_later and sum(record.rows for record in left.get(hour, ())) >= gone[hour]:
-            lost[hour] = 0
-    hours = {*gone, *(plan.listed[key].hour for key in broken)}
-    for key in came:
-        former = plan.recorded[key].rows if key in plan.recorded else 0
-        lost[plan.listed[key].hour] += former - read[key].rows
-    return Loss((*plan.let_go, *broken), sum(max(0, lost[hour]) for hour in hours))
+    rows, keys = 0, (*plan.let_go, *broken)
+    for hour in {plan.hour_of(key, settings) for key in keys}:
+        gone = [plan.recorded[key] for key in plan.let_go if plan.hour_of(key, settings) == hour]
+        names = {key for key, found in plan.listed.items() if found.hour == hour}
+        left = [record for key in names if (record := read.get(key) or plan.recorded.get(key)) is not None]
+        lost, last = sum(record.rows for record in gone), max((record.recorded_at for record in gone), default="")
+        if all(record.recorded_at > last for record in left) and sum(record.rows for record in left) >= lost:
+            lost = 0
+        former = sum(plan.recorded[key].rows for key in came & names & plan.recorded.keys())
+        rows += max(0, lost + former - sum(read[key].rows for key in came & names))
+    return keys, rows

@@ -173,9 +173,8 @@ class BatchPlan:
 
     def input_state(self, settings: Settings) -> str:
         """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
-        known = settings
-        bounds = (known.max_unreadable_objects, known.max_quarantined_share, known.max_quarantined_lines)
-        of_losses = (known.change_min_rows, known.change_max_shrink, known.change_bounds)
+        bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
+        of_losses = (settings.change_min_rows, settings.change_max_shrink, settings.change_bounds)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
         # Rows may vanish with an object, or with a version of it that cannot be read.
         if self.gone or any(delivery.key in self.recorded for delivery in self.changed):

@@ -307,10 +307,7 @@ def _swap_of(
 
 
 def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_settled: bool, now: datetime) -> Baseline | None:
-    """A person decided what a changed slice is, so later changes are measured against that.
-
-    What goes was caught up with main, so that it holds all that loads before `now` recorded.
-    """
+    """A person decided what a changed slice is, which was caught up with main `now`; later changes are measured against that."""
     if not is_settled:
         return None
     if not one.is_changed and prior is not None and prior.baseline is not None:
