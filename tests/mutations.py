@@ -47,6 +47,7 @@ _SPLIT = "tests/unit/operations/test_split_landing.py"
 _UPKEEP = "tests/scenarios/test_maintenance.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
 _RECOVER = "tests/unit/operations/test_recover.py"
+_BATCHES = "tests/unit/load/test_batches.py"
 _NEVER_CAME = (
     "tests/unit/load/test_finality.py"
     "::test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go"
@@ -164,13 +165,13 @@ MUTATIONS = (
         "tests/scenarios/test_bad_loads.py::test_a_bad_load_is_refused[halved]",
     ),
     Mutation(
-        7, "any object of its hour lets one go that landing lost", "pipeline_assets/load/deliveries/plan.py",
+        7, "any object of its hour lets one go that landing lost", "pipeline_assets/load/deliveries/losses.py",
         "settings), \"\") > gone.recorded_at", "settings), \"\") >= gone.recorded_at",
         "tests/unit/load/test_batches.py::test_what_was_delivered_after_an_object_lets_it_go",
     ),
     Mutation(
         7, "the same bytes under another etag are a new delivery", "resources/ledger/writing.py",
-        "if d.recorded_at != THIS_LOAD", "if d.recorded_at == THIS_LOAD",
+        "if delivery.recorded_at == THIS_LOAD", "if delivery.recorded_at != THIS_LOAD",
         "tests/unit/resources/test_ledger_rows.py::test_the_same_bytes_keep_the_moment_of_their_delivery",
     ),
     Mutation(
@@ -205,8 +206,28 @@ MUTATIONS = (
     ),
     Mutation(
         7, "no data is believed of keys that brought none", "pipeline_assets/operations/recover.py",
-        "if not keys.is_proven and keys.doubt is None:", "if False:",
+        "silent = () if keys.is_proven or doubt is not None else lacking", "silent = ()",
         f"{_RECOVER}::test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_brings_data",
+    ),
+    Mutation(
+        7, "an archive of nothing shows that keys are a project's", "pipeline_assets/operations/recover.py",
+        "            if not archive.members:\n", "            if isinstance(answer, NoData):\n",
+        f"{_RECOVER}::test_an_archive_without_a_whole_hour_is_believed_no_more_than_no_data",
+    ),
+    Mutation(
+        7, "a marker from before a claim outweighs it", "pipeline_assets/load/deliveries/batch.py",
+        "if is_open or hour not in hours", "if hour not in hours",
+        f"{_RECOVER}::test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_whole",
+    ),
+    Mutation(
+        7, "rows that an unreadable version takes are no loss", "pipeline_assets/load/deliveries/losses.py",
+        "rows, keys = 0, (*plan.let_go, *broken)", "rows, keys = 0, plan.let_go",
+        f"{_BATCHES}::test_rows_that_an_unreadable_version_takes_are_bounded_too",
+    ),
+    Mutation(
+        7, "an hour that lost rows was read anew if anything of it came later", "pipeline_assets/load/deliveries/losses.py",
+        "if all(record.recorded_at > last", "if any(record.recorded_at > last",
+        f"{_BATCHES}::test_an_hour_that_an_earlier_load_read_anew_loses_nothing",
     ),
     Mutation(
         7, "a denied hour discredits no other", "pipeline_assets/operations/recover.py",
@@ -225,6 +246,16 @@ MUTATIONS = (
         8, "any recovered hour lifts the growth bound", "pipeline_assets/operations/recover.py",
         "new if planned.is_gap else {}", "new",
         f"{_RECOVER}::test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record",
+    ),
+    Mutation(
+        8, "bytes that come again lift the growth bound again", "resources/ledger/writing.py",
+        "stamp if delivery.recorded_at == THIS_LOAD else {}", "stamp",
+        f"{_RECOVER}::test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record",
+    ),
+    Mutation(
+        8, "a recovered day may fall back to what it was", "pipeline_assets/domain/change_rule.py",
+        "kept.grown(brought, after, now) if brought else kept", "kept",
+        "tests/unit/domain/test_checks.py::test_what_a_recovery_brought_is_part_of_the_baseline_since",
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load/build/rebuild.py",

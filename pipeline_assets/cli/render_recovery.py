@@ -22,7 +22,8 @@ from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress
 from pipeline_assets.operations.recover_plan import HourState, PlannedHour, RecoveryPlan, hours_text
 from pipeline_assets.operations.recover_progress import grouped, in_lines, size_text
 
-_STATES = {HourState.REFUSED: "bold red", HourState.LOST: "bold red", HourState.MISSING: "yellow"}
+_STATES = {HourState.REFUSED: "bold red", HourState.LOST: "bold red"}
+_STATES |= dict.fromkeys((HourState.MISSING, HourState.UNFINISHED), "yellow")
 _FATES = {HourFate.FAILED: "bold red", HourFate.NOT_EXPORTED: "yellow"}
 
 

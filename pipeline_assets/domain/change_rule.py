@@ -78,16 +78,19 @@ def next_baseline(
     was_final: bool,
     settings: Settings,
     now: str | None = None,
+    brought: Mapping[str, float] = {},
 ) -> Baseline:
     """The baseline of a final slice that passed `change`.
 
     It is new where the slice becomes final, is filled, is accepted, or returns to the baseline's content. Otherwise it is
-    `before` with the key changes added; a measure that it lacked was not compared, and is bounded from now on.
+    `before` with the key changes added, and with what was `brought`, which lifts no bound again; a measure that it lacked was
+    not compared, and is bounded from now on.
     """
     was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
     if not was_bounded or not before.figures or change.is_accepted_change or before.is_again(content):
         return Baseline(after, content=content, since=now)
-    return before.after(keys).completed(after)
+    kept = before.after(keys)
+    return (kept.grown(brought, after, now) if brought else kept).completed(after)
 
 
 def _measures_beyond(

@@ -63,7 +63,7 @@ class Baseline:
     content: str | None = None
     """Its digest then; a slice that returns to it has not changed, whatever it held in between."""
     since: str | None = None
-    """When the load began that an operator's acceptance let pass: ISO text. None = since the slice became final."""
+    """When the run began that built what this holds: ISO text. None = when the slice became final."""
 
     def is_again(self, content: str) -> bool:
         """Whether this digest is the baseline's."""
@@ -83,6 +83,16 @@ class Baseline:
     def completed(self, measures: Mapping[str, float]) -> Self:
         """The baseline with these values for measures that it lacks."""
         return replace(self, figures={**measures, **self.figures})
+
+    def grown(self, brought: Mapping[str, float], after: Mapping[str, float], now: str | None) -> Self:
+        """The baseline with what recoveries brought by `now`, of which `after` may hold less; it is of no content any more."""
+        figures = {
+            name: min(value + brought.get(name, 0), max(value, after.get(name, value)))
+            for name, value in self.figures.items()
+        }
+        added = min(self.totals.get(KEYS_ADDED, 0), int(brought.get("rows", 0)))
+        totals = {name: count - added if name == KEYS_ADDED else count for name, count in self.totals.items()}
+        return replace(self, figures=figures, keys=self.keys + added, totals=totals, content=None, since=now)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, for the ledger."""

@@ -15,7 +15,8 @@ _LOCAL = re.compile(r"local\[\s*(?P<cores>[1-9][0-9]*)\s*(,\s*[0-9]+\s*)?\]")
 _MOST, _LEAST = 2 * 1024**3, 256 * 1024**2
 _MOUNTS = Path("/proc/self/mountinfo")
 _SHARED = re.compile(
-    r"nfs\d?|cifs|smb\w*|9p|virtiofs|fuse(\..*)?|fakeowner|vboxsf|prl_fs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2"
+    r"nfs\d?|cifs|smb\w*|9p|virtiofs|fuse(\..*)?|fakeowner|vboxsf|prl_fs|vmhgfs|drvfs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2"
+    r"|panfs|wekafs|orangefs|pvfs2|coda"
 )
 """File systems that a second kernel may have open: those of servers, of virtual machines and their hosts, of clusters."""
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

@@ -58,6 +58,8 @@ class DeliveryRecord:
     """Reason -> quarantined lines; empty where an older version recorded the delivery."""
     recorded_at: str = field(default=THIS_LOAD, compare=False)
     """When the ledger first recorded these bytes under this key: ISO text; the same bytes under another etag keep it."""
+    run_id: str | None = field(default=None, compare=False)
+    """The run that recorded them then; only read, the ledger sets it."""
 
     @property
     def is_damaged(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -45,7 +45,7 @@ from pipeline_assets.formats.export_archive import (
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.operations.recover_plan import HourState, PlannedHour, RecoveryPlan
-from resources.export_api.client import ExportApi, NoData
+from resources.export_api.client import Download, ExportApi, NoData
 from resources.export_api.credentials import ExportCredentials
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
@@ -187,12 +187,8 @@ class Recovery:
     ) -> Iterator[HourOutcome]:
         with self.api.fetch(project, hours, self.progress.received) as answer:
             failpoint(Failpoint.AFTER_DOWNLOAD, str(hours.first))
-            file: IO[bytes] = io.BytesIO()
-            archive = Archive({}, {})
-            if not isinstance(answer, NoData):
-                file = answer.file
-                archive = read_archive(file, self._grammar, project, hours, self._bounds)
-                keys.is_proven |= bool(archive.members)
+            archive, file = self._archive(project, hours, answer)
+            keys.is_proven |= bool(archive.members)
             there = self._there(project, hours)
             # A recovery that was killed between two objects of an hour may have left one.
             delivered = {Hour(found.batch.arrival_date, found.hour) for found in there.values()}
@@ -200,14 +196,15 @@ class Recovery:
             lacking = [hour for hour in hours if hour not in brought and self._is_due(hour, answer.answered_at)]
             denied = [hour for hour in lacking if planned[hour].has_rows or hour in delivered]
             doubt = _contradiction(project, hours, denied) if denied else None
-            if isinstance(answer, NoData):
-                keys.doubt = keys.doubt or doubt or self._tried(project, keys)
-                if not keys.is_proven and keys.doubt is None:
-                    keys.unproven += [(hour, answer.answered_at) for hour in hours]
-                    return
-                doubt = keys.doubt
+            silent: Collection[Hour] = ()
+            if not archive.members:
+                # An archive without a whole hour shows no more of the keys than a "no data".
+                keys.doubt = doubt = keys.doubt or doubt or self._tried(project, keys)
+                silent = () if keys.is_proven or doubt is not None else lacking
+                keys.unproven += [(hour, answer.answered_at) for hour in silent]
             for hour in hours:
-                yield self._hour(planned[hour], archive, file, there, answer.answered_at, doubt)
+                if hour not in silent:
+                    yield self._hour(planned[hour], archive, file, there, answer.answered_at, doubt)
 
     def _tried(self, project: str, keys: _Keys) -> ExportContentError | None:
         """Ask for the control hour where nothing else shows whose keys they are; why they do not bring it."""
@@ -215,13 +212,19 @@ class Recovery:
             return None
         hours, keys.control = HourRange(keys.control, keys.control), None
         with self.api.fetch(project, hours, self.progress.received) as answer:
-            if isinstance(answer, NoData):
-                return _contradiction(project, hours, [hours.first])
             try:
-                keys.is_proven = bool(read_archive(answer.file, self._grammar, project, hours, self._bounds).members)
+                archive, _ = self._archive(project, hours, answer)
             except ExportContentError as error:
                 return error
-        return None
+        keys.is_proven = bool(archive.members)
+        bad = archive.bad_hours.get(hours.first)
+        return None if keys.is_proven else bad or _contradiction(project, hours, [hours.first])
+
+    def _archive(self, project: str, hours: HourRange, answer: Download | NoData) -> tuple[Archive, IO[bytes]]:
+        """What an answer holds, and the file that it lies in; "no data" is an archive of nothing."""
+        if isinstance(answer, NoData):
+            return Archive({}, {}), io.BytesIO()
+        return read_archive(answer.file, self._grammar, project, hours, self._bounds), answer.file
 
     def _is_due(self, hour: Hour, answered_at: datetime) -> bool:
         """Whether the vendor must have exported the hour, by its own clock: this machine's may be ahead."""

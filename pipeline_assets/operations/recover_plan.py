@@ -45,11 +45,13 @@ class HourState(StrEnum):
     """Raw holds objects of the hour that landing lost; its batch is refused for that."""
     MISSING = "missing"
     """Neither objects nor a marker arrived."""
+    UNFINISHED = "unfinished"
+    """The backfill prefix holds objects of it, and the recovery that wrote them has not ended."""
 
     @property
     def is_bad(self) -> bool:
         """Whether a recovery of refused days requests the hour."""
-        return self in (HourState.REFUSED, HourState.LOST, HourState.MISSING)
+        return self in (HourState.REFUSED, HourState.LOST, HourState.MISSING, HourState.UNFINISHED)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class RecoveryRequest:
     projects: tuple[str, ...]
     hours: HourRange
     is_refused_only: bool = False
-    """True: only bad hours of days that `tidemark status` shows as refused or short of hours; False: every hour of the range."""
+    """True: only bad hours of days that are refused, short of hours or half recovered; False: every hour of the range."""
     is_asking_again: bool = False
     """Whether hours are fetched of which the vendor had no data before."""
 
@@ -171,14 +173,19 @@ def plan_recovery(
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     for project in request.projects:
         days: Sequence[date] = days_between(first, last)
+        claimed: set[date] = set()
         if request.is_refused_only:
             batches = ledger.batches([project], first, last)
             refused = {key.arrival_date for key, one in batches.items() if one.verdict is BatchVerdict.REFUSED}
             short = {key.arrival_date for key in batches if is_short(batches, key)}
-            days = sorted(refused | {day for day in short if now > deadline(day, settings)})
+            bad = refused | {day for day in short if now > deadline(day, settings)}
+            claimed = {one.hour.day for one in ledger.recoveries.open([project]) if first <= one.hour.day <= last} - bad
+            days = sorted(bad | claimed)
         for part in stretches(days, _DAYS_AT_ONCE):
             look = _Look.of(ledger, landing, settings, project, part)
-            planned += look.planned(part, request, settings, now)
+            hours = look.planned(part, request, settings, now)
+            # Of a day that is accepted, hours without any object or marker are silent.
+            planned += [one for one in hours if one.hour.day not in claimed or one.state is HourState.UNFINISHED]
         near = ledger.near_with_rows(project, last)
         if near and (control := _hour_of(grammar, near[0])) is not None:
             controls[project] = control
@@ -274,6 +281,8 @@ class _Look:
         if hour in backfill.marked and hour not in backfill.refused | self.claimed:
             is_empty = hour not in backfill.listed | backfill.accepted
             return HourState.NO_DATA if is_empty else HourState.RECOVERED, None
+        if hour in self.claimed and hour in backfill.listed | backfill.accepted:
+            return HourState.UNFINISHED, None
         if hour in backfill.held:
             return HourState.WHOLE, None
         for source, known in self.sources.items():

@@ -32,6 +32,7 @@ from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
 from resources.publishing.promise import publisher_of
 from resources.publishing.request import PublishRequest
 
@@ -179,12 +180,12 @@ def _publish(runtime: Runtime, request: RollbackRequest, looks: Sequence[_Look])
         if look.changing
     ]
     files = {change.table.key: change.files_by_slice for change in changes}
-    steps = [(look.table.key, _changes(request, look, files.get(look.table.key, {}))) for look in looks]
+    steps = [(look.table.key, _changes(runtime.ledger, request, look, files.get(look.table.key, {}))) for look in looks]
     publisher = publisher_of(runtime.settings, runtime.lakehouse, runtime.ledger)
     publisher.publish(PublishRequest(request.run_id, f"rollback_{request.attempt}", changes, steps, minds_holds=False))
 
 
-def _changes(request: RollbackRequest, look: _Look, files: Mapping[Slice, SliceFiles]) -> Changes:
+def _changes(ledger: Ledger, request: RollbackRequest, look: _Look, files: Mapping[Slice, SliceFiles]) -> Changes:
     table, changes = look.table, Changes()
     if look.changing:
         changes.head = (table.key, look.base_id, look.base_id)
@@ -222,8 +223,10 @@ def _changes(request: RollbackRequest, look: _Look, files: Mapping[Slice, SliceF
                 figures=(target.figures if target else None) or {"rows": restore.digest.rows},
                 rejection=None,
             )
-            # An operator decided on this state, so it is the baseline for later changes.
+            # An operator decided on this state, so it is the baseline for later changes. It holds what its own run read.
             is_settled = held.is_final or held.baseline is not None
-            held = replace(held, baseline=Baseline(held.figures, content=str(held.digest)) if is_settled else None)
+            since = ledger.began(target) if target else None
+            baseline = Baseline(held.figures, content=str(held.digest), since=since)
+            held = replace(held, baseline=baseline if is_settled else None)
         changes.slices.append(held)
     return changes

@@ -241,6 +241,12 @@ class Queries(ABC):
         with self._read() as connection:
             return [publication_of(row) for row in connection.execute(query.order_by(PUBLICATIONS.c.id)).mappings()]
 
+    def began(self, publication: PublicationRecord) -> str:
+        """Return when the run of a publication began; when it was published, where no run is on record."""
+        query = sa.select(RUNS.c.started_at).where(RUNS.c.run_id == publication.run_id)
+        with self._read() as connection:
+            return connection.execute(query).scalar() or publication.published_at
+
     def recorded_snapshots(self, table: str, snapshot_ids: Sequence[int]) -> set[tuple[Slice, int]]:
         """Return (slice, snapshot) of the recorded publications of these snapshots."""
         columns = (PUBLICATIONS.c.event_date, PUBLICATIONS.c.project_id, PUBLICATIONS.c.snapshot_id)

@@ -77,14 +77,13 @@ class Recoveries:
             return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
 
     def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
-        """Return object -> size, of what ended recoveries wrote for hours that were on record as missing.
+        """Return object -> size, of what recoveries wrote for hours that were on record as missing.
 
-        Without objects that a load which began at `since` or before has recorded: its baseline holds them.
+        Also of one that died over its end. Without objects that a load which began at `since` or before has recorded: its
+        baseline holds them.
         """
         c, d = RECOVERIES.c, DELIVERIES.c
-        query = sa.select(c.brought).where(
-            c.project_id == project_id, c.arrival_date.between(first, last), c.ended_at.is_not(None)
-        )
+        query = sa.select(c.brought).where(c.project_id == project_id, c.arrival_date.between(first, last))
         is_accepted = (d.source == Source.BACKFILL.value, d.project_id == project_id, d.is_accepted)
         known = (
             sa.select(d.object_key)
@@ -104,22 +103,25 @@ class Recoveries:
         with self._read() as connection:
             return bool(connection.execute(query).scalar_one())
 
-    def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, frozenset[int]]:
-        """Return batch -> claimed hours, both days included. Call it after listing landing; a marker outweighs a claim."""
+    def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, dict[int, bool]]:
+        """Return batch -> claimed hour -> whether the claim is open, both days included. Call it after listing landing.
+
+        A marker outweighs a claim that ended; under an open one it may say "no data" of an hour that is asked for again.
+        """
         now = datetime.now(UTC)
         begun, ended = ((now - longest).isoformat() for longest in (_LONGEST_HOUR, _LONGEST_LISTING))
-        query = sa.select(RECOVERIES.c.project_id, RECOVERIES.c.arrival_date, RECOVERIES.c.hour).where(
+        columns = (RECOVERIES.c.project_id, RECOVERIES.c.arrival_date, RECOVERIES.c.hour, RECOVERIES.c.ended_at)
+        query = sa.select(*columns).where(
             RECOVERIES.c.project_id.in_(projects),
             RECOVERIES.c.arrival_date.between(first, last),
             sa.or_(
                 sa.and_(RECOVERIES.c.ended_at.is_(None), RECOVERIES.c.begun_at > begun), RECOVERIES.c.ended_at > ended
             ),
         )
-        found: dict[BatchKey, frozenset[int]] = {}
+        found: dict[BatchKey, dict[int, bool]] = {}
         with self._read() as connection:
-            for project, day, hour in connection.execute(query):
-                key = BatchKey(Source.BACKFILL, project, day)
-                found[key] = found.get(key, frozenset()) | {hour}
+            for project, day, hour, ended_at in connection.execute(query):
+                found.setdefault(BatchKey(Source.BACKFILL, project, day), {})[hour] = ended_at is None
         return found
 
 

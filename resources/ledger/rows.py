@@ -60,6 +60,7 @@ def delivery_of(row: RowMapping) -> DeliveryRecord:
         "is_accepted",
         "code_version",
         "recorded_at",
+        "run_id",
     )
     batch = _batch_key(row["source"], row["project_id"], row["arrival_date"])
     reasons = tuple((row["line_reasons"] or {}).items())
@@ -73,7 +74,7 @@ def _batch_key(source: str, project_id: str, arrival_date: date) -> BatchKey:
 
 
 def delivery_row(record: DeliveryRecord) -> dict[str, Any]:
-    """A record as a row of `deliveries`, without run and time."""
+    """A record as a row of `deliveries`; run and time of a new one are not known yet."""
     values = {name: getattr(record, name) for name in record.__dataclass_fields__ if name != "batch"}
     return values | {"line_reasons": dict(record.line_reasons) or None} | _batch_columns(record.batch)
 

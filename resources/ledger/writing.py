@@ -66,9 +66,9 @@ class LedgerWriting:
         batches = [batch for batch in changes.batches if batch.key not in moved]
         self._forget(changes.forgotten_deliveries, is_accepted=True)
         self._forget(changes.forgotten_refusals, is_accepted=False)
-        # The same bytes keep their moment: they are no new delivery.
-        kept = [{"recorded_at": d.recorded_at} if d.recorded_at != THIS_LOAD else {} for d in changes.deliveries]
-        self._upsert(DELIVERIES, [delivery_row(d) | stamp | at for d, at in zip(changes.deliveries, kept, strict=True)])
+        # The same bytes keep their run and moment: they are no new delivery.
+        stamps = [stamp if delivery.recorded_at == THIS_LOAD else {} for delivery in changes.deliveries]
+        self._upsert(DELIVERIES, [delivery_row(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
         self._upsert(BATCHES, [batch_row(b) | stamp for b in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)

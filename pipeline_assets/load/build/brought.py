@@ -22,7 +22,7 @@ from resources.iceberg.metadata import slices_condition
 
 
 def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: SlicePlan) -> Mapping[str, float]:
-    """Measure -> its value over the staged rows of these objects alone; empty where nothing is lifted.
+    """Measure -> by how much the staged rows of these objects raise it; empty where nothing is lifted.
 
     Only objects count that arrived within the reprocessing window of the day, and that its baseline does not hold.
     """
@@ -40,10 +40,13 @@ def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: Slice
 
     snapshot = staged.snapshot_id if plan.table is REFINED_EVENTS else plan.pins[REFINED_EVENTS.key]
     events = runtime.lakehouse.read(REFINED_EVENTS, snapshot).where(slices_condition(REFINED_EVENTS, [key]))
-    events = events.where(F.col("_object_key").isin(names))
+    is_theirs = F.col("_object_key").isin(names)
     if plan.table.kind is not AGGREGATE:
         # No event adds more than one to a count of refined events, or of those that are joined with items.
-        return dict.fromkeys(plan.table.measures, events.count())
-    rows = builder_of(plan.table).rows_from(runtime.settings, key, lambda _: events)
+        return dict.fromkeys(plan.table.measures, events.where(is_theirs).count())
+    # Sums would do with these rows alone; of distinct users, some are counted without them.
+    rows = builder_of(plan.table).rows_from(runtime.settings, key, lambda _: events.where(~is_theirs))
     totals = rows.agg(*[measure.total().alias(name) for name, measure in plan.table.measures.items()]).collect()[0]
-    return {name: float(totals[name] or 0) for name in plan.table.measures}
+    after = staged.audits[key].measures
+    # Counts stay integers, by which they are told from money.
+    return {name: value - type(value)(totals[name] or 0) for name, value in after.items()}

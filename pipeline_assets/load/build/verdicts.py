@@ -26,12 +26,15 @@ from pipeline_assets.load.request import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.inputs import judging
 
+_Brought = Mapping[str, float]
+
 
 def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     """Evaluate every check of every staged slice; return slice -> its record and outcome."""
     todo = plan.to_build
     keys = builder_of(plan.table).key_changes(plan, staged)
-    changes = {key: _change(plan, staged, decision, keys.get(key)) for key, decision in todo.items()}
+    brought = {key: brought_by_recoveries(plan, staged, decision) for key, decision in todo.items()}
+    changes = {key: _change(plan, staged, decision, keys.get(key), brought[key]) for key, decision in todo.items()}
     evaluated = {key: complete(plan.table.checks, (*staged.audits[key].evaluations, changes[key])) for key in todo}
     failed = {key: failure for key, evaluations in evaluated.items() if (failure := _blocking_failure(evaluations))}
     for key, change in sorted(changes.items()):
@@ -80,7 +83,7 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
                 final_at=decision.final_at,
                 digest=audit.digest,
                 input_state=present,
-                baseline=_next_baseline(plan, decision, audit, changes[key], keys.get(key)),
+                baseline=_next_baseline(plan, decision, audit, changes[key], keys.get(key), brought[key]),
                 code_version=code,
                 rejection=None,
                 figures=audit.figures,
@@ -92,7 +95,9 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     return judged
 
 
-def _change(plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: KeyChange | None) -> Evaluation:
+def _change(
+    plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: KeyChange | None, brought: _Brought
+) -> Evaluation:
     audit = staged.audits[decision.key]
     return explain_change(
         plan.table.key,
@@ -104,7 +109,7 @@ def _change(plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: Ke
         accepted_reason=plan.request.accepted.change(plan.table.key, decision.key),
         cause=decision.cause.text,
         settings=plan.runtime.settings,
-        brought=brought_by_recoveries(plan, staged, decision),
+        brought=brought,
     )
 
 
@@ -116,7 +121,7 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
 
 
 def _next_baseline(
-    plan: TablePlan, decision: SlicePlan, audit: Audit, change: Evaluation, keys: KeyChange | None
+    plan: TablePlan, decision: SlicePlan, audit: Audit, change: Evaluation, keys: KeyChange | None, brought: _Brought
 ) -> Baseline | None:
     """The next baseline of a slice that passes; None if it is not settled."""
     if not decision.is_settled:
@@ -131,6 +136,7 @@ def _next_baseline(
         was_final=decision.was_final,
         settings=plan.runtime.settings,
         now=plan.request.now.isoformat(),
+        brought=brought,
     )
 
 

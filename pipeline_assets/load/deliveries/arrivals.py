@@ -110,6 +110,7 @@ def _with_verdicts(
     """The plans, with a verdict on those whose deliveries are missing, or that have none."""
     firsts = first_arrivals(runtime.ledger, runtime.settings, request.projects, request.now.date(), listing=listing)
     elsewhere = recorded.delivered_elsewhere(source)
+    plans = {key: plan.from_its_start(firsts.get(key.project_id)) for key, plan in plans.items()}
 
     def judged(plan: BatchPlan) -> BatchPlan:
         first = firsts.get(plan.key.project_id)
@@ -146,6 +147,7 @@ def _listed_elsewhere(runtime: Runtime, source: Source, lacking: Sequence[BatchP
     listing = runtime.landing.list(other, projects, min(days), max(days))
     recovering = runtime.ledger.recoveries.hours(projects, min(days), max(days))
     whole = {(marker.batch, marker.hour) for marker in listing.markers}
+    whole -= {(batch, hour) for batch, claims in recovering.items() for hour, is_open in claims.items() if is_open}
     hours: dict[BatchKey, frozenset[int]] = {}
     for delivery in listing.deliveries:
         key = BatchKey(source, delivery.batch.project_id, delivery.batch.arrival_date)

@@ -18,6 +18,7 @@ from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from pipeline_assets.load.deliveries.losses import without_successor
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
 from pipeline_assets.load.deliveries.relocated import Relocated
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, hours_on_record
@@ -38,8 +39,8 @@ class Recorded:
     """Object key -> the exclusions of its versions that stand."""
     relocated: Relocated = field(default_factory=Relocated)
     """Accepted versions that landing lists under the other source's prefix now."""
-    recovering: Mapping[BatchKey, frozenset[int]] = field(default_factory=dict)
-    """Backfill batch -> hours that a recovery writes, or wrote."""
+    recovering: Mapping[BatchKey, Mapping[int, bool]] = field(default_factory=dict)
+    """Backfill batch -> hour that a recovery writes, or wrote -> whether it still does: then its marker may be an older one."""
     marked_days: Set[tuple[str, date]] = frozenset()
     """(project, arrival day) whose regular exports had markers, within the redelivery horizon before the arrivals too."""
 
@@ -114,7 +115,9 @@ def plan_batches(
     for key in dict.fromkeys((*requested, *listed, *excluded, *hours_marked, *accepted, *refused)):
         hours = frozenset(hours_marked.get(key, ()))
         known = {**accepted.get(key, {}), **refused.get(key, {})}
-        halves = _of_unfinished_hours(listed.get(key, {}), known, recorded.recovering.get(key, frozenset()) - hours)
+        claims = recorded.recovering.get(key, {})
+        unfinished = {hour for hour, is_open in claims.items() if is_open or hour not in hours}
+        halves = _of_unfinished_hours(listed.get(key, {}), known, unfinished)
         plan = BatchPlan(
             key,
             listed={name: found for name, found in listed.get(key, {}).items() if name not in halves},
@@ -175,7 +178,7 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     # Past the horizon raw is the archive, except for objects that it lost rows of.
     gone = sorted(key for key in unlisted - arrived - awaited if not is_archived or plan.recorded[key].is_damaged)
     plan = replace(plan, gone=tuple(gone))
-    missing = () if plan.accepted_reason is not None else plan.without_successor({}, settings)
+    missing = () if plan.accepted_reason is not None else without_successor(plan, {}, settings)
     withdrawn = () if missing else tuple(sorted({*plan.gone, *ruled_out, *arrived}))
     compared = replace(
         plan,
@@ -203,8 +206,8 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
         and bool(plan.listed or plan.gone)
         and not plan.is_to_be_tried_again
         and prior.input_state == plan.input_state(settings)
-        # What was missed is back or behind the horizon, or an operator lets it go.
-        and not (prior.is_missing and (plan.accepted_reason is not None or not plan.gone))
+        # Where what was missed is back or behind the horizon, the state is another one.
+        and not (prior.is_missing and plan.accepted_reason is not None)
     )
 
 

@@ -8,9 +8,9 @@ Does not contain: how plans are made and absent days judged (batch.py).
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.commands import recover_refused
@@ -18,7 +18,6 @@ from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import (
     MISSING,
-    THIS_LOAD,
     VANISHED,
     BatchRecord,
     DeliveryRecord,
@@ -154,36 +153,6 @@ class BatchPlan:
         """Withdrawn objects that landing lost."""
         return () if self.missing else self.gone
 
-    def without_successor(self, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[str, ...]:
-        """Of the objects that are gone, those that brought rows in an hour that lists nothing that was delivered after them.
-
-        Told from the ledger, since copying gives objects other times and etags. `read`: listed versions as they were read; before
-        it is read, another version counts as a new delivery. An excluded object replaces nothing.
-        """
-        latest: dict[int | None, str] = {}
-        for listed in self.listed.values():
-            known = read.get(listed.key) or self.recorded.get(listed.key)
-            is_new = known is None or (known.etag != listed.etag and known.sha256 is not None)
-            at = THIS_LOAD if known is None or is_new else known.recorded_at
-            latest[listed.hour] = max(latest.get(listed.hour, ""), at)
-
-        def is_replaced(gone: DeliveryRecord) -> bool:
-            return not gone.rows or latest.get(self.hour_of(gone.object_key, settings), "") > gone.recorded_at
-
-        is_empty = not (self.listed or self.excluded)
-        return tuple(key for key in self.gone if is_empty or not is_replaced(self.recorded[key]))
-
-    def rows_lost(self, read: Mapping[str, DeliveryRecord], settings: Settings) -> int:
-        """Rows by which hours shrink of which landing lost objects: those that are read in their place are none."""
-        lost: Counter[int | None] = Counter()
-        for key in self.let_go:
-            lost[self.hour_of(key, settings)] += self.recorded[key].rows
-        hours = tuple(lost)
-        for key in self.listed.keys() & read.keys():
-            former = self.recorded[key].rows if key in self.recorded else 0
-            lost[self.listed[key].hour] += former - read[key].rows
-        return sum(max(0, lost[hour]) for hour in hours)
-
     @property
     def as_read(self) -> BatchAsRead:
         """What of the ledger this plan rests on."""
@@ -206,11 +175,11 @@ class BatchPlan:
     def input_state(self, settings: Settings) -> str:
         """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
+        of_losses = (settings.change_min_rows, settings.change_max_shrink, settings.change_bounds)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
-        if self.gone:
-            parts.append(
-                repr((self.gone, settings.change_min_rows, settings.change_max_shrink, settings.change_bounds))
-            )
+        # Rows may vanish with an object, or with a version of it that cannot be read.
+        if self.gone or any(delivery.key in self.recorded for delivery in self.changed):
+            parts.append(repr((self.gone, of_losses)))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def without(self, exclusion: Exclusion) -> BatchPlan:
@@ -283,6 +252,7 @@ class BatchPlan:
             hours = sorted({hour for key in gone if (hour := self.hour_of(key, settings)) is not None})
             rows = sum(self.recorded[key].rows for key in gone)
             told = f"{len(gone)} objects with {rows} rows of hours {', '.join(map(str, hours))}, first {gone[0]}"
+            told = "; and ".join(filter(None, (told, self.told_partial)))
             return f"lets go {told}: {self.accepted_reason}"
         if self.known and self.told_partial is not None:
             return f"lets go what is missing: {self.loss_reason(None)}"
@@ -300,8 +270,16 @@ class BatchPlan:
         return "lacks nothing that raw holds and may lose; the reason given is not needed"
 
     def hours_known(self, settings: Settings) -> set[int]:
-        """Hours with an object, in landing or in raw."""
-        return {hour for key in self.known if (hour := self.hour_of(key, settings)) is not None}
+        """Hours with an object, in landing or in raw; also of a regular export with one that a person ruled out: it came."""
+        came = self.known | (self.exclusions.keys() if self.key.source is Source.REGULAR else set())
+        return {hour for key in came if (hour := self.hour_of(key, settings)) is not None}
+
+    def from_its_start(self, first_arrival: date | None) -> BatchPlan:
+        """The plan where hours of the project's first day before its first one are none that are missing."""
+        is_first = self.key.source is Source.REGULAR and self.key.arrival_date == first_arrival
+        if not is_first or self.hours_elsewhere or not self.hours_held:
+            return self
+        return replace(self, hours_held=self.hours_held | set(range(min(self.hours_held))))
 
     @property
     def partial_hours(self) -> int | None:

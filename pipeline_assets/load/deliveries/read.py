@@ -225,6 +225,7 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
             code_version=code,
             line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
             recorded_at=known.recorded_at if known is not None else THIS_LOAD,
+            run_id=known.run_id if known is not None else None,
         )
     return ReadResult(plan, summaries, unread)
 

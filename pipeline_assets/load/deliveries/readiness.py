@@ -63,7 +63,8 @@ def evaluate_arrivals(
     waiting: dict[BatchKey, str] = {}
     incomplete: dict[BatchKey, frozenset[int]] = {}
     still: dict[str, HourObservation] = {}
-    for key, plan in sorted(plans.items()):
+    for key, planned in sorted(plans.items()):
+        plan = planned.from_its_start(first_arrivals.get(key.project_id))
         if plan.is_repeated_refusal:
             continue
         hours = _hours_to_load(plan, settings)

@@ -16,6 +16,7 @@ from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
 from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
+from pipeline_assets.load.deliveries.losses import loss_of, without_successor
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import ReadResult
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -38,27 +39,27 @@ class Judged:
 def judge(read: ReadResult, settings: Settings) -> Judged:
     """Give every batch its verdict."""
     verdicts = {key: _verdict(read, plan, settings) for key, plan in read.plan.batches.items()}
-    losses: dict[BatchKey | None, list[tuple[BatchPlan, int, int]]] = {}
+    losses: dict[BatchKey | None, list[tuple[BatchPlan, tuple[str, ...], int, int]]] = {}
     for key, plan in read.plan.batches.items():
-        lost = plan.rows_lost(read.summaries, settings)
+        keys, lost = loss_of(plan, read.summaries, settings)
         if verdicts[key][0] is BatchVerdict.ACCEPTED and lost and plan.accepted_reason is None:
             before = int(plan.prior.vanished_rows) if plan.prior is not None else 0
             held = before + sum(record.rows for record in plan.recorded.values())
             # Batches too small to be bounded by themselves are bounded together.
-            losses.setdefault(key if held > settings.change_min_rows else None, []).append((plan, before + lost, held))
+            losses.setdefault(key if held > settings.change_min_rows else None, []).append(
+                (plan, keys, before + lost, held)
+            )
     for of, plans in losses.items():
-        lost, held = sum(lost for _, lost, _ in plans), sum(held for _, _, held in plans)
+        lost, held = sum(lost for _, _, lost, _ in plans), sum(held for _, _, _, held in plans)
         most, _ = settings.change_bound(RAW_TABLES[plans[0][0].key.source].key, "rows")
         is_much = lost > held * most and (of is not None or lost > settings.change_min_rows)
-        for plan, own, _ in plans:
+        for plan, keys, own, _ in plans:
             verdict, evaluation = verdicts[plan.key]
             figures = {**evaluation.figures, VANISHED: own}
             if is_much:
-                figures = {**evaluation.figures, MISSING: len(plan.let_go)}
+                figures = {**evaluation.figures, MISSING: len(keys)}
                 among = "" if of is not None else f" in {len(plans)} small batches"
-                reason = (
-                    f"rows vanished from landing: {lost} of {held} ({lost / held:.1%}){among}, first {plan.let_go[0]}"
-                )
+                reason = f"rows vanished from landing: {lost} of {held} ({lost / held:.1%}){among}, first {keys[0]}"
                 evaluation = replace(evaluation, is_passed=False, reason=reason, hint=MISSING_HINT)
                 verdict, evaluation = BatchVerdict.REFUSED, plan.with_recovery(evaluation)
             verdicts[plan.key] = verdict, replace(evaluation, figures=figures)
@@ -75,7 +76,7 @@ def _verdict(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[Bat
 
 def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tuple[BatchVerdict, Evaluation]:
     records = [read.summaries.get(key) or plan.recorded[key] for key in sorted(plan.listed)]
-    missing = () if plan.accepted_reason is not None else plan.without_successor(read.summaries, settings)
+    missing = () if plan.accepted_reason is not None else without_successor(plan, read.summaries, settings)
     evaluation = reconcile_batch(
         BatchFigures(
             objects=len(records),
@@ -103,9 +104,11 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         )
     if missing or evaluation.figures["unreadable_objects"] > settings.max_unreadable_objects:
         return BatchVerdict.REFUSED, plan.with_recovery(evaluation)
-    if evaluation.is_passed and plan.let_go and plan.accepted_reason is not None:
-        figures = {**evaluation.figures, MISSING: len(plan.let_go), VANISHED: 0}
-        reason = f"{len(plan.let_go)} withdrawn: {plan.accepted_reason}"
+    lost, _ = loss_of(plan, read.summaries, settings)
+    if evaluation.is_passed and lost and plan.accepted_reason is not None:
+        figures = {**evaluation.figures, MISSING: len(lost), VANISHED: 0}
+        how = "withdrawn" if plan.let_go else "without a readable version"
+        reason = f"{len(lost)} {how}: {plan.accepted_reason}"
         evaluation = replace(evaluation, reason=reason, figures=figures)
     if evaluation.is_passed and plan.exclusion_reason is not None:
         figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}

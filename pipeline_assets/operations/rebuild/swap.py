@@ -300,16 +300,16 @@ def _swap_of(
             final_at=plan.final_at,
             file_hash=files[plan.key].file_hash if is_published else was_hash,
             read_hash=was_hash,
-            baseline=_baseline(one, prior, plan.is_settled),
+            baseline=_baseline(one, prior, plan.is_settled, now),
         )
         changes.slices.append(record)
     return _TableSwap(table, changed, change, changes, inputs)
 
 
-def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_settled: bool) -> Baseline | None:
-    """A person decided what a changed slice is, so later changes are measured against that."""
+def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_settled: bool, now: datetime) -> Baseline | None:
+    """A person decided what a changed slice is, which was caught up with main `now`; later changes are measured against that."""
     if not is_settled:
         return None
     if not one.is_changed and prior is not None and prior.baseline is not None:
         return prior.baseline
-    return Baseline(one.record.figures, content=str(one.record.digest))
+    return Baseline(one.record.figures, content=str(one.record.digest), since=now.isoformat())

@@ -98,11 +98,39 @@ def test_what_a_recovery_brought_of_missing_hours_lifts_the_growth_bound_by_just
         cause="test", settings=SETTINGS, brought={"rows": brought},
     )  # fmt: skip
     assert (found.is_passed, said is None or said in str(found.reason)) == (said is None, True)
-    # What was brought is compared anew with the same baseline by later publications, and lifts none of their own.
+    # A publication that rests on none of it is compared with the same baseline by later ones.
     kept = next_baseline(
         Baseline({"rows": 360}), {"rows": after}, keys, found, content="", was_final=True, settings=SETTINGS, now="now"
     )
     assert (kept.figures["rows"], kept.since) == (360, None)
+
+
+def test_what_a_recovery_brought_is_part_of_the_baseline_since() -> None:
+    """Scenario: 3 of 24 hours came, a recovery brings the others; then the day falls back to what it was, or gains nothing but
+    another cause. Outcome: both are compared with the whole day, its keys among them; a measure that was lacking is whole."""
+    before = Baseline({"rows": 300, "revenue": 300.0}, content="three hours")
+    after = {"rows": 2405, "revenue": 2405.0, "purchases": 2405}
+    brought = {"rows": 2100, "revenue": 2100.0, "purchases": 2100}
+    keys = KeyChange(kept=300, added={"new delivery": 2105})
+
+    def judged(now: Baseline, figures: dict[str, float], change: KeyChange, lifted: dict[str, float]) -> Evaluation:
+        return explain_change(
+            "refined/events", now, figures, change, content="three hours" if figures["rows"] == 300 else "x", was_final=True,
+            accepted_reason=None, cause="test", settings=SETTINGS, brought=lifted,
+        )  # fmt: skip
+
+    found = judged(before, after, keys, brought)
+    assert found.is_passed, found.reason
+    kept = next_baseline(
+        before, after, keys, found, content="x", was_final=True, settings=SETTINGS, now="now", brought=brought
+    )
+    assert kept.figures == {"rows": 2400, "revenue": 2400.0, "purchases": 2405}
+    assert (kept.keys, kept.totals["keys_added"], kept.since) == (2400, 5, "now")
+    fallen = judged(kept, {"rows": 300, "revenue": 300.0}, KeyChange(kept=300, removed={"withdrawn": 2105}), {})
+    assert "shrinks by 87.5%: revenue 2400 -> 300" in str(fallen.reason)
+    assert judged(kept, after, KeyChange(kept=2400, added={"new delivery": 20}), {}).is_passed
+    # Where fewer rows came of it than could have, the day is not measured against more than it holds.
+    assert before.grown(brought, {"rows": 1000, "revenue": 200.0}, "now").figures == {"rows": 1000, "revenue": 300.0}
 
 
 KEYS = KeyChange(

@@ -26,6 +26,7 @@ def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
 ) -> None:
     """Scenario: mounts inside mounts, one over another, a name with blanks, a link to a share; a system that tells no mounts.
     Outcome: the innermost and latest counts, and where a link leads; nothing is said of a local one, and of none."""
+    shared = ("vmhgfs", "drvfs", "panfs", "wekafs", "orangefs", "pvfs2", "coda")
     (tmp_path / "link").symlink_to("/srv/share")
     mounts = (
         ("/", "rw", "overlay overlay"),
@@ -35,6 +36,7 @@ def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
         ("/twice", "rw", "ext4 /dev/sdd"),
         ("/twice", "rw master:1", "virtiofs host"),
         ("/ü", "rw", "9p host"),
+        *((f"/{kind}", "rw", f"{kind} host") for kind in shared),
     )
     told = tmp_path / "mountinfo"
     told.write_text(
@@ -44,7 +46,7 @@ def test_the_file_system_of_a_path_is_that_of_the_nearest_mount(
     for path, kind in (
         ("/data/x.db", None), ("/srv/shared/x.db", None), ("/srv/share/deep/x.db", "nfs4"), ("/srv/share/local/x.db", None),
         ("/srv/share disk/x.db", "fuse.grpcfuse"), ("/twice/x.db", "virtiofs"), ("/ü/x.db", "9p"),
-        ("/srv/../srv/share/x.db", "nfs4"), (f"{tmp_path}/link/x.db", "nfs4"),
+        ("/srv/../srv/share/x.db", "nfs4"), (f"{tmp_path}/link/x.db", "nfs4"), *((f"/{kind}/x.db", kind) for kind in shared),
     ):  # fmt: skip
         assert shared_file_system(Path(path)) == kind, path
     monkeypatch.setattr(machine, "_MOUNTS", tmp_path / "none")

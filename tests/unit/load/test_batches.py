@@ -403,11 +403,12 @@ def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
 
 
 def a_day(**changes: Any) -> list[DeliveryRecord]:
-    """24 hours of two shards with 10 rows each; the second one was delivered later, so that the first may be withdrawn."""
+    """24 hours of two shards with 10 rows each, and an empty one; the second one was delivered later, so that the first may be
+    withdrawn."""
     return [
-        a_record(hour, shard, lines=10, rows=10, recorded_at=at, **changes)
+        a_record(hour, shard, lines=rows, rows=rows, recorded_at=at, **changes)
         for hour in range(24)
-        for shard, at in ((1, FIRST_LOAD), (2, SECOND_LOAD))
+        for shard, rows, at in ((1, 10, FIRST_LOAD), (2, 10, SECOND_LOAD), (3, 0, FIRST_LOAD))
     ]
 
 
@@ -445,11 +446,11 @@ def test_the_share_of_rows_that_vanished_is_bounded() -> None:
     assert verdict_of(plan_of(listed_of(day, gone[:1]), day), change_max_shrink=0.05)[0] is BatchVerdict.ACCEPTED
     bounds = {"raw/regular_events:rows": {"shrink": 0.05}}
     assert verdict_of(plan_of(listed_of(day, gone[:1]), day), change_bounds=bounds)[0] is BatchVerdict.ACCEPTED
-    few = [replace(one, rows=2, lines=2) for one in day]
+    few = [replace(one, rows=2, lines=2) for one in day if one.rows]
     assert verdict_of(plan_of(listed_of(few, gone), few))[0] is BatchVerdict.ACCEPTED, "96 rows"
 
     for rows, expected in ((20, BatchVerdict.ACCEPTED), (16, BatchVerdict.ACCEPTED), (15, BatchVerdict.REFUSED)):
-        rewritten = plan_of([*listed_of(day, [(5, 1), (5, 2)]), a_delivery(5, 7)], day)
+        rewritten = plan_of([*listed_of(day, [(5, 1), (5, 2), (5, 3)]), a_delivery(5, 7)], day)
         came = a_record(5, 7, rows=rows, lines=rows, recorded_at=THIS_LOAD)
         assert verdict_of(rewritten, came)[0] is expected
     # More rows of another hour, or of another version that was there before, hide no loss.
@@ -460,6 +461,47 @@ def test_the_share_of_rows_that_vanished_is_bounded() -> None:
         assert verdict_of(plan, came)[0] is BatchVerdict.REFUSED
 
 
+@pytest.mark.parametrize(
+    ("rows", "older", "expected"),
+    [(20, [], BatchVerdict.ACCEPTED), (21, [], BatchVerdict.ACCEPTED), (19, [], BatchVerdict.REFUSED),
+     (20, [(5, 3)], BatchVerdict.REFUSED)],
+    ids=["as many rows", "more", "fewer", "beside an object that came with the lost ones"],
+)  # fmt: skip
+def test_an_hour_that_an_earlier_load_read_anew_loses_nothing(
+    rows: int, older: list[tuple[int, int]], expected: BatchVerdict
+) -> None:
+    """Scenario: the vendor writes an hour under another name, a load reads it beside the old objects, and these are deleted.
+    Outcome: accepted where all that is left came later and holds as many rows; else the rows count as vanished."""
+    new = a_record(5, 7, rows=rows, lines=rows, recorded_at=SECOND_LOAD)
+    old = [(5, shard) for shard in (1, 2, 3) if (5, shard) not in older]
+    day = [replace(one, recorded_at=FIRST_LOAD) for one in a_day()]
+    verdict, evaluation = verdict_of(plan_of(listed_of([*day, new], old), [*day, new]))
+    assert verdict is expected, evaluation.reason
+
+
+def test_rows_that_an_unreadable_version_takes_are_bounded_too() -> None:
+    """Scenario: an object is overwritten by one that cannot be read, which the settings tolerate once. Outcome: its rows count as
+    vanished; the refusal stands until a person accepts it, on record, and raw has fewer than the bound anyway otherwise."""
+    tolerant = {"max_unreadable_objects": 1}
+    day = a_day()
+    listed = [*listed_of(day, [(5, 1)]), a_delivery(5, 1, etag="e2")]
+    bad = a_record(5, 1, etag="e2", sha256="x", rows=0, lines=0, error="truncated_gzip", recorded_at=THIS_LOAD)
+    plan = plan_of(listed, day, **tolerant)
+    verdict, evaluation = verdict_of(plan, bad, **tolerant)
+    assert verdict is BatchVerdict.REFUSED
+    assert f"rows vanished from landing: 10 of 480 (2.1%), first {bad.object_key}" in str(evaluation.reason)
+    prior = plan.record(verdict, evaluation, Settings(**tolerant))
+    assert prior.is_missing
+    assert plan_of(listed, day, priors=[prior], **tolerant).is_repeated_refusal
+    assert not plan_of(listed, day, priors=[prior], **tolerant, change_max_shrink=0.05).is_repeated_refusal
+    assert verdict_of(plan, bad, **tolerant, change_max_shrink=0.05)[0] is BatchVerdict.ACCEPTED
+    accepted = plan_of(listed, day, priors=[prior], reasons={DAY: "it is lost"}, **tolerant)
+    assert accepted.needs_work
+    verdict, evaluation = verdict_of(accepted, bad, **tolerant)
+    assert (verdict, evaluation.reason) == (BatchVerdict.ACCEPTED, "1 without a readable version: it is lost")
+    assert accepted.record(verdict, evaluation, Settings(**tolerant)).is_loss_accepted
+
+
 def test_many_small_losses_of_a_batch_count_together() -> None:
     """Scenario: a load loses some rows within the bound, and the next one as many; a person accepts. Outcome: the second loss is
     refused for the sum; the sum begins anew with what a person accepts."""
@@ -468,6 +510,7 @@ def test_many_small_losses_of_a_batch_count_together() -> None:
         for hour in range(24)
         for shard in (1, 2)
     ]
+    first += [a_record(hour, 3, rows=0, lines=0) for hour in range(24)]
     first[0], first[2] = (replace(one, rows=40, lines=40) for one in (first[0], first[2]))
     plan = plan_of(listed_of(first, [(0, 1)]), first)
     verdict, evaluation = verdict_of(plan)
@@ -498,7 +541,8 @@ def test_small_batches_that_lose_rows_together_are_bounded_together() -> None:
         for batch in batches
         for hour, shard, at in ((5, 1, FIRST_LOAD), (5, 2, SECOND_LOAD))
     ]
-    listed = [a_delivery(5, 2, batch=batch) for batch in batches]
+    records += [a_record(5, 3, rows=0, lines=0, batch=batch) for batch in batches]
+    listed = [a_delivery(5, shard, batch=batch) for batch in batches for shard in (2, 3)]
     plans = plans_of(listed, records, projects=[batch.project_id for batch in batches])
     judged = judge(ReadResult(Plan(plans), {}, {}), Settings())
     assert {verdict for verdict, _ in judged.verdicts.values()} == {BatchVerdict.REFUSED}
@@ -711,6 +755,37 @@ def test_hours_that_never_came_are_recovered_or_let_go_and_stay_so_until_another
     # Past the horizon landing's markers may be gone with its objects; raw is the archive.
     archived = plan_of(recorded=held, now=LATER, priors=[replace(told, hours=tuple(range(24)))])
     assert archived.hours_held == frozenset(range(24))
+
+
+def test_a_reason_for_a_lost_object_tells_of_hours_that_never_came_too() -> None:
+    came = [a_delivery(hour) for hour in range(12) if hour != 3]
+    plan = plan_of(came, [a_record(hour) for hour in range(12)], markers=markers_of([0]), reasons={DAY: "3 is lost"})
+    told = plan.told_loss(Settings())
+    assert told.startswith("lets go 1 objects with 5 rows of hours 3, first ")
+    assert told.endswith("; and hours of a regular export never came, and any source holds 11 of 24 hours: 3 is lost")
+
+
+def test_an_hour_whose_object_a_person_excluded_came() -> None:
+    """Also where landing lost the object since: a recovery would bring the very data that was excluded."""
+    came = [a_delivery(hour) for hour in range(24)]
+    marked = markers_of(hour for hour in range(24) if hour != 5)
+    for listed in (came, [one for one in came if one.hour != 5]):
+        assert plan_of(listed, markers=marked, exclusions=[an_exclusion(5)]).partial_hours is None
+    assert plan_of([one for one in came if one.hour != 5], markers=marked).partial_hours == 23
+
+
+def test_hours_before_a_project_began_are_not_missing() -> None:
+    """Scenario: a project's first export is of 14:00. Outcome: its first day lacks no hour; one after its start is missed; no
+    other day begins later, nor the hours of a recovery, nor a day that the other source delivered too."""
+    came = [a_delivery(hour) for hour in range(14, 24)]
+    plan = plan_of(came, markers=markers_of(range(14, 24)))
+    assert (plan.partial_hours, plan.from_its_start(DAY).partial_hours) == (10, None)
+    assert plan.from_its_start(DAY - timedelta(days=1)).partial_hours == 10
+    assert plan.from_its_start(None).partial_hours == 10
+    short = plan_of(came[:-1], markers=markers_of(range(14, 23)))
+    assert short.from_its_start(DAY).partial_hours == 23
+    recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(3,))
+    assert plan_of(came, markers=markers_of(range(14, 24)), priors=[recovered]).from_its_start(DAY).partial_hours == 11
 
 
 # A refusal that stands

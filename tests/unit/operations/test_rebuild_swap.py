@@ -19,14 +19,17 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, Rebuilt
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.operations import rollback
 from pipeline_assets.operations.rebuild import answer, green, swap
 from pipeline_assets.operations.rebuild.green import MainAsRead
 from pipeline_assets.operations.rebuild.neighbours import digests_beside
 from pipeline_assets.operations.rollback_plan import RollbackRequest
-from pipeline_assets.operations.slice_restores import restores_of
+from pipeline_assets.operations.slice_restores import SliceRestore, restores_of
+from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
 from resources.ledger.rebuilds import SwapOfRebuild
+from resources.ledger.schema import RUNS
 from resources.ledger.store import Ledger
 from resources.publishing.request import PublishRequest
 
@@ -490,3 +493,24 @@ def test_a_slice_of_an_undo_is_restored_to_its_own_publication(story: Story) -> 
     found = restores_of(story.runtime, refined, [KEY, NEXT], numbers[0], {NEXT: numbers[3] - 1})
 
     assert [(one.key, one.digest, one.snapshot_id) for one in found] == [(KEY, digests[0], 10), (NEXT, digests[1], 11)]
+
+
+# -- what later changes are measured against ----------------------------------------------------------------------
+
+
+def test_the_baseline_of_a_swap_or_a_rollback_holds_what_the_run_read_that_built_it(story: Story) -> None:
+    """Scenario: a day that became final long ago is rebuilt, and rolled back to what a load of May made. Outcome: what was
+    recovered before the swap, and before that load, lifts no bound again."""
+    final = made(1000, 1, final_at="2026-02-05T00:00:00+00:00")
+    swapped = swap._baseline(final, None, True, NOW)
+    assert swapped is not None
+    assert (swapped.figures, swapped.since) == ({"rows": 1000}, NOW.isoformat())
+    with story.ledger.engine.begin() as connection:
+        connection.execute(RUNS.insert(), {"run_id": "load", "started_at": "2026-05-02T00:00:00+00:00"})
+    for run_id, since in (("load", "2026-05-02T00:00:00+00:00"), ("unknown", "2026-05-02T01:00:00+00:00")):
+        target = replace(change(KEY, PUBLISHED, run_id), published_at="2026-05-02T01:00:00+00:00")
+        look = rollback._Look(table_by_key(REFINED), 11, [SliceRestore(REFINED, KEY, final.record, target, 10)])
+        request: Any = SimpleNamespace(reason="why", run_id="back")
+        (held,) = rollback._changes(story.ledger, request, look, {KEY: SliceFiles(frozenset(), 0)}).slices
+        assert held.baseline is not None
+        assert held.baseline.since == since

@@ -666,6 +666,27 @@ def test_no_data_is_believed_of_keys_alone_that_bring_an_hour_which_raw_holds(
     assert {one.hour.hour for one in place.plan().hours if one.state is HourState.RECOVERED} == {5}
 
 
+@pytest.mark.parametrize(
+    "members", [[], [(f"{PROJECT}/{PROJECT}_{DAY}_3#0.json.gz", b"junk")]], ids=["empty", "bad alone"]
+)
+def test_an_archive_without_a_whole_hour_is_believed_no_more_than_no_data(
+    place: Place, monkeypatch: pytest.MonkeyPatch, members: list[tuple[str, bytes]]
+) -> None:
+    """Scenario: wrong keys, to which the vendor sends archives that hold nothing, or nothing whole. Outcome: no marker."""
+    _use_keys_of(place.vendor, OTHER, monkeypatch)
+    place.vendor.always(
+        Answer(200, zipped(members), {"Content-Type": "application/zip"}), lambda asked: asked.hours[0].day == DAY
+    )
+    empty = Answer(200, zipped([]), {"Content-Type": "application/zip"})
+    place.vendor.always(empty, lambda asked: asked.hours[0] == _BEFORE)
+    assert set(place.recover().values()) == {"not recovered"}
+    assert any("raw holds no hour that shows whose keys were used" in error for error in place.errors)
+    _raw_holds(place, _BEFORE)
+    assert set(place.recover().values()) == {"not recovered"}
+    assert any("no data of 2026-02-01T07, but something was delivered" in error for error in place.errors)
+    assert not place.files()
+
+
 def test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_brings_data(place: Place) -> None:
     assert set(place.recover().values()) == {"not recovered"}
     assert "raw holds no hour that shows whose keys were used" in place.errors[0]
@@ -691,9 +712,16 @@ def test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_who
     place.deliver(5, _body(50), Source.BACKFILL, shard=0)
     (place.root / marker).write_bytes(b"no data")
     place.ledger.recoveries.begin(PROJECT, Hour(DAY, 5))
+    # No load takes the half: the marker is older than the claim.
+    assert place.to_load()[0] == {}
+    assert place.plans[BACKFILL].hours_unfinished == {5}
+    # Nor does it count as whole where one took it after six hours.
+    place.record(BatchVerdict.ACCEPTED, Source.BACKFILL, h5="accepted")
     for shard in (0, 1):
         place.vendor.add(PROJECT, Hour(DAY, 5), _body(50 + shard), shard)
-    assert place.recover(_range(5, 5)) == {"5": "recovered"}
+    assert [(one.hour.hour, one.state) for one in place.plan(is_refused_only=True).hours] == [(5, HourState.UNFINISHED)]
+    assert place.recover(is_refused_only=True) == {"5": "recovered"}
+    assert not place.plan(is_refused_only=True).hours
     assert place.recover(_range(5, 5)) == {"5": "already there"}
 
 
@@ -718,6 +746,12 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     assert place.recover(_range(11, 11)) == {"11": "recovered"}
     written = f"{PREFIX}/{PREFIX}_{DAY}_11#1.json.gz"
     sizes = {written: len(_body(111))}
+    # Also where the recovery died between the marker and the end of its claim: a load takes the hour then.
+    with place.ledger.engine.begin() as connection:
+        connection.execute(RECOVERIES.update().values(ended_at=None))
+    assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
+    place.ledger.recoveries.end(PROJECT, Hour(DAY, 11))
+    place.ledger.recoveries.end(PROJECT, Hour(DAY, 9))
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, "") == sizes
     # What the load of the baseline read is in it already, whenever it was recovered.
     held = DeliveryRecord(BACKFILL, written, "etag", sizes[written], None, 3, 3, 0, 0, None, is_accepted=True)
@@ -727,6 +761,13 @@ def test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record(pla
     assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
     earlier = (NOW - timedelta(hours=1)).isoformat()
     assert place.ledger.recoveries.brought(PROJECT, DAY, DAY, earlier) == sizes
+    # The same bytes under another etag, or read by another parser, came with the run that brought them first.
+    (known,) = place.ledger.deliveries(Source.BACKFILL, [PROJECT], DAY, DAY).values()
+    assert known.run_id == "load"
+    place.ledger.record(Changes(deliveries=[replace(known, etag="copied")]), "copied")
+    with place.ledger.engine.begin() as connection:
+        connection.execute(RUNS.insert(), {"run_id": "copied", "started_at": (NOW + timedelta(days=2)).isoformat()})
+    assert not place.ledger.recoveries.brought(PROJECT, DAY, DAY, NOW.isoformat())
     whole = BatchRecord(BACKFILL, BatchVerdict.ACCEPTED, deliveries=1, hours=tuple(range(24)))
     place.ledger.record(Changes(batches=[whole]), "run")
     assert not read_health(place.ledger, place.settings, NOW).for_a_person
