@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
@@ -84,6 +84,22 @@ def test_pyiceberg_opens_every_table(pipeline: Any) -> None:
     assert rows["raw/quarantine"] == 1
 
 
+@pytest.fixture(scope="module")
+def duck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with the extensions of the locked packages as installed ones; it loads none that its makers did not sign."""
+    folder = tmp_path_factory.mktemp("extensions")
+    with closing(duckdb.connect(config={"extension_directory": str(folder)})) as connection:
+        ((platform,),) = connection.execute("PRAGMA platform").fetchall()
+        place = folder / f"v{duckdb.__version__}" / platform
+        place.mkdir(parents=True)
+        for name in ("avro", "iceberg"):
+            (file,) = Path(str(files(f"duckdb_extension_{name}"))).rglob("*.duckdb_extension")
+            shutil.copy(file, place)
+        # Nothing is fetched.
+        connection.execute(f"SET TimeZone = 'UTC'; SET custom_extension_repository = '{folder}'")
+        yield connection
+
+
 def _shell(p: Any, *words: str) -> Any:
     """`tidemark snapshots` of a pipeline's tables."""
     names = ("landing_url", "warehouse_url", "catalog_url", "catalog_name")
@@ -92,49 +108,31 @@ def _shell(p: Any, *words: str) -> Any:
     return CliRunner().invoke(app, ["snapshots", *words], env=environment)
 
 
-def _rows(p: Any, cut: dict[str, Any], engine: str, folder: Path) -> dict[str, list[str]]:
+def _rows(p: Any, cut: dict[str, Any], engine: str, duck: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """Table -> the rows that the printed line of an engine gives, in an order of their own."""
-    lines, found = cut["lines"][engine], dict[str, list[str]]()
     scope: dict[str, Any] = {"spark": p.spark}
-    with closing(_duckdb(folder)) as connection:
-        for line in lines:
-            table = _READS.search(line)
-            if engine == "duckdb":
-                result = connection.execute(line)
-            elif table:
-                result = eval(line, scope)
-            else:
-                exec(line, scope)
-            if table:
-                arrow = (
-                    result
-                    if engine == "pyiceberg"
-                    else result.toArrow()
-                    if engine == "spark"
-                    else result.to_arrow_table()
-                )
-                name = (table[1] or table[2]).replace("/", ".")
-                found[name] = sorted(repr(sorted(row.items())) for row in arrow.to_pylist())
+    found = {}
+    for line in cut["lines"][engine]:
+        table = _READS.search(line)
+        if engine == "duckdb":
+            result = duck.execute(line)
+        elif table:
+            result = eval(line, scope)
+        else:
+            exec(line, scope)
+        if table:
+            arrow = {"spark": "toArrow", "pyiceberg": "combine_chunks", "duckdb": "to_arrow_table"}[engine]
+            rows = getattr(result, arrow)().to_pylist()
+            found[(table[1] or table[2]).replace("/", ".")] = sorted(repr(sorted(row.items())) for row in rows)
     if "catalog" in scope:
         scope["catalog"].close()
     return found
 
 
-def _duckdb(folder: Path) -> duckdb.DuckDBPyConnection:
-    """DuckDB with the extensions of the locked packages as installed ones; it loads none that its makers did not sign."""
-    connection = duckdb.connect(config={"extension_directory": str(folder)})
-    ((platform,),) = connection.execute("PRAGMA platform").fetchall()
-    place = folder / f"v{duckdb.__version__}" / platform
-    place.mkdir(parents=True, exist_ok=True)
-    for name in ("avro", "iceberg"):
-        (file,) = Path(str(files(f"duckdb_extension_{name}"))).rglob("*.duckdb_extension")
-        shutil.copy(file, place)
-    connection.execute(f"SET TimeZone = 'UTC'; SET custom_extension_repository = '{folder}'")
-    return connection
-
-
 @pytest.mark.slow
-def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(pipeline: Any, tmp_path: Path) -> None:
+def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
+    pipeline: Any, duck: duckdb.DuckDBPyConnection
+) -> None:
     """Scenario: a day is loaded twice, the second time with more rows. Outcome: what `tidemark snapshots` prints of the first
     load gives the rows of then in Spark, PyIceberg and DuckDB, all tables of one state; once one has expired, a sentence names
     it."""
@@ -151,7 +149,7 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(pipeline: A
     assert then == told[0]
     for cut, count in zip(told, (5, 9), strict=True):
         assert cut["snapshots"].keys() >= {"raw/regular_events", "refined/events", "aggregates/event_counts"}
-        by_spark, *others = (_rows(p, cut, engine, tmp_path) for engine in ("spark", "pyiceberg", "duckdb"))
+        by_spark, *others = (_rows(p, cut, engine, duck) for engine in ("spark", "pyiceberg", "duckdb"))
         assert [by_spark] * 2 == others
         assert by_spark.keys() == {name.replace("/", ".") for name in cut["snapshots"]}
         assert len(by_spark["raw.regular_events"]) == len(by_spark["refined.events"]) == count
@@ -171,7 +169,9 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(pipeline: A
 
 
 @pytest.mark.slow
-def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(pipeline: Any, tmp_path: Path) -> None:
+def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(
+    pipeline: Any, duck: duckdb.DuckDBPyConnection
+) -> None:
     """Scenario: a day with a broken line is loaded, rebuilt with another meaning of revenue, and rolled back. Outcome: each time
     the lines that `tidemark snapshots` prints for DuckDB give the rows of every table as PyIceberg reads them."""
     p = pipeline()
@@ -181,7 +181,7 @@ def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(pipeline
 
     def seen() -> dict[str, list[str]]:
         cut = json.loads(_shell(p, "--json").stdout)
-        by_pyiceberg, by_duckdb = (_rows(p, cut, engine, tmp_path) for engine in ("pyiceberg", "duckdb"))
+        by_pyiceberg, by_duckdb = (_rows(p, cut, engine, duck) for engine in ("pyiceberg", "duckdb"))
         print({name: len(rows) for name, rows in by_duckdb.items()})
         assert by_duckdb == by_pyiceberg
         assert by_duckdb.keys() == {name.replace("/", ".") for name in cut["snapshots"]}
