@@ -231,8 +231,23 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a denied hour discredits no other", "pipeline_assets/operations/recover.py",
-        "            if doubt is not None:\n", "            if doubt is not None and planned.has_rows:\n",
+        "archive.bad_hours.get(hour) or doubt:", "archive.bad_hours.get(hour) or (planned.has_rows and doubt):",
         f"{_RECOVER}::test_one_contradicted_hour_discredits_the_whole_answer",
+    ),
+    Mutation(
+        7, "every 400 of the vendor is told as one of size", "resources/export_api/answers.py",
+        " and _OF_SIZE.search(_words(body))", "",
+        "tests/unit/resources/test_export_api.py::test_a_refusal_in_words_is_told_in_these_words_and_not_as_size",
+    ),
+    Mutation(
+        9, "a refusal is halved though halving does not help", "pipeline_assets/operations/recover.py",
+        "refusals += is_refused", "refusals += 0",
+        f"{_RECOVER}::test_a_refusal_that_is_not_of_size_is_asked_three_times_in_all",
+    ),
+    Mutation(
+        8, "a drill looks at the last recovery alone", "pipeline_assets/drill/recovery.py",
+        "expected = _landing(place, project)", "expected: dict[str, bytes] = {}",
+        "tests/unit/drill/test_drill.py::test_a_drilled_recovery_is_survived_and_what_is_lost_is_told",
     ),
     Mutation(
         7, "a deadline makes hours that never came fine", "pipeline_assets/load/staleness/finality.py",

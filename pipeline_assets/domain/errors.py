@@ -81,6 +81,10 @@ class ExportTooLargeError(PermanentError):
     """The Export API refuses to export this range of hours in one piece; a shorter range may work."""
 
 
+class ExportRefusedError(PermanentError):
+    """The Export API answers a request in words that do not speak of size; other hours may be answered otherwise."""
+
+
 class ExportUnavailableError(TransientError):
     """The Export API could not be reached, was overloaded or asked to wait, and the retries are used up."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pipeline_assets.domain.errors import (
     ExportAccessError,
     ExportAnswerError,
     ExportContentError,
+    ExportRefusedError,
     ExportTooLargeError,
     ExportUnavailableError,
     LandingConflictError,
@@ -55,8 +55,12 @@ HOURS_AT_ONCE = 24
 """Number of hours in one request to the vendor; if the process dies, these are fetched again."""
 _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError, SettingsError)
 """Errors that all other hours of the project would meet as well."""
-_OF_THE_RANGE = (ExportTooLargeError, ExportContentError)
+_OF_THE_RANGE = (ExportTooLargeError, ExportContentError, ExportRefusedError)
 """Errors that a smaller range may avoid."""
+_REFUSALS = 3
+"""Refusals in a row that end a project of which nothing else was answered: of a range, of the other end, of a part of either."""
+_DEEPEST = 6
+"""Refusals in a row that end a day of any other project: they lead from all of its hours to one."""
 NO_DATA_MARKER = b"no data, said the vendor; the same keys brought other hours of this project\n"
 """The marker of an hour that the vendor has no data of; that of an hour with objects is empty."""
 _CURE_OF_KEYS = (
@@ -121,6 +125,8 @@ class _Keys:
     control: Hour | None
     """An hour of which raw holds rows, to be asked for once, and only where nothing else shows it."""
     is_proven: bool = False
+    unanswered: TidemarkError | None = None
+    """Why the control hour shows nothing."""
     doubt: ExportContentError | None = None
     """Why no "no data" of these keys is believed in this run."""
     unproven: list[tuple[Hour, datetime]] = field(default_factory=list)
@@ -160,25 +166,37 @@ class Recovery:
         return [outcomes[one.project_id, one.hour] for one in plan.asked]
 
     def _project(self, project: str, planned: Mapping[Hour, PlannedHour], keys: _Keys) -> Iterator[HourOutcome]:
-        pending = deque(hour_ranges(planned, HOURS_AT_ONCE))
+        pending, end = hour_ranges(planned, HOURS_AT_ONCE), 0
+        refusals, is_served = 0, False
         while pending:
-            hours = pending.popleft()
+            hours = pending.pop(end)
             try:
                 # Landing's errors have types of their own; other OS errors come from the disk that downloads pass through.
                 with naming_the_download_disk():
                     yield from self._range(project, hours, planned, keys)
-            except _OF_THE_RANGE as error:
-                if len(hours) > 1:
-                    pending.extendleft(reversed(hours.halves()))
+                refusals, is_served = 0, True
+            except (*_OF_THE_RANGE, *_OF_THE_PROJECT) as error:
+                is_refused = isinstance(error, ExportRefusedError)
+                refusals += is_refused
+                is_futile = is_refused and refusals >= (_DEEPEST if is_served else _REFUSALS)
+                is_of_project = isinstance(error, _OF_THE_PROJECT) or (is_futile and not is_served)
+                if is_futile or is_of_project or len(hours) == 1:
+                    lost = [one for one in pending if is_of_project or (is_futile and one.first.day == hours.first.day)]
+                    pending = [one for one in pending if one not in lost]
+                    if is_futile:
+                        subject = f"export of {project}, {hours.first.day}" if is_served else f"export of {project}"
+                        reason = f"{error.reason}; after {refusals} such answers in a row it was not asked again"
+                        error = ExportRefusedError(subject, reason, error.hint)
+                    for hour in sorted(hour for one in (hours, *lost) for hour in one):
+                        yield HourOutcome(project, hour, HourFate.FAILED, error=error)
                 else:
-                    yield HourOutcome(project, hours.first, HourFate.FAILED, error=error)
-            except _OF_THE_PROJECT as error:
-                for hour in (hour for one in (hours, *pending) for hour in one):
-                    yield HourOutcome(project, hour, HourFate.FAILED, error=error)
-                break
+                    pending = [*pending, *hours.halves()] if end else [*hours.halves(), *pending]
+                if is_refused and not is_served:
+                    # Hours that are refused for their time lie at one end: too old, or too new.
+                    end = -1 - end
         reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
         nothing = ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
-        doubt = keys.doubt or (None if keys.is_proven else nothing)
+        doubt = keys.doubt or (None if keys.is_proven else keys.unanswered or nothing)
         for hour, answered_at in keys.unproven:
             yield self._hour(planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, doubt)
 
@@ -211,11 +229,14 @@ class Recovery:
         if keys.is_proven or keys.control is None:
             return None
         hours, keys.control = HourRange(keys.control, keys.control), None
-        with self.api.fetch(project, hours, self.progress.received) as answer:
-            try:
+        try:
+            with self.api.fetch(project, hours, self.progress.received) as answer:
                 archive, _ = self._archive(project, hours, answer)
-            except ExportContentError as error:
-                return error
+        except ExportContentError as error:
+            return error
+        except _OF_THE_RANGE as error:
+            keys.unanswered = error
+            return None
         keys.is_proven = bool(archive.members)
         bad = archive.bad_hours.get(hours.first)
         return None if keys.is_proven else bad or _contradiction(project, hours, [hours.first])
@@ -237,17 +258,15 @@ class Recovery:
         file: IO[bytes],
         there: Mapping[str, Delivery],
         answered_at: datetime,
-        doubt: ExportContentError | None,
+        doubt: TidemarkError | None,
     ) -> HourOutcome:
         project, hour = planned.project_id, planned.hour
         if not self._is_due(hour, answered_at):
             return HourOutcome(project, hour, HourFate.NOT_EXPORTED)
+        if doubted := archive.bad_hours.get(hour) or doubt:
+            return HourOutcome(project, hour, HourFate.FAILED, error=doubted)
         members = archive.members.get(hour, ())
         try:
-            if hour in archive.bad_hours:
-                raise archive.bad_hours[hour]
-            if doubt is not None:
-                raise doubt
             self._put(planned, members, file, there)
         except (ExportContentError, LandingConflictError) as error:
             return HourOutcome(project, hour, HourFate.FAILED, error=error)

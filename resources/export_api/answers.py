@@ -8,6 +8,7 @@ Source: the vendor's page on the Export API, "Status codes".
 
 from __future__ import annotations
 
+import html
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -19,6 +20,7 @@ from pipeline_assets.domain.errors import (
     ExportAccessError,
     ExportAnswerError,
     ExportContentError,
+    ExportRefusedError,
     ExportTooLargeError,
     TidemarkError,
 )
@@ -30,6 +32,12 @@ _EU = "https://analytics.eu.amplitude.com/api/2/export"
 _WORDS = 200
 """Characters of what a server says that are repeated."""
 _ZIP = b"PK"
+_OF_SIZE = re.compile(
+    r"\bsize\b.{0,80}\b(?:limit|exceed|maximum|too )|\b(?:limit|maximum|exceed)\w*\b.{0,40}\bsize\b|\b[0-9.]+ ?GB\b"
+    r"|\b(?:file|data|export|archive|amount|range)\w*\b.{0,80}\btoo (?:large|big|much)\b|\btoo much data\b",
+    re.IGNORECASE,
+)
+"""What the words of a 400 have where it is of size; the documentation knows no other, but the vendor sends others."""
 CURE_OF_URL = f"Check TIDEMARK_EXPORT_API_URL (projects in the EU: {_EU}), and proxies on the way"
 
 
@@ -53,9 +61,11 @@ def failure_of(subject: str, project_id: str, response: httpx.Response, body: st
             f"Check {names}: API key and secret key of this very project; in the EU set TIDEMARK_EXPORT_API_URL={_EU}"
         )
         return ExportAccessError(subject, f"{said}: it does not take the project's keys", hint)
-    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.GATEWAY_TIMEOUT):
+    if status == HTTPStatus.GATEWAY_TIMEOUT or (status == HTTPStatus.BAD_REQUEST and _OF_SIZE.search(_words(body))):
         hint = "Have the vendor export these hours to the bucket by hand (Amazon S3 export, manual), below the backfill prefix"
         return ExportTooLargeError(subject, f"{said}: it is more than the vendor exports at once", hint)
+    if status == HTTPStatus.BAD_REQUEST:
+        return _refused(subject, said if _words(body) else f"{said} without a word of why")
     if (
         status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
         or status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -73,10 +83,18 @@ def require_archive(subject: str, response: httpx.Response, beginning: bytes) ->
     if kind.startswith("text/html") or beginning.lstrip()[:1] == b"<":
         text = _told(beginning[:2000].decode("utf-8", "replace"))
         raise ExportAnswerError(subject, f"a page answered instead of the Export API ({text or kind})", CURE_OF_URL)
+    if not beginning.startswith(_ZIP) and (kind.startswith("text/") or kind == "application/json"):
+        text = _told(beginning[:2000].decode("utf-8", "replace"))
+        raise _refused(subject, f"the vendor answered in words instead of an archive ({kind}: {text})")
     if not beginning.startswith(_ZIP):
         named = f", but {kind}" if kind and kind != "application/zip" else ""
         hint = "Try again later; if it stays, ask the vendor what it exports for these hours"
         raise ExportContentError(subject, f"what the vendor sent is no zip archive{named}", hint)
+
+
+def _refused(subject: str, reason: str) -> ExportRefusedError:
+    hint = "Do what the vendor's words ask for, or ask it why it refuses these hours; then run the same recovery again"
+    return ExportRefusedError(subject, reason, hint)
 
 
 def _asked_seconds(response: httpx.Response) -> float | None:
@@ -106,7 +124,11 @@ def _said(response: httpx.Response, body: str) -> str:
 
 
 def _told(body: str) -> str:
-    """The words of a text or of a page, in one line."""
-    plain = re.sub(r"<[^<>]{0,500}>", " ", body)
     # Before it is cut: half of a key is none to whoever removes keys.
-    return scrubbed(" ".join(plain.split()))[:_WORDS].rstrip(". ")
+    return scrubbed(_words(body))[:_WORDS].rstrip(". ")
+
+
+def _words(body: str) -> str:
+    """The words of a text or of a page, in one line."""
+    plain = re.sub(r"(?is)<(script|style)\b.{0,4000}?</\1>|<[^<>]{0,500}>", " ", body)
+    return " ".join(html.unescape(plain).split())

@@ -9,6 +9,7 @@ large (pipeline_assets/operations/recover.py).
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -90,8 +91,9 @@ class ExportApi:
     ) -> Iterator[Download | NoData]:
         """The archive of these hours; `received` is told of bytes as they come.
 
-        Raises ExportAccessError and SettingsError (keys), ExportTooLargeError (a shorter range may do), ExportAnswerError
-        (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond the retries), DiskFullError.
+        Raises ExportAccessError and SettingsError (keys), ExportTooLargeError (a shorter range may do), ExportRefusedError (other
+        words), ExportAnswerError (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond
+        the retries), DiskFullError.
         """
         credentials = ExportCredentials.of(project_id)
         with closing(a_spool_on_disk()) as file:
@@ -205,7 +207,9 @@ class ExportApi:
 
 def _beginning(response: httpx.Response) -> str:
     body = next(_steps(response, _BODY_BYTES), b"")
-    return body[:_BODY_BYTES].decode("utf-8", "replace")
+    # Its last word may be half of a key.
+    kept = body if len(body) < _BODY_BYTES else re.sub(rb"\S*$", b"", body[:_BODY_BYTES])
+    return kept.decode("utf-8", "replace")
 
 
 def _steps(response: httpx.Response, step_bytes: int) -> Iterator[bytes]:

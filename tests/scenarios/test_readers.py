@@ -5,28 +5,37 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.operations.rebuild.swap import swap
+from pipeline_assets.operations.rollback import roll_back
+from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
 from resources import failpoints
 from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
 from resources.iceberg.procedures import Upkeep
 from resources.publishing.promise import Promise, promise_of
+from tests.scenarios.test_rebuild import runtime_of, start
 from tests.support.builders import events_on
 from tests.support.reader import Beside, Seen, a_reader
 
 DAY = date(2026, 2, 2)
-_READS = re.compile(r"(?:FROM \w+\.|load_table\(\")(\w+\.\w+)")
+_READS = re.compile(r"(?:FROM \w+\.|load_table\(\")(\w+\.\w+)|/(\w+/\w+)/metadata/")
 """A line that reads a table, and which one."""
 
 _IMPORT = """
@@ -75,10 +84,58 @@ def test_pyiceberg_opens_every_table(pipeline: Any) -> None:
     assert rows["raw/quarantine"] == 1
 
 
+@pytest.fixture(scope="module")
+def duck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB with the extensions of the locked packages as installed ones; it loads none that its makers did not sign."""
+    folder = tmp_path_factory.mktemp("extensions")
+    with closing(duckdb.connect(config={"extension_directory": str(folder)})) as connection:
+        ((platform,),) = connection.execute("PRAGMA platform").fetchall()
+        place = folder / f"v{duckdb.__version__}" / platform
+        place.mkdir(parents=True)
+        for name in ("avro", "iceberg"):
+            (file,) = Path(str(files(f"duckdb_extension_{name}"))).rglob("*.duckdb_extension")
+            shutil.copy(file, place)
+        # Nothing is fetched.
+        connection.execute(f"SET TimeZone = 'UTC'; SET custom_extension_repository = '{folder}'")
+        yield connection
+
+
+def _shell(p: Any, *words: str) -> Any:
+    """`tidemark snapshots` of a pipeline's tables."""
+    names = ("landing_url", "warehouse_url", "catalog_url", "catalog_name")
+    places = {f"TIDEMARK_{name.upper()}": str(getattr(p.settings, name)) for name in names}
+    environment = places | {"TIDEMARK_PROJECTS": ",".join(p.settings.projects)}
+    return CliRunner().invoke(app, ["snapshots", *words], env=environment)
+
+
+def _rows(p: Any, cut: dict[str, Any], engine: str, duck: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+    """Table -> the rows that the printed line of an engine gives, in an order of their own."""
+    scope: dict[str, Any] = {"spark": p.spark}
+    found = {}
+    for line in cut["lines"][engine]:
+        table = _READS.search(line)
+        if engine == "duckdb":
+            result = duck.execute(line)
+        elif table:
+            result = eval(line, scope)
+        else:
+            exec(line, scope)
+        if table:
+            arrow = {"spark": "toArrow", "pyiceberg": "combine_chunks", "duckdb": "to_arrow_table"}[engine]
+            rows = getattr(result, arrow)().to_pylist()
+            found[(table[1] or table[2]).replace("/", ".")] = sorted(repr(sorted(row.items())) for row in rows)
+    if "catalog" in scope:
+        scope["catalog"].close()
+    return found
+
+
 @pytest.mark.slow
-def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(pipeline: Any) -> None:
+def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
+    pipeline: Any, duck: duckdb.DuckDBPyConnection
+) -> None:
     """Scenario: a day is loaded twice, the second time with more rows. Outcome: what `tidemark snapshots` prints of the first
-    load gives the rows of then in Spark and PyIceberg, all tables of one state; once one has expired, a sentence names it."""
+    load gives the rows of then in Spark, PyIceberg and DuckDB, all tables of one state; once one has expired, a sentence names
+    it."""
     p = pipeline()
     runs = []
     for count in (5, 9):
@@ -86,43 +143,16 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(pipeline: A
         done = p.load(DAY)
         assert done.success
         runs.append(done.result.run_id)
-    names = ("landing_url", "warehouse_url", "catalog_url", "catalog_name")
-    places = {f"TIDEMARK_{name.upper()}": str(getattr(p.settings, name)) for name in names}
-
-    def shell(*words: str) -> Any:
-        environment = places | {"TIDEMARK_PROJECTS": ",".join(p.settings.projects)}
-        return CliRunner().invoke(app, ["snapshots", *words], env=environment)
-
-    def rows(lines: Sequence[str]) -> dict[str, int]:
-        """Table -> how many rows a line gives."""
-        scope: dict[str, Any] = {"spark": p.spark}
-        for line in (one for one in lines if not _READS.search(one)):
-            exec(line, scope)
-        found = {}
-        for line in lines:
-            if table := _READS.search(line):
-                result = eval(line, scope)
-                found[table[1]] = int(result.count() if line.startswith("spark.") else result.num_rows)
-        if "catalog" in scope:
-            scope["catalog"].close()
-        return found
-
-    told = [json.loads(shell(*words, "--json").stdout) for words in (("--run", runs[0][:13]), ())]
+    told = [json.loads(_shell(p, *words, "--json").stdout) for words in (("--run", runs[0][:13]), ())]
     assert [one["run_id"] for one in told] == runs
-    then = json.loads(shell("--at", told[0]["published_at"], "--json").stdout)
+    then = json.loads(_shell(p, "--at", told[0]["published_at"], "--json").stdout)
     assert then == told[0]
     for cut, count in zip(told, (5, 9), strict=True):
         assert cut["snapshots"].keys() >= {"raw/regular_events", "refined/events", "aggregates/event_counts"}
-        by_spark, by_pyiceberg = rows(cut["lines"]["spark"]), rows(cut["lines"]["pyiceberg"])
-        assert by_spark == by_pyiceberg
+        by_spark, *others = (_rows(p, cut, engine, duck) for engine in ("spark", "pyiceberg", "duckdb"))
+        assert [by_spark] * 2 == others
         assert by_spark.keys() == {name.replace("/", ".") for name in cut["snapshots"]}
-        assert by_spark["raw.regular_events"] == by_spark["refined.events"] == count
-        scanned = [
-            re.search(r"iceberg_scan\('([^']+)', snapshot_from_id = (\d+)\)", one) for one in cut["lines"]["duckdb"]
-        ]
-        found = {match[2]: Path(match[1]) for match in scanned if match}
-        assert set(found) == set(cut["snapshots"].values())
-        assert all(path.is_file() for path in found.values())
+        assert len(by_spark["raw.regular_events"]) == len(by_spark["refined.events"]) == count
     # One state: the aggregates of then are of the rows of then.
     (line,) = [one for one in told[0]["lines"]["spark"] if "aggregates.event_counts" in one]
     counted = eval(line, {"spark": p.spark}).agg({"events": "sum"}).collect()
@@ -131,11 +161,45 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(pipeline: A
     expired = int(told[0]["snapshots"]["refined/events"])
     Upkeep(p.spark, p.settings.catalog_name).expire(table_by_key("refined/events"), [expired])
     for words in (("--run", runs[0]), ("--at", told[0]["published_at"])):
-        gone = shell(*words)
+        gone = _shell(p, *words)
         assert gone.exit_code == 1
         assert f"refined/events: the snapshot {expired}" in gone.stderr
         assert "has expired" in gone.stderr
-    assert shell("--engine", "spark").exit_code == 0
+    assert _shell(p, "--engine", "spark").exit_code == 0
+
+
+@pytest.mark.slow
+def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(
+    pipeline: Any, duck: duckdb.DuckDBPyConnection
+) -> None:
+    """Scenario: a day with a broken line is loaded, rebuilt with another meaning of revenue, and rolled back. Outcome: each time
+    the lines that `tidemark snapshots` prints for DuckDB give the rows of every table as PyIceberg reads them."""
+    p = pipeline()
+    events = events_on(DAY, 5)
+    events[0]["event_properties"] = {"$revenue": 2.5, "amount": 4, "currency": "EUR"}
+    p.deliver(DAY, [*events, b"{broken"])
+
+    def seen() -> dict[str, list[str]]:
+        cut = json.loads(_shell(p, "--json").stdout)
+        by_pyiceberg, by_duckdb = (_rows(p, cut, engine, duck) for engine in ("pyiceberg", "duckdb"))
+        print({name: len(rows) for name, rows in by_duckdb.items()})
+        assert by_duckdb == by_pyiceberg
+        assert by_duckdb.keys() == {name.replace("/", ".") for name in cut["snapshots"]}
+        return by_duckdb
+
+    assert p.load(DAY).success
+    loaded, then = seen(), datetime.now(UTC)
+    assert len(loaded["raw.regular_events"]) == len(loaded["refined.events"]) == 5
+    assert "Decimal('2.5" in str(loaded["aggregates.daily_revenue"])
+
+    p.change(revenue_properties=("amount",), change_min_rows=1000)
+    rebuild, _ = start(p, DAY, DAY, "aggregates/daily_revenue")
+    swap(runtime_of(p), rebuild, "ann", None, p.now)
+    rebuilt = seen()
+    assert "Decimal('4" in str(rebuilt["aggregates.daily_revenue"])
+
+    roll_back(runtime_of(p), RollbackRequest((), p.settings.projects, DAY, DAY, then, "why", str(uuid.uuid4())))
+    assert seen() == loaded != rebuilt
 
 
 _PUBLISHING = {

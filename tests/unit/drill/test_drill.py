@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from datetime import date, timedelta
@@ -117,8 +118,9 @@ def test_a_drill_has_a_ledger_of_its_own(url: str, expected: str) -> None:
 def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the recovery of a day is killed between an hour's two objects; once more, and nobody starts it again.
-    Outcome: the first has no fault, the second names what is not there."""
+    """Scenario: the recoveries of two days are killed, one after the other, in one landing. That of a third day is too, and what
+    comes after it recovers nothing, but writes over an object of the first day. Outcome: the first two have no fault; then what
+    is not there of the third day is named, and the object of the first, and nothing else."""
     (tmp_path / "landing").mkdir()
     settings = Settings(
         landing_url=str(tmp_path / "landing"), catalog_url=f"sqlite:///{tmp_path}/c.db", projects=("10001",)
@@ -126,10 +128,16 @@ def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
     place = Scratch(settings, settings, tmp_path, LocalStore(prefix=tmp_path))
     sample = ExportSpec(projects=("10001",), events_per_day=20, hours=(1, 9), has_markers=False)
     assert recovery_faults(place, sample, "10001", DAY, "after_object") == []
-    monkeypatch.setattr(
-        recovery.subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 1, "", "it did not start")
-    )
+    assert recovery_faults(place, sample, "10001", DAY - timedelta(days=2), "before_marker") == []
+    ours = "10001-backfill/10001-backfill"
+
+    def recovers_nothing(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        (tmp_path / f"landing/{ours}_{DAY}_9_complete").write_bytes(b"another's")
+        return subprocess.CompletedProcess(words, 1, "", "it did not start")
+
+    monkeypatch.setattr(recovery.subprocess, "run", recovers_nothing)
     told = recovery_faults(place, sample, "10001", DAY - timedelta(days=1), "after_object")
     assert told[0] == "the recovery that came after it failed: it did not start"
-    assert "10001-backfill/10001-backfill_2026-02-01_1#4.json.gz is not there" in told
-    assert not any("beside the marker" in fault for fault in told)
+    assert f"{ours}_2026-02-01_1#4.json.gz is not there" in told
+    others = [one for one in told[1:] if not re.fullmatch(rf"{ours}_2026-02-01_\S+ is not there", one)]
+    assert others == [f"{ours}_{DAY}_9_complete holds other bytes than were exported"]

@@ -201,19 +201,89 @@ def test_a_day_is_asked_for_at_once_and_days_one_by_one(place: Place) -> None:
     assert [str(asked) for asked in place.vendor.asked] == ["2026-02-02T03+21", "2026-02-03T00+24"]
 
 
-@pytest.mark.parametrize("status", [400, 504])
-def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, status: int) -> None:
+_OF_SIZE = Answer(400, b"The file size of the exported data is too large. Shorten the time ranges and try again.")
+
+
+@pytest.mark.parametrize("answer", [_OF_SIZE, Answer(504)])
+def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, answer: Answer) -> None:
     for hour in range(6):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
-    place.vendor.always(Answer(status), lambda asked: len(asked.hours) > 1)
+    place.vendor.always(answer, lambda asked: len(asked.hours) > 1)
     # A timeout of a single hour says nothing of its size.
-    place.vendor.always(Answer(400), lambda asked: asked.hours[0].hour == 4)
+    place.vendor.always(_OF_SIZE, lambda asked: asked.hours[0].hour == 4)
     fates = place.recover(_range(0, 5))
     assert fates == {**dict.fromkeys("01235", "recovered"), "4": "not recovered"}
     (error,) = place.errors
     assert "2026-02-02T04" in error
     assert "Have the vendor export these hours to the bucket by hand" in error
     assert f"{PREFIX}/{PREFIX}_{DAY}_4_complete" not in place.files()
+
+
+_OTHER = Answer(400, b"start lies outside of the retention of this project")
+_IN_WORDS = [_OTHER, Answer(400), Answer(200, b'{"error": "soon"}', {"Content-Type": "application/json"})]
+
+
+@pytest.mark.parametrize("answer", _IN_WORDS)
+@pytest.mark.parametrize("days", [1, 4])
+def test_a_refusal_that_is_not_of_size_is_asked_three_times_in_all(place: Place, answer: Answer, days: int) -> None:
+    """Scenario: every request is answered in words that do not speak of size, or without any. Outcome: a day, another end of
+    what is left and the first end once more; nothing is written, and no hour is told to be too large."""
+    place.vendor.always(answer, lambda asked: asked.project_id == PROJECT)
+    place.vendor.add(OTHER, Hour(DAY, 4), a_body(events_on(DAY, 2, app=int(OTHER))))
+    hours = HourRange(Hour(DAY - timedelta(days=days - 1), 0), Hour(DAY, 23))
+    fates = place.recover(hours, projects=(PROJECT, OTHER))
+    ours = [asked for asked in place.vendor.asked if asked.project_id == PROJECT]
+    assert len(ours) == 3
+    assert ours[1].hours[-1] == hours.last
+    assert {hours.first, hours.last} == {ours[2].hours[0], ours[1].hours[-1]}
+    assert fates[f"{PROJECT}/4"] == "not recovered"
+    assert fates[f"{OTHER}/4"] == "recovered"
+    (error,) = place.errors
+    assert error.startswith(f"export of {PROJECT}: the vendor ")
+    assert answer.body.decode() in error
+    assert "after 3 such answers in a row it was not asked again" in error
+    assert not re.search("too large|more than the vendor|size", error)
+    assert {name.partition("/")[0] for name in place.files()} == {f"{OTHER}-backfill"}
+
+
+_SECOND, _LAST = DAY + timedelta(days=1), DAY + timedelta(days=3)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [list(HourRange(Hour(_SECOND, 5), Hour(_LAST, 23))), list(HourRange(Hour(DAY, 0), Hour(_SECOND, 19)))],
+    ids=["too old", "too new"],
+)
+def test_halving_goes_on_while_it_helps(place: Place, good: list[Hour]) -> None:
+    """Scenario: of four days the vendor refuses, in other words each time, all that begins before an hour of the second day, or
+    ends after one. Outcome: every hour that it does not refuse is recovered, after few requests."""
+    for hour in good:
+        place.vendor.add(PROJECT, hour, _body(hour.hour, hour.day))
+    words = iter(range(1000))
+    place.vendor.faults.append(
+        lambda asked: None if set(asked.hours) <= set(good) else Answer(400, f"number {next(words)}".encode())
+    )
+    place.recover(HourRange(Hour(DAY, 0), Hour(_LAST, 23)))
+    assert [one.hour for one in place.outcomes if one.fate is HourFate.RECOVERED] == good
+    assert all(one.fate in (HourFate.RECOVERED, HourFate.FAILED) for one in place.outcomes)
+    assert len(place.vendor.asked) <= 24
+
+
+def test_one_refused_hour_costs_no_other(place: Place) -> None:
+    for hour in range(24):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.vendor.always(_OTHER, lambda asked: any(hour.hour == 4 for hour in asked.hours))
+    fates = place.recover()
+    assert [hour for hour, fate in fates.items() if fate != "recovered"] == ["4"]
+    (error,) = place.errors
+    assert error.startswith(f"export of {PROJECT}, 2026-02-02T04: the vendor answered 400 Bad Request (start lies")
+
+
+def test_parts_of_a_range_without_data_get_their_markers(place: Place) -> None:
+    """Scenario: the day is too large, and after halving most parts have no data (404). Outcome: markers of every hour."""
+    place.vendor.add(PROJECT, Hour(DAY, 3), _body(3))
+    place.vendor.most_hours = 6
+    assert place.recover() == {str(hour): "recovered" if hour == 3 else "no data" for hour in range(24)}
 
 
 def test_hours_younger_than_the_vendors_delay_are_not_taken_for_empty(place: Place) -> None:
@@ -685,6 +755,15 @@ def test_an_archive_without_a_whole_hour_is_believed_no_more_than_no_data(
     assert set(place.recover().values()) == {"not recovered"}
     assert any("no data of 2026-02-01T07, but something was delivered" in error for error in place.errors)
     assert not place.files()
+
+
+def test_a_control_hour_that_the_vendor_refuses_proves_nothing_and_its_words_are_told(place: Place) -> None:
+    _raw_holds(place, _BEFORE)
+    place.vendor.always(_OTHER, lambda asked: asked.hours[0] == _BEFORE)
+    assert set(place.recover().values()) == {"not recovered"}
+    (error,) = place.errors
+    assert error.startswith(f"export of {PROJECT}, {_BEFORE}: the vendor answered 400 Bad Request (start lies")
+    assert (place.files(), len(place.vendor.asked)) == ({}, 2)
 
 
 def test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_brings_data(place: Place) -> None:

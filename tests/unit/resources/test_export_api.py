@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import logging
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pipeline_assets.domain.errors import (
     ExportAccessError,
     ExportAnswerError,
     ExportContentError,
+    ExportRefusedError,
     ExportTooLargeError,
     ExportUnavailableError,
     SettingsError,
@@ -135,10 +137,73 @@ def test_missing_keys_are_named_and_nobody_is_asked(vendor: Vendor, monkeypatch:
     assert not vendor.asked
 
 
-@pytest.mark.parametrize("status", [400, 504])
-def test_too_large_is_not_asked_again(vendor: Vendor, status: int) -> None:
-    vendor.always(Answer(status, b"The file size of the exported data is too large."))
-    with pytest.raises(ExportTooLargeError, match=f"{status} .*too large"):
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            400,
+            "The file size of the exported data is too large. Shorten the time ranges and try again. The limit size is 4GB.",
+        ),
+        (400, '{"error": {"message": "Exported data exceeds 4 GB"}}'),
+        (
+            400,
+            "<html><title>400</title><body><h1>Size limit</h1>The size of the export exceeds the maximum</body></html>",
+        ),
+        (400, "This export is too big"),
+        (504, ""),
+        (504, "upstream timed out"),
+    ],
+)
+def test_too_large_is_not_asked_again(vendor: Vendor, status: int, words: str) -> None:
+    vendor.always(Answer(status, words.encode()))
+    with pytest.raises(ExportTooLargeError, match=f"{status} .*it is more than the vendor exports at once"):
+        Asking(vendor)()
+    assert len(vendor.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(400, b"start lies outside of the retention of this project"), "(start lies outside of the retention of"),
+        (Answer(400), "the vendor answered 400 Bad Request without a word of why"),
+        (Answer(400, b'{"error":"data retention limit: 365 days"}'), '({"error":"data retention limit: 365 days"})'),
+        (Answer(400, b"Start is larger than end; the page size is 20"), "(Start is larger than end; the page size is 20)"),
+        (Answer(400, b"<html><title>400 Request Header Or Cookie Too Large</title></html>"), "(400 Request Header Or"),
+        (
+            Answer(400, b"<style>p{}</style><script>if (a < b)</script>Bad&nbsp;&lt;start&gt;", {"Content-Type": "text/html"}),
+            "(a page: Bad <start>)",
+        ),
+        (Answer(200, b'{"error": "soon"}', {"Content-Type": "application/json"}), '(application/json: {"error": "soon"})'),
+        (Answer(200, b"export is being built", {"Content-Type": "text/plain; charset=utf-8"}), "(text/plain: export is being"),
+    ],
+)  # fmt: skip
+def test_a_refusal_in_words_is_told_in_these_words_and_not_as_size(vendor: Vendor, answer: Answer, said: str) -> None:
+    vendor.always(answer)
+    with pytest.raises(ExportRefusedError) as caught:
+        Asking(vendor)()
+    assert said in caught.value.reason
+    assert "more than the vendor exports" not in str(caught.value)
+    assert len(vendor.asked) == 1
+
+
+def test_hostile_words_are_short_plain_and_without_keys(vendor: Vendor) -> None:
+    """Scenario: a 400 brings pages of text, with a key at the place where what is read of it ends, and control characters."""
+    ((key, secret),) = vendor.keys.values()
+    for key_at in (0, 190, client._BODY_BYTES - 10):
+        text = "<br>" * (key_at // 4) + f"{key}\x1b[2J\u202e" + html.escape(secret) + "x" * 90_000
+        vendor.fail(Answer(400, text.encode()))
+        with pytest.raises(ExportRefusedError) as caught:
+            Asking(vendor)()
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 600
+        assert key[:8] not in str(caught.value)
+        assert secret[:8] not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [413, 414, 422])
+def test_an_answer_that_the_documentation_does_not_name_is_told_as_it_is(vendor: Vendor, status: int) -> None:
+    vendor.always(Answer(status, b"Entity too large"))
+    with pytest.raises(ExportAnswerError, match=rf"{status} .* \(Entity too large\), which the Export API never does"):
         Asking(vendor)()
     assert len(vendor.asked) == 1
 
@@ -186,8 +251,8 @@ def test_a_page_is_refused_in_one_sentence(vendor: Vendor) -> None:
 
 
 def test_what_is_no_zip_is_refused(vendor: Vendor) -> None:
-    vendor.always(Answer(200, b'{"error": "soon"}', {"Content-Type": "application/json"}))
-    with pytest.raises(ExportContentError, match="is no zip archive, but application/json"):
+    vendor.always(Answer(200, b"\x1f\x8b\x08", {"Content-Type": "application/gzip"}))
+    with pytest.raises(ExportContentError, match="is no zip archive, but application/gzip"):
         Asking(vendor)()
 
 
