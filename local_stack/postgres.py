@@ -83,7 +83,11 @@ def _user(folder: StackFolder) -> str | None:
         raise UsageError("PostgreSQL", f"refuses to run as root, and there is no user {_SYSTEM_USER}", hint) from None
     # The program itself enters the folder: `cwd` is entered before root is given up.
     entered = subprocess.run(
-        ["/bin/sh", "-c", 'cd -- "$0"', str(folder.root)], cwd="/", stderr=subprocess.DEVNULL, **as_user(_SYSTEM_USER)
+        ["/bin/sh", "-c", 'cd -- "$0"', str(folder.root)],
+        cwd="/",
+        stderr=subprocess.DEVNULL,
+        check=False,
+        **as_user(_SYSTEM_USER),
     )
     if entered.returncode != 0:
         reason = f"cannot be reached by the user {_SYSTEM_USER}, as whom PostgreSQL runs in place of root"

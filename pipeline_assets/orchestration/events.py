@@ -251,7 +251,9 @@ def told_backfill(tags: Mapping[str, str], outcomes: Collection[Outcome]) -> str
     if BACKFILL_ID_TAG not in tags or not days:
         return None
     which = few(days, _MOST_DAYS)
-    return f"{which}: no materialization, for these days wait, are held or are refused; their checks say why. {UNCOUNTED}"
+    return (
+        f"{which}: no materialization, for these days wait, are held or are refused; their checks say why. {UNCOUNTED}"
+    )
 
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:

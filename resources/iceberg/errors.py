@@ -188,7 +188,9 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     if _NO_CREDENTIALS in text:
         return LakehouseError(subject, "credentials of the warehouse are missing or have expired", _REFUSED_HINT)
     if any(mark in text for mark in _FILE_LOCKED):
-        reason = f"another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: {first_line(error)}"
+        reason = (
+            f"another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: {first_line(error)}"
+        )
         hint = "Nothing more was published; end that process, or wait until it ends; then load again"
         return LakehouseUnavailableError(subject, reason, hint)
     what = None

@@ -873,14 +873,15 @@ def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
 ) -> None:
     """Scenario: no object of a day, and markers; one side is asked after the other is on record, empty. Outcome: where each hour
     has a marker the day is empty and good on either side, and one that was refused before is due, once."""
-    asked, other = replace(BATCH, source=source), replace(BATCH, source=next(one for one in Source if one is not source))
+    asked, other = (
+        replace(BATCH, source=source),
+        replace(BATCH, source=next(one for one in Source if one is not source)),
+    )
     there = BatchRecord(other, BatchVerdict.ACCEPTED, hours_marked=len(tuple(others)), hours=tuple(others))
     refused = BatchRecord(asked, BatchVerdict.REFUSED, reason="no delivery")
     marked = markers_of(own, batch=asked)
     plan = plan_of(markers=marked, priors=[there, refused], now=now, source=source)
-    found, evaluation = judge_absent(
-        plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now
-    )
+    found, evaluation = judge_absent(plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now)
     assert (found, evaluation.is_passed) == (verdict, verdict is BatchVerdict.ACCEPTED)
     assert plan.is_newly_empty is (verdict is BatchVerdict.ACCEPTED)
     record = plan.record(found, evaluation, Settings())

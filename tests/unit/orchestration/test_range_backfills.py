@@ -18,7 +18,7 @@ from dagster._daemon.backfill import execute_backfill_iteration
 from dagster._time import get_current_timestamp
 
 _DAYS = ["2026-02-02", "2026-02-03", "2026-02-04"]
-_LOCATION = '''
+_LOCATION = """
 import dagster as dg
 
 DAYS = dg.DailyPartitionsDefinition("2026-02-02", end_date="2026-02-05")
@@ -37,14 +37,8 @@ def load(context):
 defs = dg.Definitions(
     [load], jobs=[dg.define_asset_job("daily", selection="*")], executor=dg.in_process_executor
 )
-'''
-_OVERRIDES = {
-    part: {"module": f"dagster._core.{module}", "class": name}
-    for part, module, name in (
-        ("run_launcher", "launcher.sync_in_memory_run_launcher", "SyncInMemoryRunLauncher"),
-        ("run_coordinator", "run_coordinator", "DefaultRunCoordinator"),
-    )
-}
+"""
+_IN_THIS_PROCESS = {"module": "dagster._core.launcher.sync_in_memory_run_launcher", "class": "SyncInMemoryRunLauncher"}
 
 
 def test_dagster_ends_a_range_as_failed_for_a_day_without_materialization_and_a_job_as_its_runs(tmp_path: Path) -> None:
@@ -54,8 +48,10 @@ def test_dagster_ends_a_range_as_failed_for_a_day_without_materialization_and_a_
     file = tmp_path / "location.py"
     file.write_text(_LOCATION)
     with (
-        instance_for_test(overrides=_OVERRIDES) as instance,
-        create_test_daemon_workspace_context(PythonFileTarget(str(file), None, str(tmp_path), "x"), instance) as context,
+        instance_for_test(overrides={"run_launcher": _IN_THIS_PROCESS}) as instance,
+        create_test_daemon_workspace_context(
+            PythonFileTarget(str(file), None, str(tmp_path), "x"), instance
+        ) as context,
     ):
         request = context.create_request_context()
         (repository,) = request.get_code_location("x").get_repositories().values()
@@ -87,6 +83,8 @@ def test_dagster_ends_a_range_as_failed_for_a_day_without_materialization_and_a_
             instance.add_backfill(backfill)
             for _ in range(5):
                 list(execute_backfill_iteration(context, logging.getLogger("backfill")))
+                for queued in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED])):
+                    instance.launch_run(queued.run_id, context.create_request_context())
             ended = instance.get_backfill(backfill.backfill_id)
             runs = instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": backfill.backfill_id}))
             assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS]
