@@ -81,11 +81,17 @@ def _user(folder: StackFolder) -> str | None:
     except KeyError:
         hint = "Make that user, or run `make up` as an ordinary one"
         raise UsageError("PostgreSQL", f"refuses to run as root, and there is no user {_SYSTEM_USER}", hint) from None
-    try:
-        subprocess.run(["/bin/true"], cwd=folder.root, check=True, **as_user(_SYSTEM_USER))
-    except PermissionError:
+    # The program itself enters the folder: `cwd` is entered before root is given up.
+    entered = subprocess.run(
+        ["/bin/sh", "-c", 'cd -- "$0"', str(folder.root)],
+        cwd="/",
+        stderr=subprocess.DEVNULL,
+        check=False,
+        **as_user(_SYSTEM_USER),
+    )
+    if entered.returncode != 0:
         reason = f"cannot be reached by the user {_SYSTEM_USER}, as whom PostgreSQL runs in place of root"
-        raise UsageError(str(folder.root), reason, "Run `make up` as an ordinary user, or move the clone") from None
+        raise UsageError(str(folder.root), reason, "Run `make up` as an ordinary user, or move the clone")
     return _SYSTEM_USER
 
 

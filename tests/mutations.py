@@ -52,7 +52,13 @@ _NEVER_CAME = (
     "tests/unit/load/test_finality.py"
     "::test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go"
 )
+_WHOLE_DAY = "tests/unit/load/test_batches.py::test_a_day_is_empty_by_its_markers_whichever_side_is_asked"
 MUTATIONS = (
+    Mutation(
+        5, "a day is judged by the markers of one side alone", "pipeline_assets/load/deliveries/plan.py",
+        "return len(self.hours_marked | self.hours_held | self.hours_elsewhere) == HOURS_A_DAY",
+        "return len(self.hours_marked) == HOURS_A_DAY", _WHOLE_DAY,
+    ),
     Mutation(
         0, "a run's config is not looked at", "pipeline_assets/orchestration/run_config.py",
         "in refusals(plan_context.run_config)", "in ()",

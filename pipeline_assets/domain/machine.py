@@ -13,7 +13,7 @@ from pathlib import Path
 
 _LOCAL = re.compile(r"local\[\s*(?P<cores>[1-9][0-9]*)\s*(,\s*[0-9]+\s*)?\]")
 _MOST, _LEAST = 2 * 1024**3, 256 * 1024**2
-_MOUNTS = Path("/proc/self/mountinfo")
+_MOUNTS, _LOCKS = Path("/proc/self/mountinfo"), Path("/proc/locks")
 _SHARED = re.compile(
     r"nfs\d?|cifs|smb\w*|9p|virtiofs|fuse(\..*)?|fakeowner|vboxsf|prl_fs|vmhgfs|drvfs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2"
     r"|panfs|wekafs|orangefs|pvfs2|coda"
@@ -66,6 +66,15 @@ def shared_file_system(path: Path) -> str | None:
         if resolved.is_relative_to(place) and len(place) >= len(found[0]):
             found = place, rest.split()[0]
     return found[1] if _SHARED.fullmatch(found[1]) else None
+
+
+def lock_holders(path: Path) -> list[str]:
+    """Other processes that hold a write lock of a SQLite file, as `4711 (python)`; empty where the system tells none."""
+    files = [path.stat() for path in (path, Path(f"{path}-shm")) if path.exists()]
+    names = {f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}" for file in files}
+    locks = [line.split() for line in _text(_LOCKS).splitlines()]
+    pids = {lock[4] for lock in locks if lock[3] == "WRITE" and lock[5] in names} - {str(os.getpid())}
+    return [f"{pid} ({_text(Path('/proc', pid, 'comm'))})" for pid in sorted(pids) if pid.isdecimal() and pid != "0"]
 
 
 def _text(path: Path) -> str:

@@ -23,7 +23,7 @@ from pipeline_assets.load.read_back import read_back
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.run import run_load
 from pipeline_assets.operations.exclude import exclude, lift
-from pipeline_assets.orchestration.events import events_of, failure_of, standing_elsewhere
+from pipeline_assets.orchestration.events import events_of, failure_of, standing_elsewhere, told_backfill
 from pipeline_assets.orchestration.golden_events import golden_evaluations
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
@@ -131,6 +131,9 @@ def _load(
             days = {outcome.key.event_date for outcome in report.outcomes}
             yield from golden_evaluations(context.instance, runtime.ledger, settings, table, days)
             failed.extend(outcome for outcome in report.outcomes if outcome.fails_the_run)
+        told = told_backfill(context.run.tags, [outcome for report in reports for outcome in report.outcomes])
+        if told is not None:
+            context.log.warning(told)
     # Yield every declared output: for a missing one Dagster would fail the step with a vaguer error.
     for check in sorted(context.selected_asset_check_keys, key=str):
         yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))

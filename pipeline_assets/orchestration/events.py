@@ -16,9 +16,11 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # no public name in Dagster 1.13
     AssetCheckEvaluationTargetMaterializationData as Target,
 )
+from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
 from pipeline_assets.domain.notices import Notice
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
@@ -31,10 +33,13 @@ from pipeline_assets.orchestration.event_text import (
     markdown_list,
     markdown_text,
 )
-from pipeline_assets.orchestration.specs import asset_key
+from pipeline_assets.orchestration.specs import UNCOUNTED, asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
+
+_MOST_DAYS = 10
+"""Days that a run's log names."""
 
 
 def events_of(
@@ -238,6 +243,17 @@ def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dic
     ]
     difference_shown = {"difference": markdown_blocks(blocks)} if blocks else {}
     return {**difference_shown, "look": f"tidemark diff {table} {partition} --html DIR"}
+
+
+def told_backfill(tags: Mapping[str, str], outcomes: Collection[Outcome]) -> str | None:
+    """How Dagster ends the backfill of a run over days that get no materialization; None for other runs."""
+    days = sorted({str(one.key.event_date) for one in outcomes if one.is_requested and not one.verdict.is_good})
+    if BACKFILL_ID_TAG not in tags or not days:
+        return None
+    which = few(days, _MOST_DAYS)
+    return (
+        f"{which}: no materialization, for these days wait, are held or are refused; their checks say why. {UNCOUNTED}"
+    )
 
 
 def failure_of(failed: Sequence[Outcome]) -> dg.Failure:

@@ -19,6 +19,13 @@ from pipeline_assets.orchestration.landing_assets import landing_key, source_of
 from pipeline_assets.tables.registry import OPTIONAL_TABLES, SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
 
+UNCOUNTED = (
+    "Dagster counts a day of a backfill that gets no materialization as failed, and shows the backfill as failed, also where "
+    "all its runs succeeded (dagster-io/dagster#34219). Days that wait are loaded once they are delivered. A range that is "
+    "launched on the page of a job (`daily_load`) ends as its runs do."
+)
+"""What an operator has to know of ranges with days that wait."""
+
 
 def asset_key(table: Table) -> dg.AssetKey:
     """Return the asset key of a table."""
@@ -114,5 +121,6 @@ def _description(table: Table, settings: Settings) -> str:
             f"**A partition** is {day}. The Iceberg table `{name}` is partitioned by `{table.day_column}` and `project_id`.",
             f"**When a day is red:** {table.recovery} The red check of that day gives the reason.",
             f"**To load a day again:** {again} On the shell: `{command}`. Nothing is ever counted twice.",
+            f"**A range with days that are not delivered yet:** {UNCOUNTED}",
         ]
     )

@@ -46,9 +46,9 @@ _RACES = (
     "duplicate column name",
     "Branch does not exist",
 )
+_FILE_LOCKED = ("SQLITE_BUSY", "database is locked")
 _PASSING = (
-    "SQLITE_BUSY",
-    "database is locked",
+    *_FILE_LOCKED,
     "terminating connection",
     "he database system is",
     "I/O error occurred while sending to the backend",
@@ -187,6 +187,12 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
         return LakehouseError(subject, reason, hint)
     if _NO_CREDENTIALS in text:
         return LakehouseError(subject, "credentials of the warehouse are missing or have expired", _REFUSED_HINT)
+    if any(mark in text for mark in _FILE_LOCKED):
+        reason = (
+            f"another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: {first_line(error)}"
+        )
+        hint = "Nothing more was published; end that process, or wait until it ends; then load again"
+        return LakehouseUnavailableError(subject, reason, hint)
     what = None
     if any(mark in text for mark in _SHUT) and not any(mark in text for mark in _PASSING):
         return LakehouseError(

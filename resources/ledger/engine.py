@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection, Engine, make_url
 
 from pipeline_assets.domain.commands import NEWER_TIDEMARK
 from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
+from pipeline_assets.domain.machine import lock_holders
 from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.retry import tries
 from resources.ledger.schema import METADATA, SCHEMA, SCHEMA_VERSION
@@ -40,12 +41,14 @@ _IDLE_SECONDS = 120
 Between two statements ours prepare at most the tables whose pointers moved, which takes seconds."""
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
 """Session settings, in seconds: the server detects a vanished client, and ends its transaction and locks."""
-_LOCKED = "lock timeout"
+_LOCKED, _FILE_LOCKED = "lock timeout", "database is locked"
+_FILE_LOCK_SECONDS = 30
+"""SQLite's own wait for a file that another process locks."""
 _LOCK = 5_411_827_360
 """The key of our advisory lock; an arbitrary number that other users of the database are unlikely to use."""
 _EARLIER_LEDGER = "Set TIDEMARK_LEDGER_URL to an empty database and measure the tables for it: tidemark attach --ledger"
 OUT_OF_REACH = "the ledger is out of reach"
-_AWAY = ("Connection refused", "the database system is", "terminating connection", "database is locked", "server closed the",
+_AWAY = ("Connection refused", "the database system is", "terminating connection", _FILE_LOCKED, "server closed the",
          "Connection reset", "timed out", "timeout expired", "name resolution", _LOCKED)  # fmt: skip
 """Signs of a transient outage; any other failure to open the database needs an operator."""
 
@@ -135,6 +138,12 @@ def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
         reason = f"{OUT_OF_REACH}: another process has held its lock for {_LOCK_SECONDS} s"
         hint = "Look for a hanging session in pg_stat_activity and end it; then do the same again"
         return LedgerUnavailableError(masked(url), reason, hint)
+    if _FILE_LOCKED in str(error.orig):
+        file = make_url(url).database or ""
+        holders = ", ".join(lock_holders(Path(file)))
+        reason = f"{OUT_OF_REACH}: {f'process {holders}' if holders else 'another process'} holds the lock of {file}"
+        hint = "What was published stays; end that process, or wait until it ends; then do the same again"
+        return LedgerUnavailableError(masked(url), reason, hint)
     reason = f"{OUT_OF_REACH}: {scrubbed(' '.join(str(error.orig).split()))[:300].rstrip('.?')}"
     return LedgerUnavailableError(masked(url), reason, "What was published stays; do the same again once it is there")
 
@@ -150,7 +159,7 @@ def open_engine(url: str) -> Engine:
     # Check a pooled connection before use: a restart of the server may have cut it. Options of the URL win.
     told = {name: value for name, value in _CLIENT.items() if name not in parsed.query}
     options: dict[str, Any] = (
-        {"connect_args": {"timeout": 30, "isolation_level": None}}
+        {"connect_args": {"timeout": _FILE_LOCK_SECONDS, "isolation_level": None}}
         if is_sqlite
         else {"pool_pre_ping": True, "connect_args": told}
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import Slice, Source
 from tests.support.builders import PROJECT, events_on
 
 pytestmark = pytest.mark.slow
@@ -28,11 +28,15 @@ def _before(p: Any) -> None:
 
 
 def test_a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty(pipeline: Any) -> None:
-    """Scenario: a day with 24 markers and no object, which nobody loads; a fact of it arrives three days later, and that day is
-    loaded. Outcome: the day is accepted as empty by that load, and its fact is published; a second load changes nothing."""
+    """Scenario: a day with 24 markers and no object, of which nobody loads but the backfill side; a fact of it arrives three days
+    later, and that day is loaded. Outcome: the day is empty and good on the side that is asked; the other load accepts it as
+    empty too, and its fact is published; a second load changes nothing."""
     p = pipeline()
     _before(p)
     p.mark(DAY)
+    asked = p.load(DAY, source=Source.BACKFILL)
+    assert asked.success, asked.failure()
+    assert str(DAY) in asked.materialized("raw/backfill_events")
     p.deliver(LATER_DAY, [*events_on(LATER_DAY, 2), *events_on(DAY, 1, prefix="late")])
 
     run = p.load(LATER_DAY)

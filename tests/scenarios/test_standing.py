@@ -206,11 +206,16 @@ def test_an_aggregate_of_a_day_that_was_never_built_is_not_good(pipeline: Any) -
 
 def test_a_recovery_that_never_came_keeps_no_day_open(pipeline: Any) -> None:
     """Scenario: both sources of a day are asked for before anything came; the regular exports come and are loaded, day by day.
-    Outcome: the backfill's wait keeps no day provisional, and a day that is empty on purpose holds nothing back."""
+    Outcome: the first load gives no day a materialization, and its log says how Dagster ends a range then; the backfill's wait
+    keeps no day provisional, and a day that is empty on purpose holds nothing back."""
     p = pipeline()
     p.deliver(DAY - timedelta(days=1), events_on(DAY - timedelta(days=1), 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
-    assert p.load(DAY, source=Source.BACKFILL).success
+    asked = p.load(DAY, source=Source.BACKFILL, tags={"dagster/backfill": "of a range"})
+    assert asked.success, asked.failure()
+    assert not asked.materialized("raw/backfill_events")
+    log = [entry.user_message for entry in p.instance.all_logs(asked.result.run_id)]
+    assert [line for line in log if f"{DAY}: no materialization" in line and "shows the backfill as failed" in line]
     assert p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.BACKFILL, PROJECT, DAY)].verdict.value == "waiting"
     p.now = LATER
     p.mark(DAY)

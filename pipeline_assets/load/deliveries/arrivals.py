@@ -131,16 +131,18 @@ def _with_verdicts(
     # Landing is asked for the other source's deliveries only where the ledger does not know of any.
     lacking = [plan for plan in absent if plan.verdict is not None and plan.verdict[0] is not BatchVerdict.ACCEPTED]
     if lacking:
-        listed = _listed_elsewhere(runtime, source, lacking)
-        elsewhere |= listed.keys()
+        delivered, hours_told = _listed_elsewhere(runtime, source, lacking)
+        elsewhere |= delivered
         for plan in lacking:
-            hours = plan.hours_elsewhere | listed.get(plan.key, frozenset())
+            hours = plan.hours_elsewhere | hours_told.get(plan.key, frozenset())
             with_verdicts[plan.key] = judged(replace(plan, hours_elsewhere=hours))
     return with_verdicts
 
 
-def _listed_elsewhere(runtime: Runtime, source: Source, lacking: Sequence[BatchPlan]) -> dict[BatchKey, frozenset[int]]:
-    """The batches of these days that the other source has deliveries for, loaded or not -> their hours."""
+def _listed_elsewhere(
+    runtime: Runtime, source: Source, lacking: Sequence[BatchPlan]
+) -> tuple[set[BatchKey], dict[BatchKey, frozenset[int]]]:
+    """The batches of these days that the other source has deliveries for, loaded or not; batch -> hours it has, or marks."""
     projects = sorted({plan.key.project_id for plan in lacking})
     days = [plan.key.arrival_date for plan in lacking]
     (other,) = set(Source) - {source}
@@ -148,11 +150,10 @@ def _listed_elsewhere(runtime: Runtime, source: Source, lacking: Sequence[BatchP
     recovering = runtime.ledger.recoveries.hours(projects, min(days), max(days))
     whole = {(marker.batch, marker.hour) for marker in listing.markers}
     whole -= {(batch, hour) for batch, claims in recovering.items() for hour, is_open in claims.items() if is_open}
+    delivered = {(found.batch, found.hour) for found in listing.deliveries}
+    delivered -= {(batch, hour) for batch, claims in recovering.items() for hour in claims} - whole
     hours: dict[BatchKey, frozenset[int]] = {}
-    for delivery in listing.deliveries:
-        key = BatchKey(source, delivery.batch.project_id, delivery.batch.arrival_date)
-        is_claimed = delivery.hour in recovering.get(delivery.batch, ())
-        if is_claimed and (delivery.batch, delivery.hour) not in whole:
-            continue
-        hours[key] = hours.get(key, frozenset()) | {delivery.hour}
-    return hours
+    for batch, hour in delivered | whole:
+        key = replace(batch, source=source)
+        hours[key] = hours.get(key, frozenset()) | {hour}
+    return {replace(batch, source=source) for batch, _ in delivered}, hours

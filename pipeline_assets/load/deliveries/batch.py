@@ -238,8 +238,7 @@ def judge_absent(
             Check.DELIVERY_RECONCILES, True, batch.exclusion_reason, figures=figures
         )
     is_before_history = first_arrival is not None and day < first_arrival
-    is_whole = is_before_history or len(batch.hours_marked) == HOURS_A_DAY
-    is_whole = is_whole or (is_other_source_there and batch.partial_hours is None)
+    is_whole = is_before_history or batch.is_told_whole or (is_other_source_there and batch.partial_hours is None)
     # Missing hours can be let go, whether or not the day's deadline has passed.
     is_lacking = batch.partial_hours is not None or not (is_whole or now <= deadline(day, settings))
     if batch.accepted_reason is not None and (batch.refused or is_lacking):

@@ -95,15 +95,20 @@ class BatchPlan:
         )
 
     @property
-    def is_newly_empty(self) -> bool:
-        """Whether all hours of a regular export have markers and none has objects, and the ledger does not say so yet.
+    def is_told_whole(self) -> bool:
+        """Whether each hour of the day has a marker or an object, of either source: then nothing is missing on either side."""
+        return len(self.hours_marked | self.hours_held | self.hours_elsewhere) == HOURS_A_DAY
 
-        Markers of a recovery tell nothing of the day itself.
+    @property
+    def is_newly_empty(self) -> bool:
+        """Whether nothing was delivered, all hours of the day are told, and the ledger does not say so yet.
+
+        A recovery is awaited only where somebody asked for it: then its batch is on record.
         """
-        is_regular = self.key.source is Source.REGULAR
-        is_absent = is_regular and not (self.listed or self.excluded or self.recorded or self.refused)
+        is_awaited = self.key.source is Source.REGULAR or self.prior is not None
+        is_absent = is_awaited and not (self.listed or self.excluded or self.recorded or self.refused)
         is_known = self.prior is not None and self.prior.verdict is BatchVerdict.ACCEPTED
-        return is_absent and not is_known and len(self.hours_marked) == HOURS_A_DAY
+        return is_absent and not is_known and self.is_told_whole
 
     @property
     def is_to_be_tried_again(self) -> bool:

@@ -140,11 +140,14 @@ def _without_news(
     prior = plan.prior
     is_absent = not plan.listed and not plan.recorded
     is_judged = prior is not None and prior.verdict in (BatchVerdict.ACCEPTED, BatchVerdict.REFUSED)
-    if is_awaited and is_absent and not plan.refused and not (prior and prior.verdict is BatchVerdict.ACCEPTED):
-        if len(plan.hours_marked) == HOURS_A_DAY:
-            return "all hours have markers, and none has events"
+    is_open = is_absent and not plan.refused and not (prior and prior.verdict is BatchVerdict.ACCEPTED)
+    # A recovery that somebody asked for in vain is no longer missing once the other source tells the day.
+    if is_open and (is_awaited or prior is not None) and plan.told_recovery is None:
         if is_elsewhere:
-            return "it was recovered by the other source"
+            return "the other source delivered it"
+        if plan.is_told_whole:
+            return "all hours have markers, and none has events"
+    if is_open and is_awaited:
         is_past = now > deadline(plan.key.arrival_date, settings)
         return "its deadline has passed without a delivery" if is_past and not is_judged else None
     if prior is None or prior.verdict is BatchVerdict.WAITING:

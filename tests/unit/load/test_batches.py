@@ -89,10 +89,11 @@ def plans_of(
     now: datetime = SOON,
     code: str = CODE,
     relocated: Relocated = Relocated(),  # noqa: B008 - a frozen value
+    source: Source = Source.REGULAR,
     **settings: Any,
 ) -> dict[BatchKey, BatchPlan]:
     return plan_batches(
-        Source.REGULAR,
+        source,
         projects,
         days,
         Listing(tuple(listed), tuple(markers)),
@@ -111,7 +112,7 @@ def plans_of(
 
 
 def plan_of(*args: Any, **options: Any) -> BatchPlan:
-    return plans_of(*args, **options)[BATCH]
+    return plans_of(*args, **options)[replace(BATCH, source=options.get("source", Source.REGULAR))]
 
 
 def hours_of(plan: BatchPlan, keys: Iterable[str]) -> list[tuple[int, int]]:
@@ -925,6 +926,44 @@ def test_a_day_without_deliveries(
     assert evaluation.check == Check.DELIVERY_RECONCILES
     assert evaluation.is_passed is (verdict is BatchVerdict.ACCEPTED)
     assert evaluation.figures["hours_marked"] == len(tuple(hours))
+
+
+RECOVERY = replace(BATCH, source=Source.BACKFILL)
+
+
+@pytest.mark.parametrize("source", Source)
+@pytest.mark.parametrize(
+    ("own", "others", "now", "verdict"),
+    [
+        ((), range(24), LATER, BatchVerdict.ACCEPTED),
+        ((), range(24), DEADLINE, BatchVerdict.ACCEPTED),
+        (range(12), range(12, 24), LATER, BatchVerdict.ACCEPTED),
+        ((), range(23), LATER, BatchVerdict.REFUSED),
+        ((), range(23), DEADLINE, BatchVerdict.WAITING),
+    ],
+    ids=["24 past the deadline", "24 before it", "12 and the other 12", "23 past the deadline", "23 before it"],
+)
+def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
+    source: Source, own: Iterable[int], others: Iterable[int], now: datetime, verdict: BatchVerdict
+) -> None:
+    """Scenario: no object of a day, and markers; one side is asked after the other is on record, empty. Outcome: where each hour
+    has a marker the day is empty and good on either side, and one that was refused before is due, once."""
+    asked, other = (
+        replace(BATCH, source=source),
+        replace(BATCH, source=next(one for one in Source if one is not source)),
+    )
+    there = BatchRecord(other, BatchVerdict.ACCEPTED, hours_marked=len(tuple(others)), hours=tuple(others))
+    refused = BatchRecord(asked, BatchVerdict.REFUSED, reason="no delivery")
+    marked = markers_of(own, batch=asked)
+    plan = plan_of(markers=marked, priors=[there, refused], now=now, source=source)
+    found, evaluation = judge_absent(plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now)
+    assert (found, evaluation.is_passed) == (verdict, verdict is BatchVerdict.ACCEPTED)
+    assert plan.is_newly_empty is (verdict is BatchVerdict.ACCEPTED)
+    record = plan.record(found, evaluation, Settings())
+    assert all(one.is_passed for one in record.evaluations) is (verdict is BatchVerdict.ACCEPTED)
+    assert not plan_of(markers=marked, priors=[there, record], now=now, source=source).is_newly_empty
+    unasked = plan_of(markers=marked, priors=[there], now=now, source=source)
+    assert unasked.is_newly_empty is (verdict is BatchVerdict.ACCEPTED and source is Source.REGULAR)
 
 
 def test_a_day_without_deliveries_says_what_to_do() -> None:

@@ -43,7 +43,8 @@ def a_status(
     first = {PROJECT: options.pop("first", DAY)}
     if "first_arrival" in options:
         sensor["first_arrival"] = options["first_arrival"]
-    elsewhere = [BATCH] if options.pop("is_elsewhere", False) else []
+    elsewhere = [replace(BATCH, source=source) for source in Source if options.get("is_elsewhere")]
+    options.pop("is_elsewhere", None)
     plans = plans_of(*args, now=now, **options)
     return evaluate_arrivals(plans, first, elsewhere, seen or {}, Settings(**sensor), now)
 
@@ -145,7 +146,7 @@ _MISSED = Evaluation(Check.DELIVERY_RECONCILES, False, "missing", "", {MISSING: 
             {"now": PAST, "markers": ALL},
             "all hours have markers, and none has events",
         ),
-        (_prior(BatchVerdict.REFUSED), [], {"now": PAST, "is_elsewhere": True}, "it was recovered by the other source"),
+        (_prior(BatchVerdict.REFUSED), [], {"now": PAST, "is_elsewhere": True}, "the other source delivered it"),
         (None, [], {"markers": ALL}, "all hours have markers"),
         (None, [], {"markers": ALL, "first": DAY + timedelta(days=1)}, None),
         (_prior(BatchVerdict.ACCEPTED, deliveries=0), [], {"markers": ALL}, None),
@@ -163,6 +164,23 @@ def test_a_batch_without_news_is_due_when_its_standing_changes(
     listed = [a_delivery()] if recorded else []
     status = a_status(listed, recorded, priors=[prior] if prior else [], **options)
     assert (status.due.get(BATCH, "nothing").startswith(due)) if due else not status.due
+
+
+@pytest.mark.parametrize("verdict", [BatchVerdict.WAITING, BatchVerdict.REFUSED])
+def test_a_recovery_that_was_asked_for_in_vain_is_due_once_the_regular_exports_tell_the_day(
+    verdict: BatchVerdict,
+) -> None:
+    """Scenario: the backfill side of a day is asked before anything came; then its regular exports come, or its 24 markers.
+    Outcome: it is loaded once more; a day that nobody asked for, or that still lacks hours, is not."""
+    asked = BatchRecord(BatchKey(Source.BACKFILL, PROJECT, DAY), verdict)
+    empty = BatchRecord(BATCH, BatchVerdict.ACCEPTED, hours_marked=24, hours=tuple(range(24)))
+    told: dict[str, Any] = {"source": Source.BACKFILL, "now": PAST}
+    assert a_status(priors=[asked, empty], **told).due == {asked.key: "all hours have markers, and none has events"}
+    some = replace(empty, deliveries=3, hours=(3, 4, 5))
+    assert a_status(priors=[asked, some], is_elsewhere=True, **told).due == {asked.key: "the other source delivered it"}
+    assert not a_status(priors=[asked, replace(empty, hours=tuple(range(23)))], **told).due
+    assert not a_status(priors=[empty], **told).due
+    assert not a_status(priors=[replace(asked, verdict=BatchVerdict.ACCEPTED), empty], **told).due
 
 
 def test_what_a_person_ruled_out_is_due_like_what_is_gone() -> None:

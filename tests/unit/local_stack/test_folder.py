@@ -7,11 +7,15 @@ Does not contain: processes (test_supervisor.py), the environment (test_environm
 
 from __future__ import annotations
 
+import os
+import pwd
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from local_stack import postgres
 from local_stack.__main__ import main
 from local_stack.environment import deployment, write_environment
 from local_stack.folder import StackFolder
@@ -114,3 +118,21 @@ def test_what_may_be_chosen() -> None:
 def test_what_may_not_be_chosen_is_refused_by_name(name: str, value: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         read_options({name: value})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
+def test_root_is_told_of_a_folder_that_the_user_of_postgresql_cannot_reach() -> None:
+    """Scenario: root makes the set below a folder, which only root may enter, then everybody. Outcome: the first is refused with
+    the folder and what to do before anything is made in it, the second is not."""
+    if not any(one.pw_name == "postgres" for one in pwd.getpwall()):
+        pytest.skip("no user postgres")
+    with tempfile.TemporaryDirectory() as place:
+        clone, stack = Path(place), StackFolder(Path(place) / "-data with a blank")
+        stack.make()
+        clone.chmod(0o700)
+        with pytest.raises(UsageError, match="cannot be reached by the user postgres") as refused:
+            postgres.postgres(stack, read_options({}))
+        assert str(stack.root) in str(refused.value)
+        assert "Run `make up` as an ordinary user, or move the clone" in str(refused.value)
+        clone.chmod(0o755)
+        assert postgres.postgres(stack, read_options({})).user == "postgres"

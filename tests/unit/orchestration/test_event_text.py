@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.day_metadata import data_version
 from pipeline_assets.orchestration.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
-from pipeline_assets.orchestration.events import failure_of
+from pipeline_assets.orchestration.events import failure_of, told_backfill
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -49,6 +50,22 @@ def test_a_failure_names_the_first_and_counts_the_rest() -> None:
     assert "- and 50 more" in str(short.metadata["reasons"].value)
     assert "and 50 more" in str(short.description)
     assert len(data_version(_outcomes(500))) <= LONGEST_TAG
+
+
+def test_the_run_of_a_backfill_says_how_dagster_ends_it_over_days_that_wait() -> None:
+    """Dagster has no state for such a day (test_range_backfills.py); a run of its own ends well, and needs no word."""
+    backfill = {"dagster/backfill": "abc"}
+    waits = [Outcome("refined/events", Slice(DAY, "10001"), Verdict.WAITING, "nothing is delivered yet", is_early=True)]
+    good = Outcome("refined/events", Slice(DAY + timedelta(days=1), "10001"), Verdict.UNCHANGED)
+    told = str(told_backfill(backfill, [*waits, *waits, good]))
+    assert told.startswith(f"{DAY}: no materialization")
+    assert "shows the backfill as failed" in told
+    assert "dagster-io/dagster#34219" in told
+    assert "`daily_load`" in told
+    assert told_backfill({}, waits) is None
+    assert told_backfill(backfill, [good]) is None
+    assert told_backfill(backfill, [replace(waits[0], is_requested=False)]) is None
+    assert "and 140 more" in str(told_backfill(backfill, _outcomes(150)))
 
 
 def test_lists_and_descriptions_are_counted_out() -> None:

@@ -37,6 +37,12 @@ def test_what_may_pass_is_tried_again_and_then_named(text: str) -> None:
     assert ("another writer was faster" in str(ours)) == (text in RACES)
 
 
+def test_a_catalog_file_that_another_process_locks_is_told_as_that() -> None:
+    told = str(failure("refined/events", Exception(PASSING[0])))
+    assert "another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names" in told
+    assert "end that process" in told
+
+
 def test_a_lost_commit_is_a_conflict() -> None:
     assert is_conflict(Exception("org.apache.iceberg.exceptions.ValidationException: Found conflicting files"))
 

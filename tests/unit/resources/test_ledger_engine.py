@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -9,10 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import LedgerUnavailableError
 from resources.ledger import engine
 from resources.ledger.engine import ledger_failures, open_engine, writing
@@ -78,6 +81,43 @@ def test_a_session_that_hangs_holds_nobody_for_ever(postgres: str, monkeypatch: 
         assert free.dbapi_connection.get_dsn_parameters()["connect_timeout"] == "77"  # type: ignore[union-attr]
     for one in (hanging, waiting):
         one.dispose()
+
+
+_FILE_HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute(sys.argv[2])
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("CREATE TABLE of_another (n INT)")
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("mode", ["PRAGMA journal_mode=WAL", "PRAGMA locking_mode=EXCLUSIVE"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["the system tells it", "it tells none"])
+def test_a_file_that_another_process_locks_is_told_with_that_process(
+    mode: str, is_known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: another program holds SQLite's lock and does not go on, in its transaction or over the whole file. Outcome: it is
+    told by its number where the system knows it, with the file, and that it has to end; nothing sends the reader to a server."""
+    file = tmp_path / "ledger.db"
+    url = f"sqlite:///{file}"
+    open_engine(url).dispose()
+    monkeypatch.setattr(engine, "_FILE_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "_FIRST_PAUSE_SECONDS", 0.0)
+    if not is_known:
+        monkeypatch.setattr(machine, "_LOCKS", tmp_path / "none")
+    command = [sys.executable, "-c", _FILE_HOLDER, str(file), mode]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "holds\n"
+        with pytest.raises(LedgerUnavailableError) as failed, ledger_failures(url), writing(open_engine(url)):
+            pass
+        holder.kill()
+    who = rf"process {holder.pid} \(python[0-9.]*\)" if is_known else "another process"
+    assert re.search(rf"the ledger is out of reach: {who} holds the lock of {file}\. ", str(failed.value))
+    assert "end that process" in str(failed.value)
 
 
 _HOLDER = """
