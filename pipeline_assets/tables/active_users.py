@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.users import MERGED_USERS, USER_COLUMNS
+from pipeline_assets.transforms.users import MERGED, USER_COLUMNS
 
 
 def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
@@ -32,12 +32,12 @@ def _controls(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG0
 
 ACTIVE_USERS = AggregateTable(
     key="aggregates/active_users",
-    description=f"Exact distinct users per day, project and platform; {MERGED_USERS}.",
+    description=f"Exact distinct users per day, project and platform; {MERGED}.",
     columns=(
         EVENT_DATE,
         PROJECT_ID,
         TableColumn("platform", "string", "`unknown` where absent or blank"),
-        TableColumn("active_users", "bigint", f"exact distinct users; {MERGED_USERS}", sources=USER_COLUMNS),
+        TableColumn("active_users", "bigint", f"exact distinct users; {MERGED}", sources=USER_COLUMNS),
     ),
     write_order=("platform",),
     version="3",

@@ -14,7 +14,7 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
 from pipeline_assets.transforms.revenue import MONEY, MONEY_COLUMNS, repeats_revenue
-from pipeline_assets.transforms.users import MERGED_USERS, USER_COLUMNS
+from pipeline_assets.transforms.users import MERGED, USER_COLUMNS
 
 
 def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
@@ -49,12 +49,7 @@ DAILY_REVENUE = AggregateTable(
         TableColumn("currency", "string", "`unknown` where absent or blank", sources=MONEY_COLUMNS),
         TableColumn("revenue", MONEY, "in units of the currency", sources=MONEY_COLUMNS),
         TableColumn("purchases", "bigint", "events with revenue", sources=MONEY_COLUMNS),
-        TableColumn(
-            "paying_users",
-            "bigint",
-            f"distinct users among them; {MERGED_USERS}",
-            sources=(*MONEY_COLUMNS, *USER_COLUMNS),
-        ),
+        TableColumn("paying_users", "bigint", f"distinct users; {MERGED}", sources=(*MONEY_COLUMNS, *USER_COLUMNS)),
     ),
     write_order=("currency",),
     version="3",

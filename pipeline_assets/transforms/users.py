@@ -15,8 +15,8 @@ from pipeline_assets.transforms.named import named
 
 USER_COLUMNS = ("data", EXTRA_COLUMN, "amplitude_id", "user_id", "device_id")
 """Columns from which a user is read."""
-MERGED_USERS = "merged users count once on events that bring `merged_amplitude_id`, and twice on others"
-_MERGED = "merged_amplitude_id"
+MERGED = "users that the vendor merged count twice where events bring no `merged_amplitude_id`"
+_MERGED_ID = "merged_amplitude_id"
 
 
 def user() -> Column:
@@ -26,7 +26,7 @@ def user() -> Column:
     export, event table schema); exports of warehouses have a key of their own for it. Its files of merged ids are not loaded.
     """
     merged = [
-        F.when(F.contains(column, F.lit(_MERGED)), F.get_json_object(column, f"$.{_MERGED}").try_cast("bigint"))
+        F.when(F.contains(column, F.lit(_MERGED_ID)), F.get_json_object(column, f"$.{_MERGED_ID}").try_cast("bigint"))
         for column in USER_COLUMNS[:2]
     ]
     return F.coalesce(

@@ -238,12 +238,10 @@ def bag_text(name: str, text: str) -> str | None:
     bag = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.loads(text)).strip(" \t\r\n")
     if bag in ("", "null"):
         return text
-    encoded = bag.encode()
-    if is_too_deep(b"[%b]" % encoded):
-        return None
     with suppress(_RefusedError):
-        _members(encoded)
-        return bag
+        if not is_too_deep(b"[%b]" % bag.encode()):
+            _members(bag.encode())
+            return bag
     return None
 
 
