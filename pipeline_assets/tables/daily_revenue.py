@@ -42,7 +42,7 @@ def _controls(events: DataFrame, settings: Settings) -> DataFrame:
 
 DAILY_REVENUE = AggregateTable(
     key="aggregates/daily_revenue",
-    description="Revenue, purchases and paying users per day, project and currency, without event_types_without_revenue.",
+    description="Revenue, purchases and paying users per day, project and currency. Computed events do not count.",
     columns=(
         EVENT_DATE,
         PROJECT_ID,
