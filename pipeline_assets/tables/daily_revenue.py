@@ -42,7 +42,7 @@ def _controls(events: DataFrame, settings: Settings) -> DataFrame:
 
 DAILY_REVENUE = AggregateTable(
     key="aggregates/daily_revenue",
-    description="Revenue, purchases and paying users per day, project and currency. Computed events do not count.",
+    description="Revenue, purchases and paying users per day, project and currency. Computed events do not count by default.",
     columns=(
         EVENT_DATE,
         PROJECT_ID,
