@@ -186,6 +186,26 @@ MUTATIONS = (
         "tests/unit/load/test_batches.py::test_the_share_of_rows_that_vanished_is_bounded",
     ),
     Mutation(
+        7, "a bag delivered as text has no properties", "pipeline_assets/formats/amplitude/lines.py",
+        "if text[0] != '\"' or name not in BAG_COLUMNS:", "if text:",
+        "tests/unit/formats/test_event_lines.py::test_a_bag_delivered_as_text_is_the_bag",
+    ),
+    Mutation(
+        7, "a computed sale is revenue beside the sale", "pipeline_assets/transforms/revenue.py",
+        " & ~repeats_revenue(settings)", "",
+        "tests/spark/test_revenue.py::test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any",
+    ),
+    Mutation(
+        7, "a merged user counts twice", "pipeline_assets/transforms/users.py",
+        'F.coalesce(*merged, "amplitude_id")', 'F.col("amplitude_id")',
+        "tests/scenarios/test_vendor_events.py::test_what_the_vendor_adds_counts_once",
+    ),
+    Mutation(
+        10, "other event types that repeat revenue leave days as they are", "pipeline_assets/tables/daily_revenue.py",
+        '        "event_types_without_revenue",\n', "",
+        "tests/unit/domain/test_recorded_settings.py::test_which_events_repeat_revenue_is_recorded_and_is_other_code",
+    ),
+    Mutation(
         7, "the second part of a large object is read by nobody", "pipeline_assets/transforms/parse.py",
         "if block.first_offset * parts // max(1, size) == part:", "if block.first_offset * parts // max(1, size) == part == 0:",
         "tests/unit/transforms/test_write_objects.py::test_parts_of_an_object_are_the_object",

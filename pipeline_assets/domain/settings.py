@@ -185,6 +185,11 @@ class Settings(BaseSettings):
     price_properties: Annotated[tuple[str, ...], NoDecode] = ("$price", "price")
     quantity_properties: Annotated[tuple[str, ...], NoDecode] = ("$quantity", "quantity")
     currency_properties: Annotated[tuple[str, ...], NoDecode] = ("$currency", "currency")
+    event_types_without_revenue: Annotated[tuple[str, ...], NoDecode] = (
+        "[Amplitude] Revenue (Verified)",
+        "[Amplitude] Revenue (Unverified)",
+    )
+    """Event types that repeat the revenue of another event; by default those that the vendor computes beside a sale."""
 
     item_properties: Annotated[tuple[str, ...], NoDecode] = ("item_id",)
     """Event properties that name the item of an event; the first that is there does."""
@@ -262,6 +267,7 @@ class Settings(BaseSettings):
         "price_properties",
         "quantity_properties",
         "currency_properties",
+        "event_types_without_revenue",
         "item_properties",
         "active_statuses",
         "extra_dimensions",

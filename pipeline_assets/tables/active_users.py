@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.users import USER_COLUMNS
+from pipeline_assets.transforms.users import MERGED, USER_COLUMNS
 
 
 def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
@@ -32,15 +32,15 @@ def _controls(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG0
 
 ACTIVE_USERS = AggregateTable(
     key="aggregates/active_users",
-    description="Exact distinct users per day, project and platform.",
+    description=f"Exact distinct users per day, project and platform; {MERGED}.",
     columns=(
         EVENT_DATE,
         PROJECT_ID,
         TableColumn("platform", "string", "`unknown` where absent or blank"),
-        TableColumn("active_users", "bigint", "exact distinct users", sources=USER_COLUMNS),
+        TableColumn("active_users", "bigint", f"exact distinct users; {MERGED}", sources=USER_COLUMNS),
     ),
     write_order=("platform",),
-    version="2",
+    version="3",
     key_columns=("platform",),
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.users import USER_COLUMNS
+from pipeline_assets.transforms.users import MERGED, USER_COLUMNS
 
 
 def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
@@ -34,10 +34,10 @@ EVENT_COUNTS = AggregateTable(
         PROJECT_ID,
         TableColumn("event_type", "string"),
         TableColumn("events", "bigint"),
-        TableColumn("users", "bigint", "distinct users", sources=USER_COLUMNS),
+        TableColumn("users", "bigint", f"distinct users; {MERGED}", sources=USER_COLUMNS),
     ),
     write_order=("event_type",),
-    version="2",
+    version="3",
     key_columns=("event_type",),
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),

@@ -21,30 +21,40 @@ MONEY = "decimal(38,6)"
 _REVENUE = "decimal(28,6)"
 _FACTOR = "decimal(18,6)"
 _MOST_DIGITS = 1_000
-PROPERTIES = ("event_properties",)
+MONEY_COLUMNS = ("event_type", "event_properties")
 """Columns from which revenue and currency are read."""
 
 
+def repeats_revenue(settings: Settings) -> Column:
+    """Whether an event repeats the revenue of another one by its type, such as those that the vendor computes beside a sale.
+
+    The vendor counts no computed event ("doesn't count computed events separately", amplitude.com/docs, Track revenue).
+    """
+    return F.coalesce(F.col("event_type").isin(*settings.event_types_without_revenue), F.lit(False))
+
+
 def with_money(events: DataFrame, settings: Settings) -> DataFrame:
-    """The events (with `event_properties`) plus revenue (decimal(28,6)), currency (string) and claims_revenue (boolean).
+    """The events (with MONEY_COLUMNS) plus revenue (decimal(28,6)), currency (string) and claims_revenue (boolean).
 
     revenue is null if an event has none, or if it is not a number that fits. Its type is ten digits narrower than that of sums,
     so that two absurd values cannot overflow a sum and fail the load. currency is `unknown` if absent or blank, and null
-    without revenue. claims_revenue is true if revenue or a price is delivered, readable or not. It is also true if Spark
-    cannot read the properties (a number of over 1000 digits, a name of over 50,000 characters): such an event is
-    counted as unreadable revenue and not as an event without revenue.
+    without revenue. claims_revenue is true if revenue or a price is delivered, readable or not. It is also true if the
+    properties do not read as a JSON object (a number of over 1000 digits, a name of over 50,000 characters): such an event is
+    counted as unreadable revenue and not as an event without revenue. An event that repeats revenue has and claims none.
     """
     # One select per intermediate value: otherwise Spark would parse the JSON once for every use of the value.
-    claiming = events.withColumn("_json", F.when(_may_claim_revenue(settings), F.col("event_properties")))
+    may_claim = _may_claim_revenue(settings) & ~repeats_revenue(settings)
+    claiming = events.withColumn("_json", F.when(may_claim, F.col("event_properties")))
     told = claiming.withColumns(
         {"_revenue": _property(settings.revenue_properties), "_price": _property(settings.price_properties)}
     )
+    is_object = F.coalesce(F.get_json_object("_json", "$").startswith("{"), F.lit(False))
     is_told = F.col("_revenue").isNotNull() | F.col("_price").isNotNull()
     read = told.withColumns(
         {
             "_quantity": F.when(F.col("_price").isNotNull(), _property(settings.quantity_properties)),
             "_currency": F.when(is_told, _property(settings.currency_properties)),
-            "claims_revenue": F.col("_json").isNotNull() & (is_told | F.get_json_object("_json", "$").isNull()),
+            "claims_revenue": F.col("_json").isNotNull() & (is_told | ~is_object),
         }
     )
     price, quantity = _number(F.col("_price"), _FACTOR), _number(F.col("_quantity"), _FACTOR)

@@ -161,7 +161,7 @@ def test_an_asset_says_what_it_is_whose_it_is_and_how_to_recover_it(page: Any) -
         "Revenue, purchases and paying users per day, project and currency.",
         "When a day is red:",
         "To load a day again:",
-        "distinct users among them",
+        "users that the vendor merged count twice",
         "lake.aggregates.daily_revenue",
         "data-engineering",
     ):

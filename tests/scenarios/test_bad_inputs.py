@@ -76,6 +76,7 @@ class OtherDays(StrEnum):
 
 
 NOTHING = "Nothing."
+MERGED_IDS = "Nothing; users whom only this file merges count twice, since their events bring no `merged_amplitude_id`."
 CORRECT = "Look at `raw.quarantine`; to have the event, have the hour exported again with the line corrected."
 EXPORT_AGAIN = "Have the vendor export the hour again under the same name, or recover the day with a backfill export."
 
@@ -308,6 +309,10 @@ LINE_CASES = [
         _extra='{"colour":2}',
     ),
     _a_line_read(
+        "A property bag as JSON text", lambda day: _good(day, 2, event_properties=r'{"a": "\u00fc", "b": "{}"}'),
+        "as the bag that the text holds", event_properties=r'{"a": "\u00fc", "b": "{}"}',
+    ),
+    _a_line_read(
         "Keys that differ in case", lambda day: _good(day, 2, city="a", City="b", CITY="c", event_properties={"k": 1, "K": 2}),
         "the known spelling fills the column, the others go to `_extra`", city="a", _extra='{"CITY":"c","City":"b"}',
         event_properties='{"k": 1, "K": 2}',
@@ -379,7 +384,7 @@ NAME_CASES = [
     _files_that_are_none(
         "Name of another project", lambda day: [_name(day, project="10002")], "Move it to its own project's folder."
     ),
-    _files_that_are_none("Merged-ids file", lambda day: [f"-9876_{day}_10.json.gz"], NOTHING),
+    _files_that_are_none("Merged-ids file", lambda day: [f"-9876_{day}_10.json.gz"], MERGED_IDS),
     Case(
         name="Export named without `#n`", build=lambda day: {_name(day, shard=""): _body(_good(day))}, raw_lines=(1,),
         keeps="as any export of that hour",

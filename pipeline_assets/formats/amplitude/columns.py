@@ -26,6 +26,9 @@ _NAMES: dict[ColumnType, str] = {
 VENDOR_COLUMNS: dict[str, ColumnType] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 """Column name -> type, all 55."""
 
+BAG_COLUMNS = frozenset(_NAMES[ColumnType.JSON].split()) - {"amplitude_attribution_ids", "sample_rate"}
+"""Property bags: JSON columns that the vendor documents as dictionaries."""
+
 DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
 """Columns whose delivered key carries a leading `$`."""
 
@@ -39,7 +42,7 @@ MEANINGS: dict[str, str] = {
     "insert_id": "unique id of a send; with `device_id` and `app` the key of an event",
     "uuid": "unique id of a row as the vendor stored it",
     "app": "project id",
-    "amplitude_id": "the vendor's id of the user, merged users resolved",
+    "amplitude_id": "the vendor's id of the user; `data` names the user that it was merged into",
     "user_id": "readable id of the user, set by the product",
     "device_id": "id of the device",
     "session_id": "start of the session, milliseconds since 1970",
@@ -49,7 +52,7 @@ MEANINGS: dict[str, str] = {
     "user_properties": "JSON object of the user's properties",
     "group_properties": "JSON object of the groups' properties",
     "groups": "JSON object of group types",
-    "data": "JSON object of the vendor's own notes, such as `first_event`",
+    "data": "JSON object of the vendor's own notes, such as `first_event` and `merged_amplitude_id`",
     "amplitude_attribution_ids": "JSON array of hashed attribution ids",
     "event_time": "when it happened (UTC): the device's time, corrected by the vendor; gives `event_date`",
     "client_event_time": "when the device logged it, by its clock",

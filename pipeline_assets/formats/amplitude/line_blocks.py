@@ -15,8 +15,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS
-from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, FIRST_MOMENT, event_decoder, is_too_deep, too_late
+from pipeline_assets.formats.amplitude.columns import BAG_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.lines import (
+    COLUMN_NAMES,
+    FIRST_MOMENT,
+    bag_text,
+    event_decoder,
+    is_too_deep,
+    too_late,
+)
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType
 
 _ARROW_TYPES = {
@@ -49,9 +56,7 @@ class ColumnParser:
             return None
         try:
             values = zip(*map(msgspec.structs.astuple, map(self._decode, lines)), strict=True)
-            columns = {
-                name: _column(column, VENDOR_COLUMNS[name]) for name, column in zip(COLUMN_NAMES, values, strict=True)
-            }
+            columns = {name: _column(name, column) for name, column in zip(COLUMN_NAMES, values, strict=True)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, pa.ArrowInvalid):
             return None
         event_time = columns[EVENT_TIME]
@@ -74,13 +79,19 @@ class ColumnParser:
         return True
 
 
-def _column(values: tuple[Any, ...], kind: ColumnType) -> pa.Array:
+def _column(name: str, values: tuple[Any, ...]) -> pa.Array:
     """The values as an array; raises ArrowInvalid if a value needs the line parser."""
+    kind = VENDOR_COLUMNS[name]
     if kind is ColumnType.TIMESTAMP:
         return _timestamps(pa.array(values, pa.string()))
     if kind is ColumnType.JSON:
         # The cast finds invalid UTF-8, which the decoder does not check within raw JSON.
         texts = pa.array(list(map(bytes, values)), pa.binary()).cast(pa.string())
+        if name in BAG_COLUMNS and pc.any(pc.starts_with(texts, '"')).as_py():
+            bags = [bag_text(name, text) for text in texts.to_pylist()]
+            if None in bags:
+                raise pa.ArrowInvalid("text that holds no bag")
+            texts = pa.array(bags, pa.string())
         return pc.if_else(pc.equal(texts, "null"), None, texts)
     return pa.array(values, _ARROW_TYPES[kind])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import BAG_COLUMNS, DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ParsedLine, RefusedLine
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
@@ -93,6 +94,8 @@ class LineParser:
             values = list(msgspec.structs.astuple(self._decoder.decode(line)))
             for place in _JSON_PLACES:
                 text = str(values[place], "utf-8")
+                if text[0] == '"' and COLUMN_NAMES[place] in BAG_COLUMNS:
+                    return None
                 values[place] = None if text == "null" else text
             for place in _TIME_PLACES:
                 if values[place] is not None:
@@ -149,7 +152,7 @@ def is_too_deep(line: bytes) -> bool:
 
 
 def parse_leniently(line: bytes) -> ParsedLine:
-    """Parse what the typed parser refuses: unknown keys, numbers as text, lone surrogates; raises _RefusedError.
+    """Parse what the typed parser refuses: unknown keys, numbers and bags as text, lone surrogates; raises _RefusedError.
 
     The last of several duplicate keys counts, as in other JSON parsers. A number, boolean, object or array delivered for
     a string column is kept as its JSON text. `$insert_id` takes precedence over `insert_id` unless it is null or absent.
@@ -224,6 +227,24 @@ def _members_with_surrogates(text: str) -> dict[str, str]:
     return members
 
 
+def bag_text(name: str, text: str) -> str | None:
+    """The JSON text of a JSON column: of a bag that was delivered as text, what the text holds, its escapes undone once.
+
+    None if the text holds no JSON object; empty text and the text `null` stay, because they hold nothing.
+    """
+    if text[0] != '"' or name not in BAG_COLUMNS:
+        return text
+    # Half a surrogate pair cannot be stored; it stays escaped, as in a bag that is delivered as an object.
+    bag = _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", json.loads(text)).strip(" \t\r\n")
+    if bag in ("", "null"):
+        return text
+    with suppress(_RefusedError):
+        if not is_too_deep(b"[%b]" % bag.encode()):
+            _members(bag.encode())
+            return bag
+    return None
+
+
 def _skip(text: str, place: int) -> int:
     while text[place] in " \t\r\n":
         place += 1
@@ -236,8 +257,8 @@ def _no_constant(name: str) -> None:
 
 
 def _read(name: str, kind: ColumnType, text: str) -> Any:
-    if kind is ColumnType.JSON:
-        return text
+    if kind is ColumnType.JSON and (bag := bag_text(name, text)) is not None:
+        return bag
     is_string = text[0] == '"'
     value: str = text
     if is_string:

@@ -11,6 +11,7 @@ from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.recorded_settings import differing, on_record, with_recorded
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED
 
 THEN = Settings(
@@ -35,6 +36,16 @@ def test_what_chooses_the_inputs_is_recorded_and_is_no_other_code() -> None:
         assert table.code_version(THEN) == table.code_version(other)
     for table in DERIVED:
         assert table.recorded_settings(THEN) == table.recorded_settings(other)
+
+
+def test_which_events_repeat_revenue_is_recorded_and_is_other_code() -> None:
+    """Outcome: a list that changed makes the revenue of published days stale, and a replay uses the list of then."""
+    sides = Settings(), Settings(event_types_without_revenue=())
+    recorded = [DAILY_REVENUE.recorded_settings(one) for one in sides]
+    default = ["[Amplitude] Revenue (Verified)", "[Amplitude] Revenue (Unverified)"]
+    assert differing(*recorded) == {"event_types_without_revenue": (default, [])}
+    assert DAILY_REVENUE.code_version(sides[0]) != DAILY_REVENUE.code_version(sides[1])
+    assert with_recorded(sides[1], recorded[0]) == sides[0]
 
 
 def test_what_differs_is_told_with_both_values() -> None:

@@ -89,6 +89,14 @@ def test_times_before_1970_lie_on_their_day() -> None:
         assert COLUMNS.parse([b'{"event_time":"%b"}' % text]) is None
 
 
+def test_bags_delivered_as_text_are_taken_and_text_that_holds_none_is_left_to_the_line_parser() -> None:
+    """Outcome: an export whose bags are text is no slower path, and a column may hold both forms."""
+    bags = [r'{"a":"\\"}', r'"{\"a\":1}"', r'"{\"a\":\"\\ud83d\"}"', '""', "null"]
+    lines = [f'{{{TIME},"event_properties":{bag},"sample_rate":"{{"}}'.encode() for bag in bags]
+    assert taken(lines)
+    assert COLUMNS.parse([*lines, f'{{{TIME},"event_properties":"no bag"}}'.encode()]) is None
+
+
 def test_the_deepest_line_allowed_is_taken() -> None:
     assert taken([nested(499).replace(b'"event_time":"2026-02-02 10:00:00"', TIME.encode())])
 

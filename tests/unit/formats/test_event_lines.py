@@ -73,6 +73,64 @@ def test_a_delivered_value_is_read_without_loss(column: str, text: str, value: A
     assert _value(_raw(column, text), column) == value
 
 
+BAGS = ("data", "event_properties", "global_user_properties", "group_properties", "groups", "plan", "user_properties")
+
+
+@pytest.mark.parametrize(
+    "bag",
+    [
+        r'{"$revenue": 20,  "note":"5\" \\ \u00e9 é 👍"}',
+        r'{"nested":"{\"a\":\"\\u0041\"}","n":1e400,"n":12345678901234567890}',
+        r'{"half":"\ud83d"}',
+        "{}",
+    ],
+)
+def test_a_bag_delivered_as_text_is_the_bag(bag: str) -> None:
+    """Outcome: an event with its bags as text, their escapes undone once, is the same row as the one with the bags."""
+    for column in BAGS:
+        as_object = read(a_line(f'"{column}":{bag}'))
+        for text in (json.dumps(bag), json.dumps(f" {bag}\n"), json.dumps(bag, ensure_ascii=False)):
+            assert read(a_line(f'"{column}":{text}')) == as_object
+
+
+def test_half_an_emoji_in_the_text_of_a_bag_stays_escaped() -> None:
+    assert _value(_raw("user_properties", r'"{\"half\":\"\ud83d\"}"'), "user_properties") == r'{"half":"\ud83d"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"[object Object]"',
+        r'"{\"cut\":"',
+        r'"[{\"revenue\":5}]"',
+        '"5"',
+        json.dumps(json.dumps("{}")),
+        r'"{\"a\":NaN}"',
+        json.dumps('{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH),
+    ],
+)
+def test_text_that_holds_no_bag_is_told_by_its_column(text: str) -> None:
+    parsed = PARSER.parse(_raw("event_properties", text))
+    assert isinstance(parsed, RefusedLine)
+    assert parsed.reason is Reason.VALUE_UNREADABLE
+    assert "event_properties" in parsed.detail
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("event_properties", '""'),
+        ("event_properties", '" "'),
+        ("event_properties", '"null"'),
+        ("event_properties", "[]"),
+        ("sample_rate", '"{}"'),
+        ("amplitude_attribution_ids", '"a"'),
+    ],
+)
+def test_what_holds_nothing_or_is_no_bag_stays_as_delivered(column: str, text: str) -> None:
+    assert _value(_raw(column, text), column) == text
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -405,8 +463,8 @@ def test_the_deepest_line_allowed_is_read_by_every_path(key: str) -> None:
 
 def test_brackets_in_text_are_not_depth() -> None:
     brackets = "[{" * 2000
-    parsed = read(a_line(rf'"city":"{brackets}\"{brackets}\\"', f'"data":"{brackets}"'))
-    assert value(parsed, "data") == f'"{brackets}"'
+    parsed = read(a_line(rf'"city":"{brackets}\"{brackets}\\"', f'"sample_rate":"{brackets}"'))
+    assert value(parsed, "sample_rate") == f'"{brackets}"'
     siblings = "[" + ",".join(["{}"] * 2000) + "]"
     assert value(read(a_line(f'"data":{siblings}')), "data") == siblings
 
