@@ -5,7 +5,11 @@ Add here: a new reason, with its line in CHANGELOG and docs/bad-inputs.md.
 Does not contain: detecting them.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+
+UNREADABLE = "unreadable_values_"
+"""Before a column: counted like a reason, but of values that are null in rows that were kept."""
 
 
 class QuarantineReason(StrEnum):
@@ -45,3 +49,10 @@ class QuarantineReason(StrEnum):
     """`event_time` does not read as a time."""
     EVENT_TIME_IN_FUTURE = "event_time_in_future"
     """More than a day after the arrival day."""
+
+
+def unreadable_values(counts: Mapping[str, float]) -> str:
+    """What counts by reason, or a batch's figures, say of values that could not be read; empty if they say nothing."""
+    of_column = {name.removeprefix(UNREADABLE): int(n) for name, n in counts.items() if name.startswith(UNREADABLE)}
+    told = [f"{n:,} values of {column}" for column, n in sorted(of_column.items(), key=lambda one: (-one[1], one[0]))]
+    return f"{' and '.join(told)} could not be read and are null; their text is kept in _extra" if told else ""

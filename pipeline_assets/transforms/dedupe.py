@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.cross_day_keys import competing_columns, is_shared
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.event_keys import KEY, ROW_ID, day_number, key_window
+from pipeline_assets.transforms.event_keys import KEY, ROW_ID, UNREAD, day_number, key_window
 from pipeline_assets.transforms.hot_keys import apart, with_best
 from pipeline_assets.transforms.named import is_nameless, named
 
@@ -29,10 +29,10 @@ _RANK = EXPORT_FORMAT.rank_columns
 def outcomes(
     raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: int, hot_keys: DataFrame | None = None
 ) -> DataFrame:
-    """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
+    """One narrow row per raw row: event_date, project_id, LINE, outcome (string), rival, is_by_unread (`Defeat.by_unread`).
 
     `raw` holds the rows of both raw tables for the days to decide and `dedupe_window_days` on either side: event_date,
-    project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`.
+    project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`, and UNREAD for `is_by_unread`, which is false without it.
     `rival` (struct of `cross_day_keys.competing_columns`) is null except for rows whose key occurs on several days.
     `hot_keys` (KEY) have too many rows for one task to hold; they are compared in another way, with the same outcome.
     """
@@ -53,6 +53,8 @@ def outcomes(
             HASH_B,
             "_object_key",
             "_line_number",
+            # Ranks no rows, since these differ before: it only tells how the best one compares.
+            (F.col(UNREAD) if UNREAD in raw.columns else F.lit(False)).alias(UNREAD),
         ).alias("_rank"),
     )
     near, same_row = key_window(dedupe_window_days), key_window(dedupe_window_days, ROW_ID)
@@ -75,8 +77,12 @@ def outcomes(
         .when(F.col("_best.day") == F.col("_day"), RowFate.SEND_DUPLICATE.value)
         .otherwise(RowFate.SUPERSEDED_BY_OTHER_DAY.value)
     )
+    own, better = F.col("_rank"), F.when(is_same_row, F.col("_best_same_row")).otherwise(F.col("_best.rank"))
+    is_equal = (better[HASH_A] == own[HASH_A]) & (better[HASH_B] == own[HASH_B])
+    is_by_unread = better[_RANK[0]].eqNullSafe(own[_RANK[0]]) & ~is_equal & (better[UNREAD] | own[UNREAD])
     rival = F.when(F.col("_is_shared"), F.struct(*competing_columns()))
-    return ranked.select("event_date", "project_id", *LINE, outcome.alias("outcome"), rival.alias("rival"))
+    decided = (outcome.alias("outcome"), rival.alias("rival"), is_by_unread.alias("is_by_unread"))
+    return ranked.select("event_date", "project_id", *LINE, *decided)
 
 
 def winners(raw: DataFrame, decided: DataFrame, *, do_few_lose: bool = True) -> DataFrame:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
+from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.named import named, named_sender
 
@@ -19,6 +20,8 @@ ROW_ID = EXPORT_FORMAT.identity.row_id
 """Rows with the same value are re-deliveries of one row."""
 IDENTITY = (*KEY, EXPORT_FORMAT.identity.send_id, ROW_ID, *EXPORT_FORMAT.rank_columns)
 """The few columns that decide which rows are one event and, except for ties, which row wins."""
+UNREAD = "_is_unread"
+"""Column: whether the time that ranks rows second could not be read, so that it is null and `_extra` keeps its text."""
 KEY_TYPES = {
     "project_id": "string",
     "_kind": "string",
@@ -42,6 +45,12 @@ def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
         **{f"_key_{name}": F.when(is_sent, value) for name, value in named_sender().items()},
         "_key_id": F.coalesce(send_id, row_id, content),
     }
+
+
+def unread_text() -> Column:
+    """The JSON text of UNREAD, or null."""
+    later = EXPORT_FORMAT.rank_columns[1]
+    return F.when(F.col(later).isNull(), F.get_json_object(EXTRA_COLUMN, f"$.{later}"))
 
 
 def day_number() -> Column:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.lateness import LatenessSketch
+from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.slices import EMPTY, Digest, Source
 from resources.ledger.schema import BATCH_DAYS, DELIVERIES, HAS_REFUSALS
 
@@ -27,7 +28,7 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True)
 class RefusedLines:
-    """Refused lines and objects of one arrival day with the same reason."""
+    """Refused lines and objects of one arrival day with the same reason, or unreadable values of one column."""
 
     day: date
     error: str | None
@@ -36,6 +37,11 @@ class RefusedLines:
     lines: int
     line_reason: str | None = None
     """Why lines were refused; None where an older version recorded them. An object with several reasons counts in each."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether `lines` are null values in rows that were kept; the reason ends with their column."""
+        return self.line_reason is not None and self.line_reason.startswith(UNREADABLE)
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class ArrivalSummaries:
             return [ArrivedOn(project, day, n, int(size), int(count)) for project, day, n, size, count in rows]
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
-        """Return refused lines and objects per arrival day and reason, of versions in raw and of last refused versions."""
+        """Return what is refused or unreadable per arrival day and reason, of versions in raw and of last refused versions."""
         columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
         query = (
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))

@@ -101,6 +101,8 @@ class HealthReport:
     run_times: Sequence[RunTime]
     refused_lines: Sequence[RefusedLines]
     refused_by_reason: Sequence[RefusedByReason]
+    unreadable_values: Sequence[RefusedByReason]
+    """By column, with `lines` as their number."""
     revisions: Sequence[Revision]
     """Changes of final days, newest first; only the first 60 have measures."""
     promise: Promise
@@ -157,7 +159,8 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
     measured = volumes(summaries.slice_figures(REFINED_EVENTS.key, projects), span, recent_from, projects, today)
-    refused = arrivals.refused_lines(projects)
+    found = arrivals.refused_lines(projects)
+    refused = [one for one in found if not one.is_kept]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
     in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
@@ -189,6 +192,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         run_times=run_times(summaries.finished_runs()),
         refused_lines=refused,
         refused_by_reason=refused_by_reason(refused),
+        unreadable_values=refused_by_reason(one for one in found if one.is_kept),
         revisions=_revisions(ledger, projects),
         promise=promise_of(settings),
     )

@@ -29,6 +29,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.event_keys import UNREAD, unread_text
 from pipeline_assets.transforms.named import named, named_sender
 from resources.iceberg.metadata import slices_condition
 
@@ -167,7 +168,7 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
     extra = ("_object_etag", "_arrival_date", F.unix_micros(EVENT_TIME).alias("_event_time"))
     rows = (
         _hashed(search.raw(), search, slices)
-        .select(*_identified(), HASH_A, HASH_B, *extra)
+        .select(*_identified(), HASH_A, HASH_B, unread_text().substr(1, 80).alias(UNREAD), *extra)
         .orderBy(F.desc_nulls_last(_RECEIVED_AT), F.desc_nulls_last(_PROCESSED_AT))
         .limit(MAX_ROWS + 1)
         .collect()
@@ -181,7 +182,8 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
 
 def live_rows(search: Search, slices: Collection[Slice]) -> list[RawRow]:
     """The event's rows in refined.events at the pinned snapshot."""
-    rows = _hashed(search.refined(), search, slices).select(*_identified(), HASH_A, HASH_B).limit(MAX_ROWS)
+    unread = F.lit(None).alias(UNREAD)
+    rows = _hashed(search.refined(), search, slices).select(*_identified(), HASH_A, HASH_B, unread).limit(MAX_ROWS)
     return [_raw_row(row) for row in rows.collect()]
 
 
@@ -268,6 +270,7 @@ def _raw_row(row: Row) -> RawRow:
         received_at=_instant(row[_RECEIVED_AT]),
         processed_at=_instant(row[_PROCESSED_AT]),
         content=(row[HASH_A], row[HASH_B]) if has_content else _NOT_READ,
+        unread=row[UNREAD] if has_content else None,
     )
 
 

@@ -7,6 +7,7 @@ Does not contain: the rule (transforms/dedupe.py), the audit (refined_audit.py),
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -154,7 +155,7 @@ def build_refined(
     decided = competing.outcomes(todo).persist()
     release = _releasing(competing, decided)
     try:
-        reasons, are_shared = _reasons(decided.where(is_todo) if competing.is_any else None, todo)
+        reasons, unread, are_shared = _reasons(decided.where(is_todo) if competing.is_any else None, todo)
         contending = sum(sum(counts.values()) for counts in reasons.values())
         files = raw_files(runtime, pins, todo) if contending <= _MOST_NAMED_ROWS else None
     except BaseException:
@@ -186,7 +187,9 @@ def build_refined(
             competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
         )
         return {
-            key: audit_of(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key))
+            key: audit_of(
+                measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key), unread[key]
+            )
             for key in todo
         }
 
@@ -208,16 +211,26 @@ def _releasing(competing: CompetingRows, decided: DataFrame) -> Callable[[], Non
     return release
 
 
-def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
-    """Slice -> outcome -> number of rows; and whether any row has a rival on another day."""
+def _reasons(
+    decided: DataFrame | None, todo: Sequence[Slice]
+) -> tuple[dict[Slice, dict[str, int]], Counter[Slice], bool]:
+    """Slice -> outcome -> number of rows; slice -> rows that lost `by_unread`; whether any row has a rival on another day."""
     reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
+    unread: Counter[Slice] = Counter()
     if decided is None:
-        return reasons, False
+        return reasons, unread, False
     counted = decided.groupBy("event_date", "project_id", "outcome")
-    rows = counted.agg(F.count(F.lit(1)).alias("count"), F.count("rival").alias("rivals")).collect()
+    sums = (
+        F.count(F.lit(1)).alias("rows"),
+        F.count("rival").alias("rivals"),
+        F.count_if("is_by_unread").alias("unread"),
+    )
+    rows = counted.agg(*sums).collect()
     for row in rows:
-        reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
-    return reasons, any(row["rivals"] for row in rows)
+        key = Slice(row["event_date"], row["project_id"])
+        reasons[key][row["outcome"]] = row["rows"]
+        unread[key] += row["unread"]
+    return reasons, unread, any(row["rivals"] for row in rows)
 
 
 def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
