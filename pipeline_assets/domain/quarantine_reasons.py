@@ -8,6 +8,8 @@ Does not contain: detecting them.
 from collections.abc import Mapping
 from enum import StrEnum
 
+from pipeline_assets.domain.identity import LOST_UNREAD
+
 UNREADABLE = "unreadable_values_"
 """Before a column: counted like a reason, but of values that are null in rows that were kept."""
 
@@ -52,7 +54,11 @@ class QuarantineReason(StrEnum):
 
 
 def unreadable_values(counts: Mapping[str, float]) -> str:
-    """What counts by reason, or a batch's figures, say of values that could not be read; empty if they say nothing."""
-    of_column = {name.removeprefix(UNREADABLE): int(n) for name, n in counts.items() if name.startswith(UNREADABLE)}
-    told = [f"{n:,} values of {column}" for column, n in sorted(of_column.items(), key=lambda one: (-one[1], one[0]))]
-    return f"{' and '.join(told)} could not be read and are null; their text is kept in _extra" if told else ""
+    """What counts by reason, or figures of a batch or slice, tell of values that could not be read; empty if nothing."""
+    if LOST_UNREAD in counts:
+        return (
+            f"{counts[LOST_UNREAD]:,.0f} rows lost to unequal ones by a time that could not be read: tidemark explain"
+        )
+    columns = sorted(name for name in counts if name.startswith(UNREADABLE))
+    told = " and ".join(f"{counts[name]:,.0f} values of {name.removeprefix(UNREADABLE)}" for name in columns)
+    return told and f"{told} could not be read and are null; their text is kept in _extra"

@@ -21,8 +21,7 @@ from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.slices import Source
 
 EXTRA_COLUMN = "_extra"
-"""Our own column in addition to the format's: JSON text of an object with the keys that no column takes and the values that
-could not be read, or null."""
+"""Our own column: JSON text of an object with the keys that no column takes and the values that no column reads, or null."""
 EVENT_TIME = "event_time"
 """The column with the time of the event (UTC), which every format has; its date is the event day."""
 _LAST = "\U0010ffff"

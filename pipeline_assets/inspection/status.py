@@ -13,11 +13,9 @@ from datetime import date
 from typing import Any
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.identity import LOST_UNREAD
 from pipeline_assets.domain.quarantine_reasons import unreadable_values
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
-from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Slice, Source, Verdict
-from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.recorded import DAY_VERDICTS
 from pipeline_assets.load.staleness.coverage import is_short
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -26,7 +24,6 @@ from pipeline_assets.tables.table import Dimension
 from resources.ledger.store import Ledger
 
 NOT_LOADED = "not loaded"
-_LATER_RANK = EXPORT_FORMAT.rank_columns[1]
 _WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
 
 
@@ -170,7 +167,12 @@ def _status(day: date, table: str, records: Sequence[SliceRecord], projects: int
         table=table,
         verdict=_worst(record.verdict for record in records) if is_whole else None,
         rows=sum(record.digest.rows for record in records),
-        reasons=tuple(f"{r.key.project_id}: {said}" for r in records for said in (_reason(r), _undecided(r)) if said),
+        reasons=tuple(
+            f"{r.key.project_id}: {said}"
+            for r in records
+            for said in (_reason(r), unreadable_values(r.figures))
+            if said
+        ),
         is_final=is_whole and all(record.is_final for record in records),
     )
 
@@ -180,11 +182,8 @@ def _raw_status(
 ) -> DayStatus:
     """The status of a raw table, taken from the batches that arrived on the day; `short`: those that lack hours."""
     batches = [batch for _, batch in pairs if batch is not None]
-    reasons = [
-        (batch, reason)
-        for batch in batches
-        for reason in (_reason(batch) or (_lacking_hours(batch) if batch.key in short else None), _unread(batch))
-    ]
+    reasons = [(batch, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None)) for batch in batches]
+    reasons += [(batch, unreadable_values(e.figures)) for batch in batches for e in batch.evaluations if e.is_passed]
     return DayStatus(
         day=day,
         table=table,
@@ -209,18 +208,6 @@ def _lacking_hours(batch: BatchRecord) -> str | None:
         return None
     failed = (e for e in batch.evaluations if not e.is_passed)
     return next((". ".join(filter(None, (e.reason, e.hint))) for e in failed), None)
-
-
-def _unread(batch: BatchRecord) -> str:
-    """Which values of rows in raw could not be read."""
-    is_in_raw = batch.verdict is BatchVerdict.ACCEPTED
-    return next(filter(None, (unreadable_values(e.figures) for e in batch.evaluations if is_in_raw)), "")
-
-
-def _undecided(record: SliceRecord) -> str:
-    """How many rows of the published content lost without the time that ranks them."""
-    count = int(record.figures.get(LOST_UNREAD, 0))
-    return f"{count:,} rows lost where a {_LATER_RANK} could not be read: tidemark explain" if count else ""
 
 
 def _reason(record: SliceRecord | BatchRecord) -> str:

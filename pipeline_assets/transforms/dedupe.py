@@ -17,12 +17,14 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.cross_day_keys import competing_columns, is_shared
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.event_keys import KEY, ROW_ID, UNREAD, day_number, key_window
+from pipeline_assets.transforms.event_keys import KEY, ROW_ID, day_number, key_window
 from pipeline_assets.transforms.hot_keys import apart, with_best
 from pipeline_assets.transforms.named import is_nameless, named
 
 LINE = ("_source", "_object_key", "_line_number")
 """Columns that identify a raw row within its event day and project."""
+UNREAD = "_is_unread"
+"""Column of `outcomes`: whether the time that ranks rows second could not be read; false where the rows do not have it."""
 _RANK = EXPORT_FORMAT.rank_columns
 
 
@@ -32,7 +34,7 @@ def outcomes(
     """One narrow row per raw row: event_date, project_id, LINE, outcome (string), rival, is_by_unread (`Defeat.by_unread`).
 
     `raw` holds the rows of both raw tables for the days to decide and `dedupe_window_days` on either side: event_date,
-    project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`, and UNREAD for `is_by_unread`, which is false without it.
+    project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`, and UNREAD if known.
     `rival` (struct of `cross_day_keys.competing_columns`) is null except for rows whose key occurs on several days.
     `hot_keys` (KEY) have too many rows for one task to hold; they are compared in another way, with the same outcome.
     """
@@ -79,10 +81,10 @@ def outcomes(
     )
     own, better = F.col("_rank"), F.when(is_same_row, F.col("_best_same_row")).otherwise(F.col("_best.rank"))
     is_equal = (better[HASH_A] == own[HASH_A]) & (better[HASH_B] == own[HASH_B])
-    is_by_unread = better[_RANK[0]].eqNullSafe(own[_RANK[0]]) & ~is_equal & (better[UNREAD] | own[UNREAD])
+    by_unread = better[_RANK[0]].eqNullSafe(own[_RANK[0]]) & ~is_equal & (better[UNREAD] | own[UNREAD])
     rival = F.when(F.col("_is_shared"), F.struct(*competing_columns()))
-    decided = (outcome.alias("outcome"), rival.alias("rival"), is_by_unread.alias("is_by_unread"))
-    return ranked.select("event_date", "project_id", *LINE, *decided)
+    decided = {"outcome": outcome, "rival": rival, "is_by_unread": by_unread}
+    return ranked.select("event_date", "project_id", *LINE, *[one.alias(name) for name, one in decided.items()])
 
 
 def winners(raw: DataFrame, decided: DataFrame, *, do_few_lose: bool = True) -> DataFrame:

@@ -20,8 +20,6 @@ ROW_ID = EXPORT_FORMAT.identity.row_id
 """Rows with the same value are re-deliveries of one row."""
 IDENTITY = (*KEY, EXPORT_FORMAT.identity.send_id, ROW_ID, *EXPORT_FORMAT.rank_columns)
 """The few columns that decide which rows are one event and, except for ties, which row wins."""
-UNREAD = "_is_unread"
-"""Column: whether the time that ranks rows second could not be read, so that it is null and `_extra` keeps its text."""
 KEY_TYPES = {
     "project_id": "string",
     "_kind": "string",
@@ -48,7 +46,7 @@ def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
 
 
 def unread_text() -> Column:
-    """The JSON text of UNREAD, or null."""
+    """The JSON text of a time that ranks rows second, where it could not be read; else null."""
     later = EXPORT_FORMAT.rank_columns[1]
     return F.when(F.col(later).isNull(), F.get_json_object(EXTRA_COLUMN, f"$.{later}"))
 

@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.slices import EMPTY, Digest, Source
 from resources.ledger.schema import BATCH_DAYS, DELIVERIES, HAS_REFUSALS
 
@@ -36,12 +35,7 @@ class RefusedLines:
     objects: int
     lines: int
     line_reason: str | None = None
-    """Why lines were refused; None where an older version recorded them. An object with several reasons counts in each."""
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether `lines` are null values in rows that were kept; the reason ends with their column."""
-        return self.line_reason is not None and self.line_reason.startswith(UNREADABLE)
+    """A key of `DeliveryRecord.line_reasons`; None where an older version recorded none. An object counts in each of its own."""
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ TRANSPORT_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "serv
 """Columns about the transport of a row, which say nothing about what happened."""
 
 IDENTITY = IdentityColumns(send_id="insert_id", sender=("app", "device_id"), row_id="uuid")
-RANK_COLUMNS = ("server_upload_time", "processed_time")
+RANKS = ("server_upload_time", "processed_time")
 
-NEEDED_COLUMNS = frozenset({EVENT_TIME, *IDENTITY.names, RANK_COLUMNS[0]})
+NEEDED_COLUMNS = frozenset({EVENT_TIME, *IDENTITY.names, RANKS[0]})
 """What day, key and first rank rest on: only in these columns does a value that cannot be read refuse its line."""
 
 MEANINGS: dict[str, str] = {

@@ -7,13 +7,7 @@ Does not contain: object names (keys.py), parsers (lines.py, line_blocks.py), co
 
 from __future__ import annotations
 
-from pipeline_assets.formats.amplitude.columns import (
-    IDENTITY,
-    MEANINGS,
-    RANK_COLUMNS,
-    TRANSPORT_COLUMNS,
-    VENDOR_COLUMNS,
-)
+from pipeline_assets.formats.amplitude.columns import IDENTITY, MEANINGS, RANKS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.formats.amplitude.event_ids import event_number
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
@@ -31,7 +25,7 @@ AMPLITUDE = ExportFormat(
         *(name for name, kind in VENDOR_COLUMNS.items() if kind is ColumnType.TIMESTAMP),
     ),
     identity=IDENTITY,
-    rank_columns=RANK_COLUMNS,
+    rank_columns=RANKS,
     received_column="server_upload_time",
     keys=KeyGrammar,
     line_parser=LineParser,

@@ -95,11 +95,10 @@ class LineParser:
                 text = str(values[place], "utf-8")
                 values[place] = None if text == "null" else text
             for place in _TIME_PLACES:
-                if values[place] is not None:
-                    text = values[place]
-                    values[place] = _instant(text)
-                    if text and values[place] is None:
-                        return None
+                text = values[place]
+                values[place] = _instant(text) if text else None
+                if text and values[place] is None:
+                    return None
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         return ParsedLine(values, None)

@@ -218,10 +218,9 @@ def _grounds(row: RawRow, lost: Defeat) -> str:
 
 
 def _unread(row: RawRow, lost: Defeat) -> str:
-    """Which time that could not be read left the decision to others."""
-    told = [f"{whose} {text}" for whose, text in (("its own", row.unread), ("that one's", lost.by.unread)) if text]
-    times = f"; {EXPORT_FORMAT.rank_columns[1]} could not be read: {' and '.join(told)}"
-    return times if lost.by_unread(row) else ""
+    """The times that could not be read and so left the decision to others."""
+    texts = " and ".join(filter(None, (row.unread, lost.by.unread)))
+    return f"; {EXPORT_FORMAT.rank_columns[1]} could not be read: {texts}" if lost.by_unread(row) else ""
 
 
 def _against(greater: datetime | None, lesser: datetime | None) -> str:

@@ -17,7 +17,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.changes import KeyChange
-from pipeline_assets.domain.identity import RowFate
+from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
@@ -155,7 +155,7 @@ def build_refined(
     decided = competing.outcomes(todo).persist()
     release = _releasing(competing, decided)
     try:
-        reasons, unread, are_shared = _reasons(decided.where(is_todo) if competing.is_any else None, todo)
+        reasons, are_shared = _reasons(decided.where(is_todo) if competing.is_any else None, todo)
         contending = sum(sum(counts.values()) for counts in reasons.values())
         files = raw_files(runtime, pins, todo) if contending <= _MOST_NAMED_ROWS else None
     except BaseException:
@@ -187,9 +187,7 @@ def build_refined(
             competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
         )
         return {
-            key: audit_of(
-                measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key), unread[key]
-            )
+            key: audit_of(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key))
             for key in todo
         }
 
@@ -211,26 +209,17 @@ def _releasing(competing: CompetingRows, decided: DataFrame) -> Callable[[], Non
     return release
 
 
-def _reasons(
-    decided: DataFrame | None, todo: Sequence[Slice]
-) -> tuple[dict[Slice, dict[str, int]], Counter[Slice], bool]:
-    """Slice -> outcome -> number of rows; slice -> rows that lost `by_unread`; whether any row has a rival on another day."""
-    reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
-    unread: Counter[Slice] = Counter()
+def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, Counter[str]], bool]:
+    """Slice -> outcome, or LOST_UNREAD -> number of rows; and whether any row has a rival on another day."""
+    reasons: dict[Slice, Counter[str]] = {key: Counter() for key in todo}
     if decided is None:
-        return reasons, unread, False
-    counted = decided.groupBy("event_date", "project_id", "outcome")
-    sums = (
-        F.count(F.lit(1)).alias("rows"),
-        F.count("rival").alias("rivals"),
-        F.count_if("is_by_unread").alias("unread"),
-    )
-    rows = counted.agg(*sums).collect()
+        return reasons, False
+    counted = decided.groupBy("event_date", "project_id", "outcome", "is_by_unread")
+    rows = counted.agg(F.count(F.lit(1)).alias("count"), F.count("rival").alias("rivals")).collect()
     for row in rows:
-        key = Slice(row["event_date"], row["project_id"])
-        reasons[key][row["outcome"]] = row["rows"]
-        unread[key] += row["unread"]
-    return reasons, unread, any(row["rivals"] for row in rows)
+        told = (row["outcome"], *([LOST_UNREAD] if row["is_by_unread"] else []))
+        reasons[Slice(row["event_date"], row["project_id"])].update(dict.fromkeys(told, row["count"]))
+    return reasons, any(row["rivals"] for row in rows)
 
 
 def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:

@@ -104,17 +104,12 @@ def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
 
 
 def audit_of(
-    row: Mapping[str, Any] | None,
-    raw_rows: int,
-    reasons: Mapping[str, int],
-    competing_digests: str,
-    wrong: str | None,
-    unread: int,
+    row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], competing_digests: str, wrong: str | None
 ) -> Audit:
     """The audit of one slice from its measurements.
 
-    `row`: from `measure_refined`, None for a slice without rows; `reasons`: fate of raw rows -> how many; `wrong`: a mismatch
-    that a task found in raw while it wrote the slice's files; `unread`: raw rows that lost `by_unread`.
+    `row`: from `measure_refined`, None for a slice without rows; `reasons`: of `refined._reasons`; `wrong`: a mismatch
+    that a task found in raw while it wrote the slice's files.
     """
     digest = digest_of(row) if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
@@ -149,7 +144,7 @@ def audit_of(
             name: row[name] if row is not None else 0 for name in ("rows_without_id", "rows_with_blank_id", "late_rows")
         },
         "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
-        **({LOST_UNREAD: unread} if unread else {}),
+        **{name: rows for name, rows in reasons.items() if name == LOST_UNREAD},
     }
     is_on_two_days = twice > 0 and row is not None and row["keys_twice_a_day"] == 0
     return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), competing_digests, is_on_two_days)

@@ -12,7 +12,6 @@ from datetime import date, timedelta
 
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
-from pipeline_assets.domain.quarantine_reasons import unreadable_values
 from pipeline_assets.domain.window import SHARES
 from pipeline_assets.inspection.health.figures import (
     LOAD_KINDS,
@@ -231,9 +230,9 @@ def _refused(report: HealthReport) -> str:
         "<code>raw.quarantine</code>.</p>"
     )
     said = f"Refused lines of each arrival {_each(report.span)}, all projects."
-    kept = unreadable_values({one.reason: one.lines for one in report.unreadable_values if one.reason})
     below = f"<table>{head}{rows}</table>{note}" if rows else ""
-    return _figure("Quarantine", said, chart, below + (f'<p class="small">{as_html(kept)}.</p>' if kept else ""))
+    below += f'<p class="small">{as_html(report.unreadable)}.</p>' if report.unreadable else ""
+    return _figure("Quarantine", said, chart, below)
 
 
 def _refusal(one: RefusedByReason) -> str:
