@@ -122,8 +122,8 @@ def test_a_tie_is_decided_by_source_then_by_nothing_but_the_place(pipeline: Any)
 
 
 def test_a_time_that_could_not_be_read_is_told_where_it_decides(pipeline: Any) -> None:
-    """Scenario: rows of two events differ, of one upload; the times of processing of the first event could not be read, of the
-    second one is absent. Outcome: the loser of the first is counted, and both explain and status tell of it; nobody of the second."""
+    """Scenario: of two events, two unequal rows of one upload each; a processed_time of the first could not be read, one of the
+    second is absent. Outcome: the loser of the first is counted, and explain and status tell of it; nobody of the second."""
     p = pipeline()
     broken = '"2026:02:02 12:00:00.000000"'
     events = [an_event(insert_id=name, uuid=f"u-{name}") for name in ("unread", "absent")]
