@@ -77,7 +77,7 @@ class ColumnParser:
 def _column(values: tuple[Any, ...], kind: ColumnType) -> pa.Array:
     """The values as an array; raises ArrowInvalid if a value needs the line parser."""
     if kind is ColumnType.TIMESTAMP:
-        return _timestamps(pa.array(values, pa.string()))
+        return _timestamps(pa.array([text or None for text in values], pa.string()))
     if kind is ColumnType.JSON:
         # The cast finds invalid UTF-8, which the decoder does not check within raw JSON.
         texts = pa.array(list(map(bytes, values)), pa.binary()).cast(pa.string())

@@ -89,6 +89,12 @@ def test_times_before_1970_lie_on_their_day() -> None:
         assert COLUMNS.parse([b'{"event_time":"%b"}' % text]) is None
 
 
+def test_empty_texts_of_times_are_taken_as_nulls() -> None:
+    lines = [b'{%b,"processed_time":"%b"}' % (TIME.encode(), text) for text in (b"", b"2026-02-02 10:00:00.000000")]
+    assert taken(lines)
+    assert COLUMNS.parse([b'{"event_time":""}']) is None
+
+
 def test_the_deepest_line_allowed_is_taken() -> None:
     assert taken([nested(499).replace(b'"event_time":"2026-02-02 10:00:00"', TIME.encode())])
 
