@@ -315,7 +315,7 @@ LINE_CASES = [
     ),
     _a_line_read(
         "A time in nanoseconds", lambda day: _good(day, 2, client_event_time="2026-02-02T10:00:00.123456789Z"),
-        "cut at microseconds", client_event_time=datetime(2026, 2, 2, 10, 0, 0, 123_456, tzinfo=UTC), _extra=None,
+        "cut at microseconds", client_event_time=datetime(2026, 2, 2, 10, 0, 0, 123_456), _extra=None,
     ),
     _a_refused_line(
         "`server_upload_time` is no time", lambda day: _good(day, 2, server_upload_time="yesterday"), "value_unreadable"
