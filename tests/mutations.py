@@ -124,6 +124,27 @@ MUTATIONS = (
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
     Mutation(
+        7, "a value that nothing rests on costs its event", "pipeline_assets/formats/amplitude/lines.py",
+        "if name in NEEDED_COLUMNS:", "if name is not None:",
+        "tests/unit/formats/test_event_lines.py::test_a_value_that_nothing_rests_on_is_null_and_its_text_is_kept",
+    ),
+    Mutation(
+        7, "the text of a value that could not be read is dropped", "pipeline_assets/formats/amplitude/lines.py",
+        'extra[f"${name}" if name in extra else name] = text', 'extra.setdefault(name, text)',
+        "tests/unit/formats/test_event_lines.py::test_a_kept_text_takes_no_delivered_key_and_none_takes_its_own",
+    ),
+    Mutation(
+        7, "values that could not be read are not counted", "pipeline_assets/transforms/parse.py",
+        'reasons.update(f"{UNREADABLE}{column}" for column in parsed.unreadable)', "pass",
+        "tests/unit/transforms/test_parse.py::test_values_that_cannot_be_read_are_counted_by_column_beside_refused_lines",
+    ),
+    Mutation(
+        7, "a time that could not be read decides unseen", "pipeline_assets/domain/identity.py",
+        "return is_close and (row.unread or self.by.unread) is not None", "return False",
+        "tests/unit/domain/test_identity.py"
+        "::test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_leaves_open",
+    ),
+    Mutation(
         8, "delete files of another program stay on the slices that are published again", "resources/iceberg/slice_change.py",
         "operation.removeDeletes(delete)", "pass",
         "tests/scenarios/test_foreign_deletes.py::test_deleted_rows_come_back_from_the_recorded_files_and_are_counted",

@@ -73,6 +73,7 @@ def _delivered_json(delivered: Delivered) -> dict[str, Any]:
         EVENT_TIME: spelled(found_row.event_time) if found_row.event_time else None,
         _RECEIVED: spelled(row.received_at) if row.received_at else None,
         _PROCESSED: spelled(row.processed_at) if row.processed_at else None,
+        f"{_PROCESSED}_unread": row.unread,
         "beaten_by": _row_json(defeat.by) if defeat else None,
         "decided_by": _RANK_COLUMNS.get(defeat.part, defeat.part.value) if defeat else None,
     }
@@ -184,7 +185,7 @@ def _delivered_cells(delivered: Delivered) -> list[str | Text]:
         found_row.arrival_date.isoformat(),
         row.event_date.isoformat(),
         spelled(row.received_at),
-        spelled(row.processed_at),
+        f"unreadable: {row.unread}" if row.unread else spelled(row.processed_at),
         row.row_id or "none",
         delivered.reason,
     ]

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from pipeline_assets.domain.plain_text import recordable
+from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.settings import Settings
 
 
@@ -214,7 +215,7 @@ class BatchFigures:
     quarantined: int
     blank: int
     line_reasons: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> quarantined lines, where the reason is known."""
+    """Reason -> quarantined lines, where the reason is known; UNREADABLE and a column -> its values that are null."""
 
 
 MISSING_HINT = (
@@ -235,7 +236,10 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
         "blank_lines": figures.blank,
         "missing_objects": len(missing),
         "mismatch_count": abs(figures.lines - figures.rows - figures.quarantined - figures.blank),
-        **{f"quarantined_{reason}": lines for reason, lines in sorted(figures.line_reasons.items())},
+        **{
+            name if name.startswith(UNREADABLE) else f"quarantined_{name}": count
+            for name, count in sorted(figures.line_reasons.items())
+        },
     }
 
     def refuse(reason: str, hint: str) -> Evaluation:

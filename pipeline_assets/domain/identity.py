@@ -27,6 +27,8 @@ characters because Python's `strip` and Spark's `trim` disagree about white spac
 _SEEN = re.compile(SOMETHING_TO_SEE)
 
 
+LOST_UNREAD = "rows_lost_unread"
+"""Figure of a slice: its rows that lost `by_unread`."""
 _TIE = ":tied"
 """Suffix of the digest of competing rows when content alone decides between two days."""
 
@@ -106,6 +108,8 @@ class RawRow:
     processed_at: datetime | None
     content: tuple[int, int]
     """The two row hashes of the delivered columns and `_extra`."""
+    unread: str | None = None
+    """The begin of the JSON text that was delivered for `processed_at` and could not be read."""
 
     @property
     def named_row_id(self) -> str | None:
@@ -128,6 +132,11 @@ class Defeat:
 
     by: RawRow
     part: RankPart
+
+    def by_unread(self, row: RawRow) -> bool:
+        """Whether a time that could not be read decided between the row and the unequal one that beat it."""
+        is_close = self.by.received_at == row.received_at and self.by.content != row.content
+        return is_close and (row.unread or self.by.unread) is not None
 
 
 def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:

@@ -5,7 +5,13 @@ Add here: a new reason, with its line in CHANGELOG and docs/bad-inputs.md.
 Does not contain: detecting them.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+
+from pipeline_assets.domain.identity import LOST_UNREAD
+
+UNREADABLE = "unreadable_values_"
+"""Before a column: counted like a reason, but of values that are null in rows that were kept."""
 
 
 class QuarantineReason(StrEnum):
@@ -45,3 +51,14 @@ class QuarantineReason(StrEnum):
     """`event_time` does not read as a time."""
     EVENT_TIME_IN_FUTURE = "event_time_in_future"
     """More than a day after the arrival day."""
+
+
+def unreadable_values(counts: Mapping[str, float]) -> str:
+    """What counts by reason, or figures of a batch or slice, tell of values that could not be read; empty if nothing."""
+    if LOST_UNREAD in counts:
+        return (
+            f"{counts[LOST_UNREAD]:,.0f} rows lost to unequal ones by a time that could not be read: tidemark explain"
+        )
+    columns = sorted(name for name in counts if name.startswith(UNREADABLE))
+    told = " and ".join(f"{counts[name]:,.0f} values of {name.removeprefix(UNREADABLE)}" for name in columns)
+    return told and f"{told} could not be read and are null; their text is kept in _extra"

@@ -55,7 +55,7 @@ class DeliveryRecord:
     code_version: str | None = None
     """The parser's version; another version reads the lines again that this one quarantined."""
     line_reasons: tuple[tuple[str, int], ...] = ()
-    """Reason -> quarantined lines; empty where an older version recorded the delivery."""
+    """Reason -> quarantined lines, and UNREADABLE with a column -> its values that are null in rows that were kept."""
     recorded_at: str = field(default=THIS_LOAD, compare=False)
     """When the ledger first recorded these bytes under this key: ISO text; the same bytes under another etag keep it."""
     run_id: str | None = field(default=None, compare=False)

@@ -21,7 +21,7 @@ from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.slices import Source
 
 EXTRA_COLUMN = "_extra"
-"""Our own column in addition to the format's: JSON text of an object with the keys that no column takes, or null."""
+"""Our own column: JSON text of an object with the keys that no column takes and the values that no column reads, or null."""
 EVENT_TIME = "event_time"
 """The column with the time of the event (UTC), which every format has; its date is the event day."""
 _LAST = "\U0010ffff"
@@ -126,6 +126,8 @@ class ParsedLine:
     """Number of lone surrogates in string columns, each stored as U+FFFD; JSON text and `_extra` keep them escaped."""
     lenient_conversions: int = 0
     """Number of values delivered with another JSON type than their column's and converted without loss."""
+    unreadable: tuple[str, ...] = ()
+    """Columns that are null because their value could not be read; `extra` keeps its JSON text, by the column's name."""
 
 
 @dataclass(frozen=True, slots=True)

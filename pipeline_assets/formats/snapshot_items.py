@@ -8,6 +8,7 @@ Does not contain: CSV and JSON (snapshot_lines.py), names of objects (snapshot_o
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ class _Ids:
 def _items(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
     for line, fields in records(stored, part, REQUIRED, max_line_bytes):
         name = fields["name"]
-        if name is not None and not isinstance(name, str):
-            raise BadSnapshotError(line, "name is no text")
+        # Nothing rests on a name, so one that is no text refuses no snapshot.
+        name = name if name is None or isinstance(name, str) else json.dumps(name, ensure_ascii=False)
         subject = subject_of(line, fields, REQUIRED, name)
         yield SnapshotItem(line, subject.id, name, subject.status, subject.attributes, subject.is_trimmed)

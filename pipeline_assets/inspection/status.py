@@ -13,6 +13,7 @@ from datetime import date
 from typing import Any
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.quarantine_reasons import unreadable_values
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.recorded import DAY_VERDICTS
@@ -166,7 +167,12 @@ def _status(day: date, table: str, records: Sequence[SliceRecord], projects: int
         table=table,
         verdict=_worst(record.verdict for record in records) if is_whole else None,
         rows=sum(record.digest.rows for record in records),
-        reasons=tuple(f"{r.key.project_id}: {_reason(r)}" for r in records if r.reason is not None),
+        reasons=tuple(
+            f"{r.key.project_id}: {said}"
+            for r in records
+            for said in (_reason(r), unreadable_values(r.figures))
+            if said
+        ),
         is_final=is_whole and all(record.is_final for record in records),
     )
 
@@ -177,6 +183,7 @@ def _raw_status(
     """The status of a raw table, taken from the batches that arrived on the day; `short`: those that lack hours."""
     batches = [batch for _, batch in pairs if batch is not None]
     reasons = [(batch, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None)) for batch in batches]
+    reasons += [(batch, unreadable_values(e.figures)) for batch in batches for e in batch.evaluations if e.is_passed]
     return DayStatus(
         day=day,
         table=table,

@@ -15,7 +15,7 @@ from pipeline_assets.tables.kinds import DELIVERED
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
 
 VENDOR = tuple(TableColumn(column.name, column.type.spark_type, column.description) for column in EXPORT_FORMAT.columns)
-EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of the keys the contract does not know")
+EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of keys without a column, and of values that could not be read")
 
 HASHES = (
     TableColumn(
@@ -56,6 +56,7 @@ def _raw(source: Source, prefix: str) -> Table:
         checks=(Check.DELIVERY_RECONCILES, Check.DELIVERY_COMPLETE),
         exact_bounds=("_arrival_date",),
         many_valued=MANY_VALUED,
+        version="2",
         settings_read=("max_object_bytes", "max_line_bytes"),
         recovery="Have the vendor export the named hours again, or recover the day with a backfill export.",
     )

@@ -23,16 +23,18 @@ from pipeline_assets.transforms.named import is_nameless, named
 
 LINE = ("_source", "_object_key", "_line_number")
 """Columns that identify a raw row within its event day and project."""
+UNREAD = "_is_unread"
+"""Column of `outcomes`: whether the time that ranks rows second could not be read; false where the rows do not have it."""
 _RANK = EXPORT_FORMAT.rank_columns
 
 
 def outcomes(
     raw: DataFrame, precedence: Sequence[Source], dedupe_window_days: int, hot_keys: DataFrame | None = None
 ) -> DataFrame:
-    """One narrow row per raw row: event_date, project_id, _source, _object_key, _line_number, outcome (string), rival.
+    """One narrow row per raw row: event_date, project_id, LINE, outcome (string), rival, is_by_unread (`Defeat.by_unread`).
 
     `raw` holds the rows of both raw tables for the days to decide and `dedupe_window_days` on either side: event_date,
-    project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`.
+    project_id, LINE, IDENTITY, `_hash_a`, `_hash_b`, and UNREAD if known.
     `rival` (struct of `cross_day_keys.competing_columns`) is null except for rows whose key occurs on several days.
     `hot_keys` (KEY) have too many rows for one task to hold; they are compared in another way, with the same outcome.
     """
@@ -53,6 +55,8 @@ def outcomes(
             HASH_B,
             "_object_key",
             "_line_number",
+            # Ranks no rows, since these differ before: it only tells how the best one compares.
+            (F.col(UNREAD) if UNREAD in raw.columns else F.lit(False)).alias(UNREAD),
         ).alias("_rank"),
     )
     near, same_row = key_window(dedupe_window_days), key_window(dedupe_window_days, ROW_ID)
@@ -75,8 +79,12 @@ def outcomes(
         .when(F.col("_best.day") == F.col("_day"), RowFate.SEND_DUPLICATE.value)
         .otherwise(RowFate.SUPERSEDED_BY_OTHER_DAY.value)
     )
+    own, better = F.col("_rank"), F.when(is_same_row, F.col("_best_same_row")).otherwise(F.col("_best.rank"))
+    is_equal = (better[HASH_A] == own[HASH_A]) & (better[HASH_B] == own[HASH_B])
+    by_unread = better[_RANK[0]].eqNullSafe(own[_RANK[0]]) & ~is_equal & (better[UNREAD] | own[UNREAD])
     rival = F.when(F.col("_is_shared"), F.struct(*competing_columns()))
-    return ranked.select("event_date", "project_id", *LINE, outcome.alias("outcome"), rival.alias("rival"))
+    decided = {"outcome": outcome, "rival": rival, "is_by_unread": by_unread}
+    return ranked.select("event_date", "project_id", *LINE, *[one.alias(name) for name, one in decided.items()])
 
 
 def winners(raw: DataFrame, decided: DataFrame, *, do_few_lose: bool = True) -> DataFrame:

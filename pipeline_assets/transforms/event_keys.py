@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 
+from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.named import named, named_sender
 
@@ -42,6 +43,12 @@ def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
         **{f"_key_{name}": F.when(is_sent, value) for name, value in named_sender().items()},
         "_key_id": F.coalesce(send_id, row_id, content),
     }
+
+
+def unread_text() -> Column:
+    """The JSON text of a time that ranks rows second, where it could not be read; else null."""
+    later = EXPORT_FORMAT.rank_columns[1]
+    return F.when(F.col(later).isNull(), F.get_json_object(EXTRA_COLUMN, f"$.{later}"))
 
 
 def day_number() -> Column:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import Block, blocks
@@ -189,6 +190,7 @@ class ObjectWork:
         events: list[ParsedLine] = []
         numbers: list[int] = []
         refused: list[dict[str, Any]] = []
+        reasons = Counter(json.loads(summary["line_reasons"] or "{}"))
         for line in block.each():
             summary["lines"] += 1
             if line.is_blank:
@@ -203,8 +205,10 @@ class ObjectWork:
                 summary["replaced_surrogates"] += parsed.replaced_surrogates
                 summary["lenient_conversions"] += parsed.lenient_conversions
                 summary["extra_key_rows"] += parsed.extra is not None
+                reasons.update(f"{UNREADABLE}{column}" for column in parsed.unreadable)
             else:
                 summary["quarantined"] += 1
+                reasons[parsed.reason.value] += 1
                 refused.append(
                     {
                         "_line_number": line.number,
@@ -217,10 +221,9 @@ class ObjectWork:
                 )
         if events:
             yield batch_of_events(place, events, numbers)
+        if reasons:
+            summary["line_reasons"] = json.dumps(reasons, sort_keys=True)
         if refused:
-            counts = Counter(json.loads(summary["line_reasons"] or "{}"))
-            counts.update(line["reason"] for line in refused)
-            summary["line_reasons"] = json.dumps(counts, sort_keys=True)
             yield batch_of_records(QUARANTINED, place, refused)
 
 

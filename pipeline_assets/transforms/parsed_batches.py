@@ -81,7 +81,7 @@ def object_summaries(parsed: DataFrame) -> DataFrame:
     size_bytes is the listed size; sha256 is of the stored bytes (null if they were not read). lines = rows + quarantined +
     blank. All are 0 if `error` is a QuarantineReason that refuses the object, MOVED, SAME_BYTES or NOT_READABLE.
     replaced_surrogates and lenient_conversions are sums over ParsedLine; extra_key_rows counts rows with `_extra`.
-    line_reasons is JSON text, reason -> quarantined lines, or null if there are none.
+    line_reasons is JSON text of `DeliveryRecord.line_reasons`, or null if there are none.
     """
     return parsed.where(F.col("_kind") == OBJECT).select(
         F.col("_source").alias("source"),

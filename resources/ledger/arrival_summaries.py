@@ -27,7 +27,7 @@ _Connect = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True)
 class RefusedLines:
-    """Refused lines and objects of one arrival day with the same reason."""
+    """Refused lines and objects of one arrival day with the same reason, or unreadable values of one column."""
 
     day: date
     error: str | None
@@ -35,7 +35,7 @@ class RefusedLines:
     objects: int
     lines: int
     line_reason: str | None = None
-    """Why lines were refused; None where an older version recorded them. An object with several reasons counts in each."""
+    """A key of `DeliveryRecord.line_reasons`; None where an older version recorded none. An object counts in each of its own."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ArrivalSummaries:
             return [ArrivedOn(project, day, n, int(size), int(count)) for project, day, n, size, count in rows]
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
-        """Return refused lines and objects per arrival day and reason, of versions in raw and of last refused versions."""
+        """Return what is refused or unreadable per arrival day and reason, of versions in raw and of last refused versions."""
         columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
         query = (
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))

@@ -46,7 +46,7 @@ DELIVERIES = _table(
     sa.Column("rows", sa.BigInteger), sa.Column("quarantined", sa.BigInteger), sa.Column("blank", sa.BigInteger),
     sa.Column("error", sa.String), sa.Column("code_version", sa.String),
     sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
-    # Reason -> number of quarantined lines; null where there are none or an older version recorded the delivery.
+    # Reason -> number of quarantined lines, and of unreadable values by column; null where there are none.
     sa.Column("line_reasons", sa.JSON(none_as_null=True)),
     sa.Index("tidemark_deliveries_by_day", "source", "project_id", "arrival_date"),
 )  # fmt: skip
@@ -54,8 +54,9 @@ HAS_REFUSALS = sa.or_(
     # A literal instead of a bound parameter: the database uses the partial index only for the same condition.
     DELIVERIES.c.quarantined > sa.literal_column("0"),
     DELIVERIES.c.error.is_not(None),
+    DELIVERIES.c.line_reasons.is_not(None),
 )
-"""Deliveries with refused lines, or refused as a whole; so few that an index finds them among tens of millions."""
+"""Deliveries with refused lines or unreadable values, or refused as a whole: few among tens of millions, for an index."""
 sa.Index(
     "tidemark_deliveries_refused", DELIVERIES.c.project_id, DELIVERIES.c.arrival_date,
     sqlite_where=HAS_REFUSALS, postgresql_where=HAS_REFUSALS,

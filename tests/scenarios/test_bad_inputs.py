@@ -16,7 +16,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +26,7 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.status import day_statuses
 from tests.support.builders import PROJECT, Outcome, Pipeline, a_pipeline, an_event, events_on
 
 pytestmark = pytest.mark.slow
@@ -104,6 +105,8 @@ class Case:
     """Whether another object of the same arrival day holds two good lines."""
     refusal: str = ""
     """What the batch's reason says beside naming the object."""
+    unread: str = ""
+    """What status says of values that could not be read."""
     keeps: str = ""
     """How the line is kept, for the document."""
     hint: str = NOTHING
@@ -171,6 +174,16 @@ def _a_refused_line(name: str, odd: Callable[[date], bytes], reason: str, hint: 
 
 def _a_line_read(name: str, odd: Callable[[date], bytes], keeps: str, hint: str = NOTHING, **columns: Any) -> Case:
     return Case(name=name, build=_between(odd), raw_lines=(1, 2, 3), stored={2: columns}, keeps=keeps, hint=hint)
+
+
+def _a_value_unread(name: str, column: str, text: str) -> Case:
+    """An event stays where neither its key, nor its day, nor its first rank rests on the value."""
+    line = _a_line_read(
+        name, lambda day: _holding(day, column, text), "the value is null, its text goes to `_extra`, byte for byte",
+        "Nothing; `tidemark status` counts such values by column.",
+        **{column: None, "_extra": f'{{"{column}":{text}}}'},
+    )  # fmt: skip
+    return replace(line, unread=f"1 values of {column} could not be read and are null; their text is kept in _extra")
 
 
 def _a_refused_object(name: str, build: Callable[[date], Files], reason: str, hint: str = EXPORT_AGAIN) -> Case:
@@ -291,12 +304,24 @@ LINE_CASES = [
         r"NUL character (`\u0000`) in a string", lambda day: _good(day, 2, city="a\0b", event_properties={"text": "\0"}),
         "kept", city="a\0b", event_properties=r'{"text": "\u0000"}',
     ),
-    _a_refused_line(
-        "Integer beyond 64 bits", lambda day: _holding(day, "event_id", str(2**63)), "value_out_of_range"
-    ),
+    _a_value_unread("Integer beyond 64 bits", "event_id", str(2**63)),
     _a_line_read("`1.0` for an integer", lambda day: _holding(day, "event_id", "1.0"), "as 1", event_id=1),
     _a_line_read('`"12"` for an integer', lambda day: _holding(day, "event_id", '"12"'), "as 12", event_id=12),
-    _a_refused_line("`1.5` for an integer", lambda day: _holding(day, "event_id", "1.5"), "value_unreadable"),
+    _a_value_unread("`1.5` for an integer", "event_id", "1.5"),
+    _a_value_unread("Colons in the date of a time", "processed_time", '"2026:02:02 06:00:00.047099"'),
+    _a_line_read(
+        "Empty text", lambda day: _good(day, 2, city="", processed_time="", event_id="", paying="", location_lat=""),
+        "kept in a text column, null in one of times, numbers or booleans",
+        city="", processed_time=None, event_id=None, paying=None, location_lat=None, _extra=None,
+    ),
+    _a_line_read(
+        "A time in nanoseconds", lambda day: _good(day, 2, client_event_time="2026-02-02T10:00:00.123456789Z"),
+        "cut at microseconds", client_event_time=datetime(2026, 2, 2, 10, 0, 0, 123_456), _extra=None,
+    ),
+    _a_refused_line(
+        "`server_upload_time` is no time", lambda day: _good(day, 2, server_upload_time="yesterday"), "value_unreadable"
+    ),
+    _a_refused_line("`app` beyond 64 bits", lambda day: _holding(day, "app", str(2**63)), "value_out_of_range"),
     _a_refused_line(
         "Nested thousands deep",
         lambda day: _holding(day, "event_properties", '{"a":' + "[" * 20_000 + "]" * 20_000 + "}"), "too_deep",
@@ -575,6 +600,12 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
     assert batch.verdict.value == verdicts[case.batch]
     assert case.refusal.replace("{key}", key) in (batch.reason or "")
     assert is_accepted == (batch.reason is None) == (batch.hint is None)
+    (shown,) = (
+        s for s in day_statuses(p.ledger, [PROJECT], [day], [Source.REGULAR]) if s.table == "raw/regular_events"
+    )
+    assert [said for said in shown.reasons if "_extra" in said] == (
+        [f"{PROJECT}: {case.unread}"] if case.unread else []
+    )
     neighbours = NEIGHBOUR_ROWS if case.has_neighbour else 0
     own = len(case.raw_lines) if case.refined_rows is None else case.refined_rows
     assert found.refined_rows(day) == (own + neighbours if is_accepted else 0)

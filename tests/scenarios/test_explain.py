@@ -15,6 +15,7 @@ from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
 from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.status import day_statuses
 from pipeline_assets.inspection.trace.explanation import Event, Explanation, place
 from pipeline_assets.inspection.trace.trace import explain
 from pipeline_assets.load.runtime import Runtime
@@ -118,6 +119,33 @@ def test_a_tie_is_decided_by_source_then_by_nothing_but_the_place(pipeline: Any)
     # The content did not change, so the second load published nothing: the day agrees with other lineage.
     assert one.agrees
     assert [publication.visible for publication in one.publications] == [f"yes, as {regular} line 1"]
+
+
+def test_a_time_that_could_not_be_read_is_told_where_it_decides(pipeline: Any) -> None:
+    """Scenario: of two events, two unequal rows of one upload each; a processed_time of the first could not be read, one of the
+    second is absent. Outcome: the loser of the first is counted, and explain and status tell of it; nobody of the second."""
+    p = pipeline()
+    broken = '"2026:02:02 12:00:00.000000"'
+    events = [an_event(insert_id=name, uuid=f"u-{name}") for name in ("unread", "absent")]
+    corrected = [event | {"uuid": f"v-{event['uuid']}", "city": "Köln"} for event in events]
+    p.deliver(DAY, [events[0] | {"processed_time": json.loads(broken)}, events[1] | {"processed_time": None}], hour=10)
+    p.deliver(DAY, corrected, hour=11)
+    assert p.load(DAY).success
+
+    one, other = (_only(_explain(p, name)) for name in ("unread", "absent"))
+    assert [(d.outcome, d.row.unread) for d in one.deliveries] == [
+        (RowFate.WINNER, None),
+        (RowFate.SEND_DUPLICATE, broken),
+    ]
+    assert one.deliveries[1].reason.endswith(f"against none); processed_time could not be read: {broken}")
+    assert "could not be read" not in other.deliveries[1].reason
+    told = [
+        reason for status in day_statuses(p.ledger, [PROJECT], [DAY], [Source.REGULAR]) for reason in status.reasons
+    ]
+    assert told == [
+        f"{PROJECT}: 1 values of processed_time could not be read and are null; their text is kept in _extra",
+        f"{PROJECT}: 1 rows lost to unequal ones by a time that could not be read: tidemark explain",
+    ]
 
 
 def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: Any) -> None:

@@ -6,13 +6,14 @@ import random
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import pyspark.sql.functions as F
 import pytest
 
-from pipeline_assets.domain.identity import RawRow, RowFate, named
+from pipeline_assets.domain.identity import RawRow, RowFate, defeat, named
 from pipeline_assets.domain.identity import outcomes as pure_outcomes
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_of_competing, shared_rows
-from pipeline_assets.transforms.dedupe import outcomes, winners
+from pipeline_assets.transforms.dedupe import UNREAD, outcomes, winners
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
 from pipeline_assets.transforms.event_hashes import key_hashes, whole
 from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates
@@ -74,6 +75,7 @@ def _hot_keys(raw: Any) -> Any:
 def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
     rows = [row for number in range(CASES) for row in _case(number)]
     raw = with_stored_hashes(spark, spark.createDataFrame(rows, SCHEMA)).repartition(3)
+    raw = raw.withColumn(UNREAD, F.expr("processed_time IS NULL AND _line_number % 2 = 0"))
     hashed = {
         (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row for row in raw.collect()
     }
@@ -82,12 +84,15 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
     ways = [decided, *([outcomes(raw, PRECEDENCE, window, _hot_keys(raw))] if window == 1 else [])]
     found, *found_apart = [
         {
-            (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): row["outcome"]
+            (row["project_id"], row["_source"], row["_object_key"], row["_line_number"]): (
+                row["outcome"],
+                row["is_by_unread"],
+            )
             for row in frame.collect()
         }
         for frame in ways
     ]
-    expected: dict[Any, str] = {}
+    expected: dict[Any, tuple[str, bool]] = {}
     by_case: dict[str, list[Any]] = {}
     for (project, *_), row in hashed.items():
         by_case.setdefault(project, []).append(row)
@@ -105,18 +110,22 @@ def test_spark_and_the_pure_rule_agree(spark: Any, window: int) -> None:
                 _aware(r["server_upload_time"]),
                 _aware(r["processed_time"]),
                 (r[HASH_A], r[HASH_B]),
+                "no time" if r[UNREAD] else None,
             )
             for r in same
         ]
         for row, outcome in zip(case, pure_outcomes(case, PRECEDENCE, window), strict=True):
-            expected[row.project_id, row.source.value, row.object_key, row.line_number] = outcome.value
+            lost = defeat(row, outcome, case, PRECEDENCE, window)
+            is_by_unread = lost is not None and lost.by_unread(row)
+            place = row.project_id, row.source.value, row.object_key, row.line_number
+            expected[place] = (outcome.value, is_by_unread)
     assert found == expected
     assert found_apart == [expected] * (len(ways) - 1)
-    assert set(found.values()) >= {o.value for o in RowFate} - (
-        {RowFate.SUPERSEDED_BY_OTHER_DAY.value} if window == 0 else set()
-    )
+    fates = {o.value for o in RowFate} - ({RowFate.SUPERSEDED_BY_OTHER_DAY.value} if window == 0 else set())
+    losers = fates - {RowFate.WINNER.value}
+    assert set(found.values()) == {(fate, False) for fate in fates} | {(fate, True) for fate in losers}
     kept = winners(raw, decided).count()
-    assert kept == sum(outcome == RowFate.WINNER.value for outcome in expected.values())
+    assert kept == sum(outcome == RowFate.WINNER.value for outcome, _ in expected.values())
 
 
 def test_rivals_have_one_digest_whether_a_slice_is_built_or_looked_at(spark: Any) -> None:

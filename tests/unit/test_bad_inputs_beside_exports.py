@@ -166,6 +166,7 @@ SNAPSHOTS = [
         "Blank lines, CR LF, a byte order mark", b"\xef\xbb\xbf" + HEAD + b"\r\n1,a,ACTIVE\r\n\r\n", "without them"
     ),
     _read_as("A name that is empty or null", b'{"id":1,"name":null,"status":"A"}\n', "as it is", suffix=".jsonl"),
+    _read_as("A name that is no text", b'{"id":1,"name":7,"status":"A"}\n', "its JSON text", suffix=".jsonl"),
     _read_as("Further columns", b"id,name,status,city\n1,a,ACTIVE,Bern\n", "in `attributes`"),
 ]
 

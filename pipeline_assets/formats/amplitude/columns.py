@@ -1,13 +1,13 @@
 """The vendor's 55 columns: names, types and delivered keys. They are a contract with readers of the tables.
 
-Contains: each column's name, its type, and the delivered key that fills it.
+Contains: each column's name, its type, the delivered key that fills it, and which columns a row cannot do without.
 Add here: a change of that contract.
-Does not contain: parsing (lines.py), the roles of columns (export.py), table layout (tables/).
+Does not contain: parsing (lines.py), all other roles of columns (export.py), table layout (tables/).
 """
 
 from __future__ import annotations
 
-from pipeline_assets.formats.base import ColumnType
+from pipeline_assets.formats.base import EVENT_TIME, ColumnType, IdentityColumns
 
 _NAMES: dict[ColumnType, str] = {
     ColumnType.STRING: """insert_id insert_key adid amplitude_event_type city country data_type device_brand
@@ -37,6 +37,12 @@ DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else nam
 
 TRANSPORT_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
 """Columns about the transport of a row, which say nothing about what happened."""
+
+IDENTITY = IdentityColumns(send_id="insert_id", sender=("app", "device_id"), row_id="uuid")
+RANKS = ("server_upload_time", "processed_time")
+
+NEEDED_COLUMNS = frozenset({EVENT_TIME, *IDENTITY.names, RANKS[0]})
+"""What day, key and first rank rest on: only in these columns does a value that cannot be read refuse its line."""
 
 MEANINGS: dict[str, str] = {
     "insert_id": "unique id of a send; with `device_id` and `app` the key of an event",

@@ -7,12 +7,12 @@ Does not contain: object names (keys.py), parsers (lines.py, line_blocks.py), co
 
 from __future__ import annotations
 
-from pipeline_assets.formats.amplitude.columns import MEANINGS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import IDENTITY, MEANINGS, RANKS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.formats.amplitude.event_ids import event_number
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.amplitude.lines import LineParser
-from pipeline_assets.formats.base import ColumnType, ExportColumn, ExportFormat, IdentityColumns
+from pipeline_assets.formats.base import ColumnType, ExportColumn, ExportFormat
 
 AMPLITUDE = ExportFormat(
     columns=tuple(
@@ -24,8 +24,8 @@ AMPLITUDE = ExportFormat(
         *("uuid", "insert_id", "event_id", "event_properties", "user_properties", "data"),
         *(name for name, kind in VENDOR_COLUMNS.items() if kind is ColumnType.TIMESTAMP),
     ),
-    identity=IdentityColumns(send_id="insert_id", sender=("app", "device_id"), row_id="uuid"),
-    rank_columns=("server_upload_time", "processed_time"),
+    identity=IDENTITY,
+    rank_columns=RANKS,
     received_column="server_upload_time",
     keys=KeyGrammar,
     line_parser=LineParser,

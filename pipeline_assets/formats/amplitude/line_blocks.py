@@ -83,7 +83,7 @@ def _column(name: str, values: tuple[Any, ...]) -> pa.Array:
     """The values as an array; raises ArrowInvalid if a value needs the line parser."""
     kind = VENDOR_COLUMNS[name]
     if kind is ColumnType.TIMESTAMP:
-        return _timestamps(pa.array(values, pa.string()))
+        return _timestamps(pa.array([text or None for text in values], pa.string()))
     if kind is ColumnType.JSON:
         # The cast finds invalid UTF-8, which the decoder does not check within raw JSON.
         texts = pa.array(list(map(bytes, values)), pa.binary()).cast(pa.string())

@@ -18,7 +18,13 @@ from typing import Annotated, Any
 import msgspec
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.formats.amplitude.columns import BAG_COLUMNS, DELIVERED_KEYS, DOLLAR_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import (
+    BAG_COLUMNS,
+    DELIVERED_KEYS,
+    DOLLAR_COLUMNS,
+    NEEDED_COLUMNS,
+    VENDOR_COLUMNS,
+)
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType, ParsedLine, RefusedLine
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
@@ -26,7 +32,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # Each digit can match in one way only: an ambiguous expression would backtrack over every split of a run of digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _PLAIN_INTEGER = re.compile(r"-?[0-9]+")
-_FINER_THAN_MICROSECONDS = re.compile(r":[0-9]{2}\.[0-9]{6}0*[1-9]")
+_FINER_THAN_MICROSECONDS = re.compile(r"(:[0-9]{2}\.[0-9]{6})[0-9]+")
 _STRING_OR_BRACKET = re.compile(rb'(?s)"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]')
 MAX_DEPTH = 500
 """Most nested arrays and objects, including the line's own. Parsers fail at the interpreter's recursion limit, which varies
@@ -98,10 +104,10 @@ class LineParser:
                     return None
                 values[place] = None if text == "null" else text
             for place in _TIME_PLACES:
-                if values[place] is not None:
-                    values[place] = _instant(values[place])
-                    if values[place] is None:
-                        return None
+                text = values[place]
+                values[place] = _instant(text) if text else None
+                if text and values[place] is None:
+                    return None
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         return ParsedLine(values, None)
@@ -156,30 +162,39 @@ def parse_leniently(line: bytes) -> ParsedLine:
 
     The last of several duplicate keys counts, as in other JSON parsers. A number, boolean, object or array delivered for
     a string column is kept as its JSON text. `$insert_id` takes precedence over `insert_id` unless it is null or absent.
+    An empty text is null where the column holds no text, and so is a value that cannot be read and that nothing rests on.
     """
     members = _members(line)
     delivered = {DELIVERED_KEYS[key]: text for key, text in members.items() if key in DELIVERED_KEYS}
     extra: dict[str, str] = {}
-    for key in sorted(members.keys() - DELIVERED_KEYS.keys()):
+    for key in members.keys() - DELIVERED_KEYS.keys():
         if key in DOLLAR_COLUMNS and delivered.get(key, "null") == "null":
             delivered[key] = members[key]
         else:
             extra[key] = members[key]
     replaced = lenient = 0
     values: list[Any] = []
+    unreadable: list[str] = []
     for name, kind in VENDOR_COLUMNS.items():
         text = delivered.get(name, "null")
-        value = None
-        if text != "null":
-            value = _read(name, kind, text)
-            lenient += _is_other_type(kind, text)
+        value: Any = None
+        if text != "null" and (text != '""' or kind.spark_type == "string"):
+            try:
+                value = _read(name, kind, text)
+                lenient += _is_other_type(kind, text)
+            except _RefusedError:
+                if name in NEEDED_COLUMNS:
+                    raise
+                unreadable.append(name)
+                # No other key takes the name with the dollar: as delivered, it is this column's own.
+                extra[f"${name}" if name in extra else name] = text
             if kind is ColumnType.STRING:
                 value, count = _SURROGATE.subn("\N{REPLACEMENT CHARACTER}", value)
                 replaced += count
         values.append(value)
     # json.dumps writes ASCII, so a lone surrogate in a key stays escaped, as it was delivered.
-    extra_text = "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in extra.items()) + "}" if extra else None
-    return ParsedLine(values, extra_text, replaced, lenient)
+    members_text = ",".join(f"{json.dumps(key)}:{extra[key]}" for key in sorted(extra))
+    return ParsedLine(values, f"{{{members_text}}}" if extra else None, replaced, lenient, tuple(unreadable))
 
 
 def _is_other_type(kind: ColumnType, text: str) -> bool:
@@ -293,7 +308,7 @@ def _long(name: str, number: str) -> int:
 
 
 def _instant(text: str) -> datetime | None:
-    """The text as a UTC time; without a zone it is taken as UTC. None if it is no time or finer than microseconds."""
+    """The text as a UTC time, cut at microseconds; without a zone it is taken as UTC. None if it is no time."""
     try:
         if (
             len(text) == 26
@@ -304,9 +319,8 @@ def _instant(text: str) -> datetime | None:
         ):
             # The vendor's own form, by far the most frequent, in a fifth of the time of the general case below.
             return datetime.fromisoformat(text + "+00:00")
-        if _FINER_THAN_MICROSECONDS.search(text):
-            return None  # msgspec would round it, possibly into another day
-        value = msgspec.convert(text, datetime)
+        # msgspec would round a finer fraction, possibly into another day.
+        value = msgspec.convert(_FINER_THAN_MICROSECONDS.sub(r"\1", text), datetime)
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     except (ValueError, OverflowError):
         return None  # no time, a lone surrogate, or a UTC year outside of 1 to 9999

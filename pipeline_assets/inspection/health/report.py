@@ -16,6 +16,7 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import LatenessSketch, merged
+from pipeline_assets.domain.quarantine_reasons import UNREADABLE, unreadable_values
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Source
 from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, lateness
@@ -101,6 +102,8 @@ class HealthReport:
     run_times: Sequence[RunTime]
     refused_lines: Sequence[RefusedLines]
     refused_by_reason: Sequence[RefusedByReason]
+    unreadable: str
+    """A sentence on values that could not be read, or empty."""
     revisions: Sequence[Revision]
     """Changes of final days, newest first; only the first 60 have measures."""
     promise: Promise
@@ -157,7 +160,8 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
     measured = volumes(summaries.slice_figures(REFINED_EVENTS.key, projects), span, recent_from, projects, today)
-    refused = arrivals.refused_lines(projects)
+    found = arrivals.refused_lines(projects)
+    refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
     in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
@@ -189,6 +193,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         run_times=run_times(summaries.finished_runs()),
         refused_lines=refused,
         refused_by_reason=refused_by_reason(refused),
+        unreadable=unreadable_values({one.reason or "": one.lines for one in refused_by_reason(found)}),
         revisions=_revisions(ledger, projects),
         promise=promise_of(settings),
     )

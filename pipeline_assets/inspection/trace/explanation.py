@@ -50,7 +50,7 @@ class Delivered:
             RowFate.SEND_DUPLICATE: f"send duplicate: sent again as {_IDENTITY.row_id} {better.row_id}, {place(better)}",
             RowFate.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
         }[self.outcome]
-        return f"{text}; {_grounds(self.row, self.defeat)}"
+        return f"{text}; {_grounds(self.row, self.defeat)}{_unread(self.row, self.defeat)}"
 
 
 @dataclass(frozen=True)
@@ -215,6 +215,12 @@ def _grounds(row: RawRow, lost: Defeat) -> str:
     if lost.part is RankPart.CONTENT:
         return "same times and source but other content, and that one has the greater content hash"
     return "an identical row; object and line decide which of the two is named"
+
+
+def _unread(row: RawRow, lost: Defeat) -> str:
+    """The times that could not be read and so left the decision to others."""
+    texts = " and ".join(filter(None, (row.unread, lost.by.unread)))
+    return f"; {EXPORT_FORMAT.rank_columns[1]} could not be read: {texts}" if lost.by_unread(row) else ""
 
 
 def _against(greater: datetime | None, lesser: datetime | None) -> str:

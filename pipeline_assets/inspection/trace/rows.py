@@ -29,6 +29,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, with_row_hashes
+from pipeline_assets.transforms.event_keys import unread_text
 from pipeline_assets.transforms.named import named, named_sender
 from resources.iceberg.metadata import slices_condition
 
@@ -38,7 +39,7 @@ MAX_QUARANTINED = 100
 _MAX_OTHER_KEYS = 100
 _READS_PER_JOB = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NOT_READ = (0, 0)
+_NOT_READ, _UNREAD = (0, 0), "_unread"
 _SENDER = EXPORT_FORMAT.identity.sender
 _SEND_ID, _ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
 _RECEIVED_AT, _PROCESSED_AT = EXPORT_FORMAT.rank_columns
@@ -167,7 +168,7 @@ def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow],
     extra = ("_object_etag", "_arrival_date", F.unix_micros(EVENT_TIME).alias("_event_time"))
     rows = (
         _hashed(search.raw(), search, slices)
-        .select(*_identified(), HASH_A, HASH_B, *extra)
+        .select(*_identified(), HASH_A, HASH_B, unread_text().substr(1, 80).alias(_UNREAD), *extra)
         .orderBy(F.desc_nulls_last(_RECEIVED_AT), F.desc_nulls_last(_PROCESSED_AT))
         .limit(MAX_ROWS + 1)
         .collect()
@@ -268,6 +269,7 @@ def _raw_row(row: Row) -> RawRow:
         received_at=_instant(row[_RECEIVED_AT]),
         processed_at=_instant(row[_PROCESSED_AT]),
         content=(row[HASH_A], row[HASH_B]) if has_content else _NOT_READ,
+        unread=row[_UNREAD] if _UNREAD in row else None,  # noqa: SIM401 - a Row has no get
     )
 
 

@@ -14,14 +14,15 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, neighbourhood
+from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.load.build.key_counts import counts_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_of_competing, shared_rows
-from pipeline_assets.transforms.dedupe import outcomes
+from pipeline_assets.transforms.dedupe import UNREAD, outcomes
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
+from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, unread_text, with_candidate_keys
 from resources.iceberg.metadata import slices_condition
 
 _MOST_SENT_ROWS = 1_000_000
@@ -48,8 +49,9 @@ class CompetingRows:
         self._hot_keys = self._keys.where(is_hot) if counts.hot else None
         # Few keys are broadcast, so that the rows to join are not shuffled.
         keys = F.broadcast(self._keys) if counts.keys <= _MOST_SENT_ROWS else self._keys
-        columns = (*IDENTITY, "_object_key", "_line_number", HASH_A, HASH_B)
-        self._rows = with_candidate_keys(raw_rows(runtime, pins, near, columns), keys).persist()
+        columns = (*IDENTITY, "_object_key", "_line_number", HASH_A, HASH_B, EXTRA_COLUMN)
+        rows = raw_rows(runtime, pins, near, columns).withColumn(UNREAD, unread_text().isNotNull()).drop(EXTRA_COLUMN)
+        self._rows = with_candidate_keys(rows, keys).persist()
 
     def covers(self, slices: Collection[Slice]) -> bool:
         """Whether questions about these slices can be answered."""

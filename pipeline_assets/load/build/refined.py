@@ -7,6 +7,7 @@ Does not contain: the rule (transforms/dedupe.py), the audit (refined_audit.py),
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -16,7 +17,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.changes import KeyChange
-from pipeline_assets.domain.identity import RowFate
+from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
@@ -208,15 +209,16 @@ def _releasing(competing: CompetingRows, decided: DataFrame) -> Callable[[], Non
     return release
 
 
-def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, dict[str, int]], bool]:
-    """Slice -> outcome -> number of rows; and whether any row has a rival on another day."""
-    reasons: dict[Slice, dict[str, int]] = {key: {} for key in todo}
+def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, Counter[str]], bool]:
+    """Slice -> outcome, or LOST_UNREAD -> number of rows; and whether any row has a rival on another day."""
+    reasons: dict[Slice, Counter[str]] = {key: Counter() for key in todo}
     if decided is None:
         return reasons, False
-    counted = decided.groupBy("event_date", "project_id", "outcome")
+    counted = decided.groupBy("event_date", "project_id", "outcome", "is_by_unread")
     rows = counted.agg(F.count(F.lit(1)).alias("count"), F.count("rival").alias("rivals")).collect()
     for row in rows:
-        reasons[Slice(row["event_date"], row["project_id"])][row["outcome"]] = row["count"]
+        told = (row["outcome"], *([LOST_UNREAD] if row["is_by_unread"] else []))
+        reasons[Slice(row["event_date"], row["project_id"])].update(dict.fromkeys(told, row["count"]))
     return reasons, any(row["rivals"] for row in rows)
 
 

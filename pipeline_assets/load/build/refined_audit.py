@@ -9,7 +9,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Window
 
 from pipeline_assets.domain.checks import Check, Evaluation, number
-from pipeline_assets.domain.identity import RowFate
+from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -108,7 +108,7 @@ def audit_of(
 ) -> Audit:
     """The audit of one slice from its measurements.
 
-    `row`: from `measure_refined`, None for a slice without rows; `reasons`: fate of raw rows -> how many; `wrong`: a mismatch
+    `row`: from `measure_refined`, None for a slice without rows; `reasons`: of `refined._reasons`; `wrong`: a mismatch
     that a task found in raw while it wrote the slice's files.
     """
     digest = digest_of(row) if row is not None else EMPTY
@@ -144,6 +144,7 @@ def audit_of(
             name: row[name] if row is not None else 0 for name in ("rows_without_id", "rows_with_blank_id", "late_rows")
         },
         "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
+        **{name: rows for name, rows in reasons.items() if name == LOST_UNREAD},
     }
     is_on_two_days = twice > 0 and row is not None and row["keys_twice_a_day"] == 0
     return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), competing_digests, is_on_two_days)

@@ -338,5 +338,5 @@ class Plan:
 
 
 def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
-    """Whether another parser refused lines of these bytes, or all of them."""
-    return record.code_version != code_version and bool(record.quarantined or record.error)
+    """Whether another parser could not read values or lines of these bytes, or all of them."""
+    return record.code_version != code_version and bool(record.quarantined or record.error or record.line_reasons)

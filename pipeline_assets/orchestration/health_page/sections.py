@@ -230,7 +230,9 @@ def _refused(report: HealthReport) -> str:
         "<code>raw.quarantine</code>.</p>"
     )
     said = f"Refused lines of each arrival {_each(report.span)}, all projects."
-    return _figure("Quarantine", said, chart, f"<table>{head}{rows}</table>{note}" if rows else "")
+    below = f"<table>{head}{rows}</table>{note}" if rows else ""
+    below += f'<p class="small">{as_html(report.unreadable)}.</p>' if report.unreadable else ""
+    return _figure("Quarantine", said, chart, below)
 
 
 def _refusal(one: RefusedByReason) -> str:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -165,3 +166,38 @@ def test_a_row_loses_to_one_that_loses_itself() -> None:
     ]
     found = outcomes(rows, BACKFILL_FIRST, 1)
     assert found == [RowFate.SUPERSEDED_BY_OTHER_DAY, RowFate.SUPERSEDED_BY_OTHER_DAY, RowFate.WINNER]
+
+
+UNREAD = '"2026:02:02 01:00:00"'
+LATER = replace(ROW, received_at=datetime(2026, 2, 2, 2, tzinfo=UTC), line_number=2, content=(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "better", "is_by_unread"),
+    [
+        ({"unread": UNREAD}, {"processed_at": datetime(2026, 2, 2, 3, tzinfo=UTC)}, True),
+        ({"unread": UNREAD}, {"unread": UNREAD}, True),
+        ({}, {"unread": UNREAD}, True),
+        ({}, {"processed_at": datetime(2026, 2, 2, 3, tzinfo=UTC)}, False),
+        ({"unread": UNREAD, "received_at": datetime(2026, 2, 2, 1, tzinfo=UTC)}, {}, False),
+        ({"unread": UNREAD, "content": (2, 2)}, {"unread": UNREAD}, False),
+    ],
+    ids=[
+        "time wins over unread",
+        "both unread",
+        "winner unread",
+        "absent, not unread",
+        "first rank decides",
+        "equal rows",
+    ],
+)
+def test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_leaves_open(
+    changes: dict[str, Any], better: dict[str, Any], is_by_unread: bool
+) -> None:
+    row = replace(LATER, **{"line_number": 1, "content": (1, 1), "row_id": "v"} | changes)
+    other = replace(LATER, **better)
+    (first, _) = outcomes([row, other], BACKFILL_FIRST, 1)
+    lost = defeat(row, first, [row, other], BACKFILL_FIRST, 1)
+    assert lost is not None
+    assert lost.by == other
+    assert lost.by_unread(row) == is_by_unread

@@ -97,6 +97,12 @@ def test_bags_delivered_as_text_are_taken_and_text_that_holds_none_is_left_to_th
     assert COLUMNS.parse([*lines, f'{{{TIME},"event_properties":"no bag"}}'.encode()]) is None
 
 
+def test_empty_texts_of_times_are_taken_as_nulls() -> None:
+    lines = [b'{%b,"processed_time":"%b"}' % (TIME.encode(), text) for text in (b"", b"2026-02-02 10:00:00.000000")]
+    assert taken(lines)
+    assert COLUMNS.parse([b'{"event_time":""}']) is None
+
+
 def test_the_deepest_line_allowed_is_taken() -> None:
     assert taken([nested(499).replace(b'"event_time":"2026-02-02 10:00:00"', TIME.encode())])
 

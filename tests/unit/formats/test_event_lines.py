@@ -21,9 +21,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
-from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, NEEDED_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, MAX_DEPTH, LineParser, parse_leniently
 from pipeline_assets.formats.base import ColumnType, ParsedLine, RefusedLine
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from tests.support.builders import PROJECT, an_event
 
 MAX_LINE_BYTES = 100_000
@@ -143,10 +144,9 @@ def test_what_holds_nothing_or_is_no_bag_stays_as_delivered(column: str, text: s
         (_line(event_properties={"a": "@@"}).replace(b"@@", b"\xff"), Reason.INVALID_UTF8),
         (_raw("event_properties", "[" * 40_000 + "]" * 40_000), Reason.TOO_DEEP),
         (_line(city="x" * 200_000), Reason.LINE_TOO_LONG),
-        (_raw("event_id", str(2**63)), Reason.VALUE_OUT_OF_RANGE),
-        (_raw("event_id", "1.5"), Reason.VALUE_UNREADABLE),
-        (_raw("client_event_time", '"soon"'), Reason.VALUE_UNREADABLE),
-        (_raw("paying", "7"), Reason.VALUE_UNREADABLE),
+        (_raw("app", str(2**63)), Reason.VALUE_OUT_OF_RANGE),
+        (_raw("app", "1.5"), Reason.VALUE_UNREADABLE),
+        (_raw("server_upload_time", '"soon"'), Reason.VALUE_UNREADABLE),
         (_line(app=10002), Reason.PROJECT_MISMATCH),
         (_line(event_time=None), Reason.EVENT_TIME_MISSING),
         (_line(event_time="yesterday"), Reason.EVENT_TIME_UNREADABLE),
@@ -265,46 +265,18 @@ REFUSALS = [
     (nested(40_000), Reason.TOO_DEEP),
     (b"[" * 50_000, Reason.TOO_DEEP),
     (b" " * (MAX_LINE_BYTES + 1), Reason.LINE_TOO_LONG),
-    (a_line('"event_id":9223372036854775808'), Reason.VALUE_OUT_OF_RANGE),
-    (a_line('"event_id":-9223372036854775809'), Reason.VALUE_OUT_OF_RANGE),
-    (a_line('"event_id":18446744073709551616'), Reason.VALUE_OUT_OF_RANGE),
-    (a_line('"event_id":"9223372036854775808"'), Reason.VALUE_OUT_OF_RANGE),
-    (a_line(f'"event_id":{"9" * 5000}'), Reason.VALUE_OUT_OF_RANGE),
-    (a_line('"event_id":1e999999999'), Reason.VALUE_OUT_OF_RANGE),
-    (a_line('"event_id":1e99999999999999999999'), Reason.VALUE_OUT_OF_RANGE),
-    (a_line('"event_id":1.5'), Reason.VALUE_UNREADABLE),
-    (a_line('"event_id":1e-999999999'), Reason.VALUE_UNREADABLE),
-    (a_line('"event_id":""'), Reason.VALUE_UNREADABLE),
-    (a_line('"event_id":"twelve"'), Reason.VALUE_UNREADABLE),
-    (a_line('"event_id":"١٢"'), Reason.VALUE_UNREADABLE),
-    (a_line('"event_id":true'), Reason.VALUE_UNREADABLE),
-    (a_line('"event_id":{}'), Reason.VALUE_UNREADABLE),
-    (a_line('"location_lat":"1_0"'), Reason.VALUE_UNREADABLE),
-    (a_line('"location_lat":"nan"'), Reason.VALUE_UNREADABLE),
-    (a_line('"location_lat":"Infinity"'), Reason.VALUE_UNREADABLE),
-    (a_line('"location_lat":1e400'), Reason.VALUE_UNREADABLE),
-    (a_line('"location_lat":false'), Reason.VALUE_UNREADABLE),
-    (a_line('"paying":1'), Reason.VALUE_UNREADABLE),
-    (a_line('"paying":"yes"'), Reason.VALUE_UNREADABLE),
-    (a_line(r'"paying":"\ud83d"'), Reason.VALUE_UNREADABLE),
-    (a_line(r'"client_event_time":"\ud83d"'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":""'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":1770000000'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":"2026-02-30 00:00:00"'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":"2026-02-02"'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":"0000-01-01 00:00:00"'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":"10000-01-01 00:00:00"'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":"0001-01-01T00:00:00+23:00"'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":"9999-12-31T23:59:59-01:00"'), Reason.VALUE_UNREADABLE),
-    (a_line('"client_event_time":"2026-02-02 10:00:00.1234567"'), Reason.VALUE_UNREADABLE),
+    (a_line('"app":9223372036854775808'), Reason.VALUE_OUT_OF_RANGE),
+    (a_line('"app":"10001 or so"'), Reason.VALUE_UNREADABLE),
+    (a_line('"server_upload_time":"2022:05:27 06:00:00.047099"'), Reason.VALUE_UNREADABLE),
+    (a_line('"server_upload_time":1770000000'), Reason.VALUE_UNREADABLE),
     (a_line('"app":10002'), Reason.PROJECT_MISMATCH),
     (a_line('"app":"10002"'), Reason.PROJECT_MISMATCH),
     (a_line(event_time=""), Reason.EVENT_TIME_MISSING),
     (a_line(event_time='"event_time":null'), Reason.EVENT_TIME_MISSING),
+    (a_line(event_time='"event_time":""'), Reason.EVENT_TIME_MISSING),
     (a_line(event_time='"event_time":"soon"'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":1770000000'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":"0001-01-01T00:00:00+23:00"'), Reason.EVENT_TIME_UNREADABLE),
-    (a_line(event_time='"event_time":"2026-02-01 23:59:59.9999999"'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":"0001-01-01T00:00:00Z"'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":"1899-12-31 23:59:59.999999"'), Reason.EVENT_TIME_UNREADABLE),
     (a_line(event_time='"event_time":"2026-02-04 00:00:00"'), Reason.EVENT_TIME_IN_FUTURE),
@@ -380,6 +352,96 @@ def test_a_value_is_read_as_its_column_says(members: str, column: str, expected:
     assert (parsed.extra, parsed.replaced_surrogates, parsed.lenient_conversions) == (None, 0, lenient)
     others = {name: v for name, v in zip(COLUMN_NAMES, parsed.values, strict=True) if v is not None}
     assert others.keys() <= {column, "event_time"}
+
+
+UNREADABLE = [
+    '"event_id":9223372036854775808',
+    '"event_id":-9223372036854775809',
+    '"event_id":18446744073709551616',
+    '"event_id":"9223372036854775808"',
+    f'"event_id":{"9" * 5000}',
+    '"event_id":1e999999999',
+    '"event_id":1e99999999999999999999',
+    '"event_id":1.5',
+    '"event_id":1e-999999999',
+    '"event_id":"twelve"',
+    '"event_id":"١٢"',
+    '"event_id":true',
+    '"event_id":{}',
+    '"location_lat":"1_0"',
+    '"location_lat":"nan"',
+    '"location_lat":"Infinity"',
+    '"location_lat":1e400',
+    '"location_lat":false',
+    '"paying":1',
+    '"paying":"yes"',
+    r'"paying":"\ud83d"',
+    r'"client_event_time":"\ud83d"',
+    '"client_event_time":1770000000',
+    '"client_event_time":"2026-02-30 00:00:00"',
+    '"client_event_time":"2026-02-02"',
+    '"client_event_time":"0000-01-01 00:00:00"',
+    '"client_event_time":"10000-01-01 00:00:00"',
+    '"client_event_time":"0001-01-01T00:00:00+23:00"',
+    '"client_event_time":"9999-12-31T23:59:59-01:00"',
+]
+
+
+@pytest.mark.parametrize("member", UNREADABLE, ids=[member[:40] for member in UNREADABLE])
+def test_a_value_that_nothing_rests_on_is_null_and_its_text_is_kept(member: str) -> None:
+    """The line stays: nobody loses an event over a column that decides neither its key, nor its day, nor its first rank."""
+    key, _, text = member.partition(":")
+    column = key.strip('"')
+    parsed = read(a_line(member, '"zeta":1', '"city":"a"'))
+    assert (value(parsed, column), value(parsed, "city")) == (None, "a")
+    assert parsed.unreadable == (column,)
+    assert parsed.extra == f'{{{key}:{text},"zeta":1}}'
+    assert parsed.lenient_conversions == 0
+
+
+def test_only_what_key_day_and_first_rank_rest_on_refuses_a_line() -> None:
+    """Of all 55 columns: text is always read, and an unreadable value of any other is null, but of these three."""
+    needed = {"app", "event_time", "server_upload_time"}
+    for key, column in DELIVERED_KEYS.items():
+        members = [f'"{key}":["no value of it"]']
+        parsed = PARSER.parse(a_line(*members, event_time="" if column == "event_time" else EVENT_TIME))
+        assert isinstance(parsed, RefusedLine) == (column in needed), column
+        if isinstance(parsed, ParsedLine):
+            is_text = VENDOR_COLUMNS[column] in (ColumnType.STRING, ColumnType.JSON)
+            assert parsed.unreadable == (() if is_text else (column,))
+    roles = EXPORT_FORMAT.identity.names, EXPORT_FORMAT.rank_columns
+    assert needed <= {"event_time", *roles[0], roles[1][0]} == NEEDED_COLUMNS
+
+
+def test_an_empty_text_is_null_but_in_a_text_column() -> None:
+    for key, column in DELIVERED_KEYS.items():
+        if column == "event_time":
+            continue
+        for unknown in ("", '"unknown":1'):
+            parsed = read(a_line(f'"{key}":""', unknown))
+            kept = {ColumnType.STRING: "", ColumnType.JSON: '""'}.get(VENDOR_COLUMNS[column])
+            assert (value(parsed, column), parsed.unreadable, parsed.lenient_conversions) == (kept, (), 0)
+            assert parsed.extra == ('{"unknown":1}' if unknown else None)
+
+
+def test_a_kept_text_takes_no_delivered_key_and_none_takes_its_own() -> None:
+    """`schema` is the one typed column whose name may be an unknown key too, beside `$schema`."""
+    both = read(a_line('"$schema":"v1"', '"schema":7'))
+    assert (value(both, "schema"), both.extra) == (None, '{"$schema":"v1","schema":7}')
+    for key in ("$schema", "schema"):
+        assert read(a_line(f'"{key}":"v1"')).extra == '{"schema":"v1"}'
+
+
+@pytest.mark.parametrize("unknown", ["", '"unknown":1'], ids=["fast", "lenient"])
+def test_a_finer_fraction_is_cut_and_never_rounded_into_another_day(unknown: str) -> None:
+    parsed = read(
+        a_line(
+            '"client_event_time":"2026-02-02T10:00:00.1234567Z"', unknown, event_time=EVENT_TIME[:-1] + '.999999999"'
+        )
+    )
+    assert value(parsed, "client_event_time") == datetime(2026, 2, 2, 10, 0, 0, 123_456, tzinfo=UTC)
+    assert value(parsed, "event_time") == datetime(2026, 2, 2, 10, 0, 0, 999_999, tzinfo=UTC)
+    assert parsed.unreadable == ()
 
 
 TIMES = [
@@ -608,7 +670,8 @@ def test_the_agreement_is_not_vacuous() -> None:
 
 
 _STRICT_TIME = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6})0*)?(?:[Zz]|([+-])([0-9]{2}):?([0-9]{2}))?"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,6})[0-9]*)?"
+    r"(?:[Zz]|([+-])([0-9]{2}):?([0-9]{2}))?"
 )
 
 
@@ -652,12 +715,8 @@ def _nearly_times(draw: st.DrawFn) -> str:
 @example("2026-02-02 24:00:00.000000")
 @example("2026-02-02 10:00:60.000000")
 @example("20260202 100000.123456    ")
-def test_what_is_nearly_a_time_is_a_time_or_refused_never_another(text: str) -> None:
-    parsed = PARSER.parse(a_line(f'"client_event_time":{json.dumps(text)}'))
+def test_what_is_nearly_a_time_is_a_time_or_null_never_another(text: str) -> None:
+    parsed = read(a_line(f'"client_event_time":{json.dumps(text)}'))
     expected = _strictly(text)
-    if expected is None:
-        assert isinstance(parsed, RefusedLine), parsed
-        assert parsed.reason is Reason.VALUE_UNREADABLE
-    else:
-        assert isinstance(parsed, ParsedLine), parsed
-        assert value(parsed, "client_event_time") == expected
+    assert value(parsed, "client_event_time") == expected
+    assert bool(parsed.unreadable) == (expected is None)

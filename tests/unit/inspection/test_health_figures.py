@@ -26,6 +26,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
 from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
@@ -325,12 +326,14 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
         record = DeliveryRecord(
             key, f"k{number}", "e", 1, None, 9, 9, lines, 0, error, error is None, line_reasons=counts
         )
-        assert sum(reasons.values()) in (0, lines)
+        refused = sum(count for reason, count in reasons.items() if not reason.startswith(UNREADABLE))
+        assert refused in (0, lines)
         return record
 
     deliveries = [
         a_delivery(1, 3), a_delivery(2, 4), a_delivery(3, 0), a_delivery(4, 0, "crc_error"),
         a_delivery(5, 3, not_json=2, bad_time=1), a_delivery(6, 3, not_json=2, bad_time=1), a_delivery(7, 1, not_json=1),
+        a_delivery(8, 1, not_a_time=1, unreadable_values_processed_time=60), a_delivery(9, 0, unreadable_values_paying=1200),
     ]  # fmt: skip
     ledger.record(Changes(deliveries=deliveries, batches=[a_batch(LAST)]), "run")
     report = health(ledger)
@@ -339,9 +342,12 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
         ("crc_error", True, 1, 0, LAST),
         ("not_json", False, 3, 5, LAST),
         ("bad_time", False, 2, 2, LAST),
+        ("not_a_time", False, 1, 1, LAST),
         (None, False, 2, 7, LAST),
     ]
     page = page_of(report)
+    assert sum(one.lines for one in report.refused_lines) == 15
+    assert "1,200 values of paying and 60 values of processed_time could not be read and are null" in page
     for row in ("<td>whole objects, <code>crc_error</code></td>", "<td>single lines, <code>not_json</code></td>"):
         assert row in page
     assert {

@@ -26,6 +26,7 @@ from pyspark import cloudpickle
 
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.errors import LandingUnavailableError, ObjectMovedError, UnreadableObjectError
+from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
@@ -110,10 +111,13 @@ LINES: dict[str, tuple[bytes, Reason]] = {
     "invalid utf-8": (GOOD_LINE.replace(b"click", b"\xff"), Reason.INVALID_UTF8),
     "deep": (b'{"data":' + b"[" * 5000 + b"]" * 5000 + b"}", Reason.TOO_DEEP),
     "long": (LONG_LINE, Reason.LINE_TOO_LONG),
-    "64 bits": (GOOD_LINE[:-1] + b',"event_id":9223372036854775808}', Reason.VALUE_OUT_OF_RANGE),
-    "unreadable": (GOOD_LINE[:-1] + b',"event_id":"twelve"}', Reason.VALUE_UNREADABLE),
-    "time beyond years": (GOOD_LINE[:-1] + b',"processed_time":"9999-12-31 23:59:59-01:00"}', Reason.VALUE_UNREADABLE),
-    "surrogate in a time": (GOOD_LINE[:-1] + b',"processed_time":"\\ud83d"}', Reason.VALUE_UNREADABLE),
+    "64 bits": (GOOD_LINE[:-1] + b',"app":9223372036854775808}', Reason.VALUE_OUT_OF_RANGE),
+    "unreadable": (GOOD_LINE[:-1] + b',"app":"twelve"}', Reason.VALUE_UNREADABLE),
+    "time beyond years": (
+        GOOD_LINE[:-1] + b',"server_upload_time":"9999-12-31 23:59:59-01:00"}',
+        Reason.VALUE_UNREADABLE,
+    ),
+    "surrogate in a time": (GOOD_LINE[:-1] + b',"server_upload_time":"\\ud83d"}', Reason.VALUE_UNREADABLE),
     "other project": (GOOD_LINE.replace(b"10001", b"10002"), Reason.PROJECT_MISMATCH),
     "no event time": (b"{}", Reason.EVENT_TIME_MISSING),
     "no time": (b'{"event_time":"soon"}', Reason.EVENT_TIME_UNREADABLE),
@@ -122,6 +126,11 @@ LINES: dict[str, tuple[bytes, Reason]] = {
 LENIENT = [
     GOOD_LINE[:-1] + b',"unknown":1,"city":"\\ud83d\\ud83d"}',
     GOOD_LINE[:-1] + b',"event_id":"12","location_lat":"1.5"}',
+]
+UNREADABLE_VALUES = [
+    GOOD_LINE[:-1] + b',"processed_time":"2022:05:27 06:00:00.047099","event_id":"twelve"}',
+    GOOD_LINE[:-1] + b',"processed_time":{"at":1},"paying":"","session_id":""}',
+    b'{"event_time":"soon"}',
 ]
 GOOD_OBJECTS = {
     "many": MANY,
@@ -156,6 +165,7 @@ def accounts(spark: Any) -> Accounts:
     objects = {
         **{key: body for key, (body, _) in WHOLE_OBJECTS.items()},
         **{key: body_with(line) for key, (line, _) in LINES.items()},
+        "unreadable values": gzip.compress(b"\n".join(UNREADABLE_VALUES)),
         **GOOD_OBJECTS,
     }
     deliveries = [a_delivery(key, len(body)) for key, body in objects.items()] + [a_delivery("gone", 7)]
@@ -173,7 +183,9 @@ def accounts(spark: Any) -> Accounts:
     for row in summaries:
         assert row["lines"] == row["rows"] + row["quarantined"] + row["blank"]
         lines = [line for line in quarantine.get(row["object_key"], ()) if line["line_number"] is not None]
-        assert json.loads(row["line_reasons"] or "{}") == Counter(line["reason"] for line in lines)
+        reasons = json.loads(row["line_reasons"] or "{}")
+        refused = {reason: count for reason, count in reasons.items() if not reason.startswith(UNREADABLE)}
+        assert refused == Counter(line["reason"] for line in lines)
         assert (row["source"], row["project_id"], row["arrival_date"]) == ("regular", PROJECT, DAY)
         assert row["object_etag"] == f"etag of {row['object_key']}"
         if row["object_key"] in objects:
@@ -214,7 +226,7 @@ def test_every_reason_of_the_contract_is_held_by_an_example() -> None:
 
 
 def test_nothing_but_the_bad_is_quarantined(accounts: Accounts) -> None:
-    assert accounts.quarantine.keys() == WHOLE_OBJECTS.keys() | LINES.keys()
+    assert accounts.quarantine.keys() == WHOLE_OBJECTS.keys() | LINES.keys() | {"unreadable values"}
 
 
 @pytest.mark.parametrize(
@@ -241,8 +253,23 @@ def test_leniency_is_counted_per_object(accounts: Accounts) -> None:
     rows = {row["_line_number"]: row for row in accounts.rows if row["_object_key"] == "lenient"}
     assert (rows[1][EXTRA_COLUMN], rows[1]["city"]) == ('{"unknown":1}', "��")
     assert (rows[2]["event_id"], rows[2]["location_lat"]) == (12, 1.5)
-    others = [row for key, row in accounts.objects.items() if key != "lenient"]
+    others = [row for key, row in accounts.objects.items() if key not in ("lenient", "unreadable values")]
     assert not any(row["extra_key_rows"] or row["replaced_surrogates"] or row["lenient_conversions"] for row in others)
+
+
+def test_values_that_cannot_be_read_are_counted_by_column_beside_refused_lines(accounts: Accounts) -> None:
+    found = accounts.objects["unreadable values"]
+    assert (found["lines"], found["rows"], found["quarantined"]) == (3, 2, 1)
+    assert json.loads(found["line_reasons"]) == {
+        "event_time_unreadable": 1,
+        f"{UNREADABLE}event_id": 1,
+        f"{UNREADABLE}processed_time": 2,
+    }
+    rows = {row["_line_number"]: row for row in accounts.rows if row["_object_key"] == "unreadable values"}
+    assert rows[1][EXTRA_COLUMN] == '{"event_id":"twelve","processed_time":"2022:05:27 06:00:00.047099"}'
+    assert rows[2][EXTRA_COLUMN] == '{"processed_time":{"at":1}}'
+    nulls = ("processed_time", "event_id", "paying", "session_id")
+    assert {row[name] for row in rows.values() for name in nulls} == {None}
 
 
 def test_an_object_that_moved_is_named_and_fails_nothing(accounts: Accounts) -> None:
