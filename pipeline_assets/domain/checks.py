@@ -246,7 +246,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(
             f"unreadable objects: {len(figures.unreadable)}, first {figures.unreadable[0]}",
-            "Have the vendor export that hour again",
+            "Have the vendor export that hour again, or put its own object back under this name",
         )
     if numbers["mismatch_count"]:
         return refuse(

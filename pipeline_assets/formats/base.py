@@ -179,6 +179,12 @@ class ExportFormat:
     """Called with the same arguments as `line_parser`."""
     event_number: Callable[[bytes], int | None]
     """Line -> 64-bit number that is the same in every delivery of its event; None without any id. The line is not parsed."""
+    line_keys: Callable[[bytes], Sequence[str] | None]
+    """The keys of a line that is a JSON object, else None."""
+    is_own_line: Callable[[bytes], bool]
+    """Whether a line is a JSON object with the fields of this format's exporter, readable or not."""
+    own_fields: str
+    """Which fields these are, for people."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a role names a column that the format does not deliver."""

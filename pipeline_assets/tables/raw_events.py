@@ -56,6 +56,7 @@ def _raw(source: Source, prefix: str) -> Table:
         checks=(Check.DELIVERY_RECONCILES, Check.DELIVERY_COMPLETE),
         exact_bounds=("_arrival_date",),
         many_valued=MANY_VALUED,
+        version="2",
         settings_read=("max_object_bytes", "max_line_bytes"),
         recovery="Have the vendor export the named hours again, or recover the day with a backfill export.",
     )

@@ -2,7 +2,8 @@
 
 Contains: the protocol of a landing reader, and the summaries of objects that are not parsed.
 Add here: another reason not to read an object.
-Does not contain: parsing lines (parse.py), decompression and line framing (formats/gzip_lines.py).
+Does not contain: parsing lines (parse.py), decompression and line framing (formats/gzip_lines.py), what is an
+export (formats/whole_objects.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pyarrow as pa
 from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.formats.gzip_lines import BadObjectError, decompress
+from pipeline_assets.formats.gzip_lines import BadObjectError
+from pipeline_assets.formats.whole_objects import open_export
 from pipeline_assets.transforms.parsed_batches import OBJECT, QUARANTINED, batch_of_records
 
 MOVED = "moved"
@@ -42,6 +44,7 @@ class ObjectTexts:
 
     reader: ObjectReader
     max_object_bytes: int
+    max_line_bytes: int
 
     def open(
         self, row: Mapping[str, Any], place: Mapping[str, Any], summary: dict[str, Any]
@@ -67,7 +70,7 @@ class ObjectTexts:
                 yield batch_of_records(OBJECT, place, [summary | {"error": SAME_BYTES}])
                 return None
             try:
-                return decompress(stored, self.max_object_bytes)
+                return open_export(stored, self.max_object_bytes, self.max_line_bytes)
             except BadObjectError as error:
                 yield from _refused_object(place, summary, size, error, sample)
                 return None

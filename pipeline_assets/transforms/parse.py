@@ -92,7 +92,7 @@ class ObjectWork:
 
         Consecutive small objects are parsed together, because an Arrow call costs as much for ten lines as for thousands.
         """
-        small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes)
+        small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes, self.max_line_bytes)
         for row in rows:
             place = {
                 "_source": row["source"],

@@ -2,7 +2,8 @@
 
 Contains: the declaration.
 Add here: the vendor's value of a new field of ExportFormat (formats/base.py).
-Does not contain: object names (keys.py), parsers (lines.py, line_blocks.py), columns (columns.py).
+Does not contain: object names (keys.py), parsers (lines.py, line_blocks.py), whose a line is (own_lines.py), columns
+(columns.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pipeline_assets.formats.amplitude.event_ids import event_number
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.amplitude.lines import LineParser
+from pipeline_assets.formats.amplitude.own_lines import OWN_FIELDS, is_own_line, line_keys
 from pipeline_assets.formats.base import ColumnType, ExportColumn, ExportFormat, IdentityColumns
 
 AMPLITUDE = ExportFormat(
@@ -31,4 +33,7 @@ AMPLITUDE = ExportFormat(
     line_parser=LineParser,
     block_parser=ColumnParser,
     event_number=event_number,
+    line_keys=line_keys,
+    is_own_line=is_own_line,
+    own_fields=OWN_FIELDS,
 )

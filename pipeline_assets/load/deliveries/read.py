@@ -49,8 +49,13 @@ class ReadResult:
     plan: Plan
     summaries: Mapping[str, DeliveryRecord]
     """Object key -> what reading it found; of a touched object what was known of its bytes."""
-    unread: Mapping[str, str]
-    """Object that could not be read -> why."""
+    details: Mapping[str, str]
+    """Object that is not read -> what was found instead of an export, or why nothing could be."""
+
+    @property
+    def unread(self) -> list[str]:
+        """Objects of which nothing could be read, sorted."""
+        return sorted(key for key in self.details if self.summaries[key].error == NOT_READABLE)
 
 
 @dataclass(frozen=True)
@@ -203,7 +208,7 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
         return ReadResult(plan, plan.touched, {})
     code = attempt.table.code_version(attempt.runtime.settings)
     rows = writing.summaries()
-    unread = _unread(attempt, plan, rows)
+    _require_readable(attempt, plan, rows)
     summaries = dict(plan.touched)
     for key, row in rows.items():
         delivery = writing.deliveries[key]
@@ -226,11 +231,11 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
             line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
             recorded_at=known.recorded_at if known is not None else THIS_LOAD,
         )
-    return ReadResult(plan, summaries, unread)
+    return ReadResult(plan, summaries, {key: row["error_detail"] for key, row in rows.items() if row["error"]})
 
 
-def _unread(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> dict[str, str]:
-    """Objects that could not be read, and why; raises LandingAccessError where nothing can be."""
+def _require_readable(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> None:
+    """Raise LandingAccessError where no object can be read."""
     unread = {key: row["error_detail"] for key, row in sorted(summaries.items()) if row["error"] == NOT_READABLE}
     if unread and len(unread) == len(summaries):
         # The last object that is wanted may be the one that is refused for good: others tell whether landing is.
@@ -239,7 +244,6 @@ def _unread(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> d
             (key, reason), *more = unread.items()
             among = f", and so are all of {len(more) + 1} objects" if more else ", and no other object can be read"
             raise LandingAccessError(key, f"{reason}{among}", _ACCESS_HINT)
-    return unread
 
 
 def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Delivery]:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeline_assets.domain.checks import MISSING_HINT, BatchFigures, Evaluation, reconcile_batch
-from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
-from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED, DeliveryRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load.deliveries.plan import BatchPlan
@@ -79,7 +79,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
     evaluation = reconcile_batch(
         BatchFigures(
             objects=len(records),
-            unreadable=tuple(f"{r.object_key}: {r.error}" for r in records if r.error and r.error != MOVED),
+            unreadable=tuple(_named(r, read.details) for r in records if r.error and r.error != MOVED),
             lines=sum(r.lines for r in records),
             rows=sum(r.rows for r in records),
             quarantined=sum(r.quarantined for r in records),
@@ -89,7 +89,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         settings,
         missing,
     )
-    unread = [f"{key}: {NOT_READABLE}, {why}" for key, why in sorted(read.unread.items()) if key in plan.listed]
+    unread = [_named(read.summaries[key], read.details) for key in read.unread if key in plan.listed]
     if unread:
         # Not a matter of bounds: nobody knows what is in it.
         reason = f"unreadable objects: {len(unread)}, first {unread[0]}"
@@ -116,3 +116,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         figures = {**evaluation.figures, MISSING: max(1, len(plan.let_go))}
         evaluation = replace(evaluation, reason=loss, figures=figures)
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation
+
+
+def _named(record: DeliveryRecord, details: Mapping[str, str]) -> str:
+    return ", ".join(filter(None, (f"{record.object_key}: {record.error}", details.get(record.object_key))))
