@@ -134,6 +134,13 @@ class RefusedLine:
 
     reason: QuarantineReason
     detail: str
+    column: str | None = None
+    """The column of an unreadable value, where the reason does not tell it."""
+
+    @property
+    def counted_as(self) -> str:
+        """The reason as lines are counted by it: its name, and `:column`."""
+        return f"{self.reason.value}:{self.column}" if self.column else self.reason.value
 
 
 class LineParser(Protocol):

@@ -110,7 +110,9 @@ def _look(head: bytes, first: Line) -> str:
         return f"a line of {first.length} bytes, beyond TIDEMARK_MAX_LINE_BYTES"
     keys = EXPORT_FORMAT.line_keys(first.text)
     if keys is not None:
-        return f"no event of this vendor: it lacks {EXPORT_FORMAT.own_fields}; the first line has {few(keys, _MOST_KEYS)}"
+        return (
+            f"no event of this vendor: it lacks {EXPORT_FORMAT.own_fields}; the first line has {few(keys, _MOST_KEYS)}"
+        )
     if "\N{REPLACEMENT CHARACTER}" in first.text.decode("utf-8", "replace"):
         return "bytes that are not UTF-8"
     if start.startswith(b"{"):

@@ -189,6 +189,7 @@ class ObjectWork:
         events: list[ParsedLine] = []
         numbers: list[int] = []
         refused: list[dict[str, Any]] = []
+        reasons = Counter(json.loads(summary["line_reasons"] or "{}"))
         for line in block.each():
             summary["lines"] += 1
             if line.is_blank:
@@ -205,6 +206,7 @@ class ObjectWork:
                 summary["extra_key_rows"] += parsed.extra is not None
             else:
                 summary["quarantined"] += 1
+                reasons[parsed.counted_as] += 1
                 refused.append(
                     {
                         "_line_number": line.number,
@@ -218,9 +220,7 @@ class ObjectWork:
         if events:
             yield batch_of_events(place, events, numbers)
         if refused:
-            counts = Counter(json.loads(summary["line_reasons"] or "{}"))
-            counts.update(line["reason"] for line in refused)
-            summary["line_reasons"] = json.dumps(counts, sort_keys=True)
+            summary["line_reasons"] = json.dumps(reasons, sort_keys=True)
             yield batch_of_records(QUARANTINED, place, refused)
 
 

@@ -57,9 +57,9 @@ _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _RefusedError(Exception):
-    def __init__(self, reason: QuarantineReason, detail: str) -> None:
+    def __init__(self, reason: QuarantineReason, detail: str, column: str | None = None) -> None:
         super().__init__(detail)
-        self.refused = RefusedLine(reason, detail)
+        self.refused = RefusedLine(reason, detail, column)
 
 
 class LineParser:
@@ -256,7 +256,8 @@ def _read(name: str, kind: ColumnType, text: str) -> Any:
             return instant
     is_event_time = name == EVENT_TIME
     reason = QuarantineReason.EVENT_TIME_UNREADABLE if is_event_time else QuarantineReason.VALUE_UNREADABLE
-    raise _RefusedError(reason, f"{name} is {text[:80]}, which does not read as {kind.value} without loss")
+    detail = f"{name} is {text[:80]}, which does not read as {kind.value} without loss"
+    raise _RefusedError(reason, detail, None if is_event_time else name)
 
 
 def _long(name: str, number: str) -> int:
@@ -265,9 +266,9 @@ def _long(name: str, number: str) -> int:
     except InvalidOperation:  # the exponent exceeds even decimal's limit
         value = Decimal("Infinity")
     if not _LONG_MIN <= value <= _LONG_MAX:
-        raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {number[:80]}, beyond 64 bits")
+        raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {number[:80]}, beyond 64 bits", name)
     if value != int(value):
-        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {number[:80]}, not an integer")
+        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {number[:80]}, not an integer", name)
     return int(value)
 
 

@@ -167,6 +167,15 @@ class RefusedByReason:
     """Whether whole objects are refused, instead of single lines."""
 
 
+def lines_by_reason(found: Iterable[RefusedLines]) -> dict[date, Counter[str]]:
+    """Arrival day -> reason -> quarantined lines of readable objects; newest day first, the most frequent reason first."""
+    by_day: dict[date, Counter[str]] = {}
+    for one in sorted(found, key=lambda one: (one.day, one.lines), reverse=True):
+        if one.error is None and one.lines:
+            by_day.setdefault(one.day, Counter())[one.line_reason or "recorded without their reasons"] += one.lines
+    return by_day
+
+
 def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:
     """Whole objects by reason, then single lines by reason; most frequent first."""
     by_reason: dict[tuple[bool, str | None], list[RefusedLines]] = {}

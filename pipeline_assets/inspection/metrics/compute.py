@@ -155,8 +155,8 @@ def _of_lines(report: HealthReport) -> list[Sample]:
     objects: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for one in report.refused_by_reason:
-        reason = one.reason if one.reason in _REASONS else _OTHER
-        assert reason is not None
+        name = (one.reason or _OTHER).partition(":")[0]
+        reason = name if name in _REASONS else _OTHER
         if one.is_whole:
             objects[reason] += one.objects
         else:

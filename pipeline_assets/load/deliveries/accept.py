@@ -93,6 +93,8 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
         changes.read_batches[key] = plan.as_read
         if not plan.needs_work or verdict is BatchVerdict.MOVED:
             continue
+        if evaluation.figures.get("quarantined_lines"):
+            runtime.log(f"{attempt.table.key}: {key}: {evaluation.reason}")
         is_accepted = verdict is BatchVerdict.ACCEPTED
         for delivery in plan.changed:
             is_held = is_accepted or delivery.key in read.plan.touched

@@ -85,6 +85,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
             quarantined=sum(r.quarantined for r in records),
             blank=sum(r.blank for r in records),
             line_reasons=sum((Counter(dict(r.line_reasons)) for r in records), Counter()),
+            quarantined_in=tuple(r.object_key for r in records if r.quarantined),
         ),
         settings,
         missing,
@@ -106,6 +107,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
     if evaluation.is_passed and plan.let_go and plan.accepted_reason is not None:
         figures = {**evaluation.figures, MISSING: len(plan.let_go), VANISHED: 0}
         reason = f"{len(plan.let_go)} withdrawn: {plan.accepted_reason}"
+        reason = "; ".join(filter(None, (evaluation.reason, reason)))
         evaluation = replace(evaluation, reason=reason, figures=figures)
     if evaluation.is_passed and plan.exclusion_reason is not None:
         figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
+from itertools import islice
 
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.domain.quarantine_reasons import describe_quarantined, in_words
 from pipeline_assets.domain.window import SHARES
 from pipeline_assets.inspection.health.figures import (
     LOAD_KINDS,
@@ -19,6 +21,7 @@ from pipeline_assets.inspection.health.figures import (
     Span,
     Volume,
     days_of_revisions,
+    lines_by_reason,
     percentile,
     summed,
     times_by_point,
@@ -230,13 +233,18 @@ def _refused(report: HealthReport) -> str:
         "<code>raw.quarantine</code>.</p>"
     )
     said = f"Refused lines of each arrival {_each(report.span)}, all projects."
-    return _figure("Quarantine", said, chart, f"<table>{head}{rows}</table>{note}" if rows else "")
+    told = "".join(
+        f"<p>{as_html(describe_quarantined(reasons.total(), f'the deliveries of {day}', reasons))}</p>"
+        for day, reasons in islice(lines_by_reason(report.refused_lines).items(), _MOST_LISTED)
+    )
+    return _figure("Quarantine", said, chart, f"{told}<table>{head}{rows}</table>{note}" if rows else "")
 
 
 def _refusal(one: RefusedByReason) -> str:
     if one.reason is None:
         return "single lines, recorded without their reasons"
-    return f"{'whole objects' if one.is_whole else 'single lines'}, <code>{as_html(one.reason)}</code>"
+    told = f"{as_html(in_words(one.reason))} (<code>{as_html(one.reason)}</code>)"
+    return f"{'whole objects' if one.is_whole else 'single lines'}, {told}"
 
 
 def _revisions(report: HealthReport) -> str:
