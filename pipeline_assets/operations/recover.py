@@ -285,7 +285,9 @@ class Recovery:
 
     def _there(self, project: str, hours: HourRange) -> dict[str, Delivery]:
         listing = self.landing.list(Source.BACKFILL, [project], hours.first.day, hours.last.day)
-        return {delivery.key: delivery for delivery in listing.deliveries}
+        # A copier may have spelled the same name otherwise; the vendor's spelling goes first.
+        spelled = {self._grammar.format_delivery(one.batch, one.hour, one.shard): one for one in listing.deliveries}
+        return {**spelled, **{delivery.key: delivery for delivery in listing.deliveries}}
 
     def _require_same(self, delivery: Delivery, member: Member) -> None:
         """Raise LandingConflictError unless the stored object has the same bytes when decompressed."""

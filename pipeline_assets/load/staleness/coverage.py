@@ -36,7 +36,9 @@ def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bo
 
 
 def is_short(batches: Mapping[BatchKey, BatchRecord], key: BatchKey) -> bool:
-    """Whether hours of the day of a regular batch are told to be missing, and no recovery brought them since."""
+    """Whether hours of a regular batch are told to be missing, and no recovery brought them; or a recovery's cannot be placed."""
+    if key.source is Source.BACKFILL:
+        return key in batches and batches[key].has_unplaced
     regular, backfill = batches.get(key), batches.get(replace(key, source=Source.BACKFILL))
-    is_told = key.source is Source.REGULAR and regular is not None and regular.partial_hours is not None
+    is_told = regular is not None and regular.partial_hours is not None
     return is_told and lacks_hours(regular, backfill)

@@ -30,8 +30,8 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
 
 def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
     """Whether the day is settled, and no hour that arrived on it is told to be missing."""
-    own = BatchKey(Source.REGULAR, key.project_id, key.event_date)
-    return is_settled_day(facts, key, now) and not is_short(facts.batches, own)
+    own = [BatchKey(source, key.project_id, key.event_date) for source in Source]
+    return is_settled_day(facts, key, now) and not any(is_short(facts.batches, batch) for batch in own)
 
 
 def is_settled_day(facts: Facts, key: Slice, now: datetime) -> bool:
