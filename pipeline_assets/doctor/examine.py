@@ -1,9 +1,4 @@
-"""Examine this deployment: read and judge the evidence of each point, in the order of the guide.
-
-Contains: reading ledger, catalog, landing, warehouse and environment, without Spark.
-Add here: reading the evidence of another point.
-Does not contain: the rules (recorded.py, places.py).
-"""
+"""Examine this deployment: read and judge the evidence of each point, in the order of the guide."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Points of the checklist about places other than the ledger: catalog, landing, warehouse, environment. Rules only.
-
-Contains: one lake, atomic publishing and its promise, separate prefixes, recoveries, maintenance, decisions, clocks.
-Add here: another rule about a place.
-Does not contain: reading the places (examine.py), rules over records (recorded.py).
-"""
+"""Points of the checklist about places other than the ledger: catalog, landing, warehouse, environment. Rules only."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Checks: their names, their results, and the rule for batches.
-
-Contains: names, evaluations, `delivery_reconciles` as a pure function.
-Add here: a check, or a rule that refuses a batch.
-Does not contain: bounds on changes (change_rule.py), measuring (transforms/digests.py), reporting
-(orchestration/events.py).
-"""
+"""Checks: their names, their results, and the rule for batches."""
 
 from __future__ import annotations
 

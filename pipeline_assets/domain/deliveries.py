@@ -1,10 +1,4 @@
-"""The objects of landing: deliveries, markers, batches, and objects that are neither.
-
-Contains: the frozen values that listing produces and the load path consumes.
-Add here: facts about objects in landing.
-Does not contain: the grammar of keys (formats/), listing and reading
-(resources/landing/store.py).
-"""
+"""The objects of landing: deliveries, markers, batches, and objects that are neither."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Ledger records as plain values: deliveries, batches, slices, publications, and the decisions of operators.
-
-Contains: one dataclass per kind of record.
-Add here: a kind of record, or a field of one.
-Does not contain: columns (resources/ledger/schema.py), conversion from and to rows
-(resources/ledger/rows.py), queries and transactions (resources/ledger/store.py).
-"""
+"""Ledger records as plain values: deliveries, batches, slices, publications, and the decisions of operators."""
 
 from __future__ import annotations
 

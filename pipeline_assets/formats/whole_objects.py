@@ -1,45 +1,41 @@
-"""Judges the decompressed text of an object as a whole: whether it holds events of this vendor, and whether its end is cut.
-
-Contains: the two rules, and what a text looks like that is no export.
-Add here: another look of a wrong file.
-Does not contain: faults of the gzip file (gzip_lines.py), which keys are the vendor's (amplitude/own_lines.py).
-"""
+"""Judges the decompressed text of an object as a whole: whether it holds events of this vendor, and whether its end is cut."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
+from collections.abc import Sequence
 from typing import IO
 
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.formats.gzip_lines import BadObjectError, Line, blocks, decompress
+from pipeline_assets.formats.gzip_lines import BOM, BadObjectError, Line, blocks, decompress
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 
-_BOM = b"\xef\xbb\xbf"
-_STEP_BYTES = 1 << 16
-_MOST_LINES = 1000
-_MOST_KEYS = 6
-_HEAD_BYTES = 4096
+_HEAD_BYTES, _STEP_BYTES, _MOST_LINES = 4096, 1 << 16, 1000
 _JSON = json.JSONDecoder(parse_int=str, parse_float=str, strict=False)
-_STARTS = (
-    (b"\x1f\x8b", "another gzip inside"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"PAR1", "Parquet"),
-    (b"Obj\x01", "Avro"),
-    (b"ORC", "ORC"),
-    (b"\x28\xb5\x2f\xfd", "zstd inside"),
-    (b"BZh", "bzip2 inside"),
-    (b"\xfd7zXZ", "xz inside"),
-)
+_ARCHIVES = (
+    (rb"\x1f\x8b", "another gzip inside"), (rb"PK\x03\x04", "a zip archive"), (rb"(?s).{257}ustar", "a tar archive"),
+    (rb"PAR1", "Parquet"), (rb"Obj\x01", "Avro"), (rb"ORC", "ORC"), (rb"\x28\xb5\x2f\xfd", "zstd inside"),
+    (rb"BZh", "bzip2 inside"), (rb"\xfd7zXZ", "xz inside"),
+)  # fmt: skip
+_LOOKS = (
+    (rb"\x00+\Z", "zero bytes alone"),
+    (rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff|(?:[^\x00]\x00{3}){4}|(?:\x00{3}[^\x00]){4}", "UTF-32"),
+    (rb"\xff\xfe|\xfe\xff|(?:[^\x00]\x00){4}|(?:\x00[^\x00]){4}", "UTF-16"),
+    (rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|body)\b", "HTML"), (rb"(?:\xef\xbb\xbf)?\s*<", "XML"),
+    (rb"(?:\xef\xbb\xbf)?\s*\[", "a JSON array"),
+)  # fmt: skip
+"""How a text begins -> what it is."""
 
 
 def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[bytes]:
     """The decompressed object, which the caller closes; raises BadObjectError where it is unreadable, no export, or cut."""
     text = decompress(stored, max_bytes)
     try:
-        _require_events(text, max_line_bytes)
+        if (look := _foreign_look(text, max_line_bytes)) is not None:
+            raise BadObjectError(QuarantineReason.NOT_AN_EXPORT, look)
         _require_end(text, max_line_bytes)
     except BaseException:
         text.close()
@@ -48,27 +44,41 @@ def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[by
     return text
 
 
-def _require_events(text: IO[bytes], max_line_bytes: int) -> None:
-    """One line of the vendor suffices, and the first of a good object is: other lines stay under the batch's tolerance."""
+def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
+    """What an object looks like without any line of the vendor, else None; one suffices, and the first of a good object is."""
     head, first = text.read(_HEAD_BYTES), None
+    if (archive := _begins(head, _ARCHIVES)) is not None:
+        return archive  # which may hold whole lines of the vendor
     text.seek(0)
-    archive = next((look for magic, look in _STARTS if head.startswith(magic)), None)
-    archive = "a tar archive" if head[257:262] == b"ustar" else archive
-    if archive is not None:
-        # An archive that does not compress holds whole lines.
-        raise BadObjectError(QuarantineReason.NOT_AN_EXPORT, archive)
     for block in blocks(text, _MOST_LINES, _STEP_BYTES, max_line_bytes):
         for line in () if block.is_blank else block.each():
-            if line.is_blank:
-                continue
-            if first is None and line.text.lstrip().startswith(b"[") and not _is_json(line.text):
-                # Written one event a line, its last event would pass for a line of the vendor.
-                raise BadObjectError(QuarantineReason.NOT_AN_EXPORT, "a JSON array over several lines")
-            if not line.left_out and EXPORT_FORMAT.is_own_line(line.text):
-                return
-            first = first or line
-    if first is not None:
-        raise BadObjectError(QuarantineReason.NOT_AN_EXPORT, _look(head, first))
+            if first is None and not line.is_blank:
+                first = line
+                # Written one event a line, the last one of an array would pass for a line of the vendor.
+                if line.text.lstrip().startswith(b"[") and not _is_json(line.text):
+                    return "a JSON array over several lines"
+            keys = None if line.left_out else EXPORT_FORMAT.line_keys(line.text)
+            if keys is not None and len(EXPORT_FORMAT.own_keys & keys) >= EXPORT_FORMAT.least_own_keys:
+                return None
+    return None if first is None else _begins(head, _LOOKS) or _look_of(first)
+
+
+def _begins(head: bytes, looks: Sequence[tuple[bytes, str]]) -> str | None:
+    return next((look for form, look in looks if re.match(form, head)), None)
+
+
+def _look_of(line: Line) -> str:
+    if line.left_out:
+        return f"a line of {line.length} bytes, beyond TIDEMARK_MAX_LINE_BYTES"
+    keys = EXPORT_FORMAT.line_keys(line.text)
+    if keys is not None:
+        own = ", ".join(sorted(EXPORT_FORMAT.own_keys))
+        return f"no event of this vendor, which has at least {EXPORT_FORMAT.least_own_keys} of {own}; this has {few(keys, 6)}"
+    if "\N{REPLACEMENT CHARACTER}" in line.text.decode("utf-8", "replace"):
+        return "bytes that are not UTF-8"
+    if line.text.lstrip().startswith(b"{"):
+        return "no line is whole JSON, as where one object spans several lines"
+    return "delimited text (CSV)" if re.search(rb"[,;\t|].*[,;\t|]", line.text) else "text that is no JSON"
 
 
 def _require_end(text: IO[bytes], max_line_bytes: int) -> None:
@@ -77,12 +87,12 @@ def _require_end(text: IO[bytes], max_line_bytes: int) -> None:
     for step in (_STEP_BYTES, max_line_bytes + 1):
         text.seek(max(0, size - step))
         _, line_break, last = text.read().rpartition(b"\n")
-        if line_break or step >= size:
+        if is_whole := bool(line_break) or step >= size:
             break
-    last = last.removeprefix(_BOM).strip()
-    if last and not (_is_json(last) if line_break or step >= size else last.endswith(b"}")):
-        detail = f"the last line breaks off after {len(last)} bytes" if line_break else "its only line breaks off"
-        raise BadObjectError(QuarantineReason.CUT_OFF, f"{detail}, at byte {size} of the decompressed text")
+    last = last.removeprefix(BOM).strip()
+    if last and not (_is_json(last) if is_whole else last.endswith(b"}")):
+        detail = f"the text ends at byte {size} within a line, {len(last)} bytes after its start"
+        raise BadObjectError(QuarantineReason.CUT_OFF, detail)
 
 
 def _is_json(line: bytes) -> bool:
@@ -91,32 +101,5 @@ def _is_json(line: bytes) -> bool:
     except ValueError:
         return False
     except RecursionError:
-        pass  # nested too deep to tell; the line parser refuses it with that reason
+        pass  # too deep to tell; the line parser refuses it with that reason
     return True
-
-
-def _look(head: bytes, first: Line) -> str:
-    """What a text without any event of the vendor looks like, by its start."""
-    start = head.removeprefix(_BOM).lstrip()
-    if not head.strip(b"\0"):
-        return "zero bytes alone"
-    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")) or head.count(0) > len(head) // 4:
-        return "UTF-32" if head.count(0) > len(head) * 5 // 8 else "UTF-16"
-    if start.startswith(b"<"):
-        return "HTML" if re.match(rb"(?i)<(!doctype\s+html|html|head|body)\b", start) else "XML"
-    if start.startswith(b"["):
-        return "a JSON array"
-    if first.left_out:
-        return f"a line of {first.length} bytes, beyond TIDEMARK_MAX_LINE_BYTES"
-    keys = EXPORT_FORMAT.line_keys(first.text)
-    if keys is not None:
-        return (
-            f"no event of this vendor: it lacks {EXPORT_FORMAT.own_fields}; the first line has {few(keys, _MOST_KEYS)}"
-        )
-    if "\N{REPLACEMENT CHARACTER}" in first.text.decode("utf-8", "replace"):
-        return "bytes that are not UTF-8"
-    if start.startswith(b"{"):
-        return "no line is whole JSON, as where one object spans several lines"
-    if any(first.text.count(separator) > 1 for separator in (b",", b";", b"\t", b"|")):
-        return "delimited text (CSV)"
-    return "text that is no JSON"

@@ -1,9 +1,4 @@
-"""Which hours are missing or refused, and which of them a recovery fetches; from ledger and landing, no JVM.
-
-Contains: the state of each hour, and the decision that follows from it.
-Add here: another state of an hour.
-Does not contain: fetching (recover.py), refusing batches (load/deliveries/).
-"""
+"""Which hours are missing or refused, and which of them a recovery fetches; from ledger and landing, no JVM."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Opens one object of landing at the listed version, hashes it, and decompresses it or refuses it as a whole.
-
-Contains: the protocol of a landing reader, and the summaries of objects that are not parsed.
-Add here: another reason not to read an object.
-Does not contain: parsing lines (parse.py), decompression and line framing (formats/gzip_lines.py), what is an
-export (formats/whole_objects.py).
-"""
+"""Opens one object of landing at the listed version, hashes it, and decompresses it or refuses it as a whole."""
 
 from __future__ import annotations
 

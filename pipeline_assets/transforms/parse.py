@@ -1,11 +1,4 @@
-"""Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
-
-Contains: parsing the lines of an object, and a Spark job that returns the batches as one frame.
-Add here: another rule for batching rows.
-Does not contain: opening an object (object_text.py), writing rows (write_objects.py), spreading work
-over tasks (spread.py), the columns of a batch (parsed_batches.py), the meaning of a line
-(formats/base.py).
-"""
+"""Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches."""
 
 from __future__ import annotations
 

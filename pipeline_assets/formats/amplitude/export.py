@@ -1,19 +1,12 @@
-"""The declaration of Amplitude's export format: its names, its parsers and the roles of its columns.
-
-Contains: the declaration.
-Add here: the vendor's value of a new field of ExportFormat (formats/base.py).
-Does not contain: object names (keys.py), parsers (lines.py, line_blocks.py), whose a line is (own_lines.py), columns
-(columns.py).
-"""
+"""The declaration of Amplitude's export format: its names, its parsers and the roles of its columns."""
 
 from __future__ import annotations
 
-from pipeline_assets.formats.amplitude.columns import MEANINGS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import MEANINGS, OWN_KEYS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.formats.amplitude.event_ids import event_number
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
-from pipeline_assets.formats.amplitude.lines import LineParser
-from pipeline_assets.formats.amplitude.own_lines import OWN_FIELDS, is_own_line, line_keys
+from pipeline_assets.formats.amplitude.lines import LineParser, line_keys
 from pipeline_assets.formats.base import ColumnType, ExportColumn, ExportFormat, IdentityColumns
 
 AMPLITUDE = ExportFormat(
@@ -34,6 +27,5 @@ AMPLITUDE = ExportFormat(
     block_parser=ColumnParser,
     event_number=event_number,
     line_keys=line_keys,
-    is_own_line=is_own_line,
-    own_fields=OWN_FIELDS,
+    own_keys=OWN_KEYS,
 )

@@ -1,10 +1,4 @@
-"""The grammar of object keys in landing: parse them, format them, and locate days in key order.
-
-Contains: the rules that make a name a delivery, a marker, or neither, with the reason.
-Add here: a new form of name.
-Does not contain: listing and reading objects (resources/landing/store.py), accepting batches of
-deliveries (load/deliveries/).
-"""
+"""The grammar of object keys in landing: parse them, format them, and locate days in key order."""
 
 from __future__ import annotations
 

@@ -1,15 +1,11 @@
-"""Parses one exported line to the typed values of an event, or to the reason why it is quarantined.
-
-Contains: the fast typed parser and the lenient fallback; tests prove that both agree.
-Add here: another rule for reading a delivered value.
-Does not contain: files and bytes (formats/gzip_lines.py), batches of rows (transforms/parse.py).
-"""
+"""Parses one exported line to the typed values of an event, or to the reason why it is quarantined."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Set
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
@@ -146,6 +142,14 @@ def is_too_deep(line: bytes) -> bool:
         elif token[0] in b"]}":
             depth -= 1
     return False
+
+
+def line_keys(line: bytes) -> Set[str] | None:
+    """The keys of a line that is a JSON object in UTF-8, else None."""
+    try:
+        return None if is_too_deep(line) else _members(line).keys()
+    except _RefusedError:
+        return None
 
 
 def parse_leniently(line: bytes) -> ParsedLine:

@@ -1,10 +1,4 @@
-"""Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day or by week.
-
-Contains: sums and percentiles of the ledger's numbers.
-Add here: another figure to draw over time.
-Does not contain: queries (resources/ledger/summaries.py), lateness (domain/lateness.py), drawing
-(orchestration/health_page/).
-"""
+"""Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day or by week."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The metric values for Prometheus, computed from the report of the health page.
-
-Contains: the samples of every family.
-Add here: the value of another family (families.py).
-Does not contain: reading the ledger (inspection/health/report.py, resources/ledger/activity.py),
-writing (textfile.py), asking Dagster (orchestration/run_queue.py).
-"""
+"""The metric values for Prometheus, computed from the report of the health page."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Accept deliveries into a raw table: read what changed, judge each batch, accept the event days it changed.
-
-Contains: the order of the raw half of the load path (ARCHITECTURE, One load), and what is recorded
-at its end.
-Add here: a step between reading and recording.
-Does not contain: the steps themselves, each a function from one value to the next.
-"""
+"""Accept deliveries into a raw table: read what changed, judge each batch, accept the event days it changed."""
 
 from __future__ import annotations
 

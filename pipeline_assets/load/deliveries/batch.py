@@ -1,9 +1,4 @@
-"""Which deliveries changed, are missing or ruled out, and the standing of a day without any: from listing and ledger alone.
-
-Contains: the plans of a raw load, closed batches, days without deliveries.
-Add here: a rule about batches that needs no Spark.
-Does not contain: what a plan says (plan.py), the verdict on what was read (verdicts.py).
-"""
+"""Which deliveries changed, are missing or ruled out, and the standing of a day without any: from listing and ledger alone."""
 
 from __future__ import annotations
 

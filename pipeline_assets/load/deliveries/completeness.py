@@ -1,9 +1,4 @@
-"""Whether the hours of a batch are complete: the check that warns and holds nothing back.
-
-Contains: the rule.
-Add here: another way in which hours may lack.
-Does not contain: whether the batch is accepted (batch.py, verdicts.py).
-"""
+"""Whether the hours of a batch are complete: the check that warns and holds nothing back."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed.
-
-Contains: the plan of one batch and what follows from it alone; the plan of an attempt.
-Add here: a question to a plan.
-Does not contain: how plans are made and absent days judged (batch.py).
-"""
+"""What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed."""
 
 from __future__ import annotations
 

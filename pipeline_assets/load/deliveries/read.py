@@ -1,10 +1,4 @@
-"""Read the objects that changed: into rows, or into files of raw; and what reading found of each.
-
-Contains: reading objects within one job, and its result.
-Add here: what is found out of an object while it is read.
-Does not contain: which objects need no reading (known_bytes.py), the verdict on what was read
-(verdicts.py).
-"""
+"""Read the objects that changed: into rows, or into files of raw; and what reading found of each."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Which batches are due for a load: from listing, ledger and what former evaluations observed; no JVM.
-
-Contains: when an hour is complete, when a batch is worth a run, and why.
-Add here: another reason to load a day.
-Does not contain: what a load then does (accept.py), and runs, cursors and ticks
-(orchestration/sensors/).
-"""
+"""Which batches are due for a load: from listing, ledger and what former evaluations observed; no JVM."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The verdict on each batch: accepted, refused, or moved while it was read.
-
-Contains: what follows from reading a batch.
-Add here: what a batch is judged by.
-Does not contain: the bounds themselves (domain/checks.py), days without deliveries (batch.py).
-"""
+"""The verdict on each batch: accepted, refused, or moved while it was read."""
 
 from __future__ import annotations
 

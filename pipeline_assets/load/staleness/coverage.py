@@ -1,9 +1,4 @@
-"""The hours that a day's batches hold, and whether some never came.
-
-Contains: recorded hours, and the check for missing hours.
-Add here: another question about the hours of batches.
-Does not contain: plans (deliveries/plan.py), finality (finality.py).
-"""
+"""The hours that a day's batches hold, and whether some never came."""
 
 from __future__ import annotations
 

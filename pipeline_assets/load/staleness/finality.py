@@ -1,9 +1,4 @@
-"""Decides which slices are final: everything that may still change them has arrived, or nobody awaits it after its deadline.
-
-Contains: closed windows of arrivals, and open problems within them.
-Add here: another reason for a day to stay open.
-Does not contain: reading records (facts.py), bounding changes of final slices (domain/change_rule.py).
-"""
+"""Decides which slices are final: everything that may still change them has arrived, or nobody awaits it after its deadline."""
 
 from __future__ import annotations
 

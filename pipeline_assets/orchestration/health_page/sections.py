@@ -1,9 +1,4 @@
-"""The charts of the page, each with a sentence that explains it.
-
-Contains: the figures of each chart, and the sentences.
-Add here: another chart.
-Does not contain: drawing a chart (charts.py), the main figures (tiles.py).
-"""
+"""The charts of the page, each with a sentence that explains it."""
 
 from __future__ import annotations
 

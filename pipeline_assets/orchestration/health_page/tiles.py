@@ -1,9 +1,4 @@
-"""The first screen of the page: the main figures, each with its meaning.
-
-Contains: the tiles, whose figures Dagster shows as well.
-Add here: another main figure.
-Does not contain: charts and tables (sections.py, lists.py).
-"""
+"""The first screen of the page: the main figures, each with its meaning."""
 
 from __future__ import annotations
 

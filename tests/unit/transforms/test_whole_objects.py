@@ -141,7 +141,7 @@ def test_a_cut_last_line_refuses_its_object(size: int, end: bytes) -> None:
     found = summary_of(TEXT[: -size - 1] + end)
     is_whole = size == len(EVENTS[-1])
     assert found["error"] == (None if is_whole else "cut_off")
-    assert is_whole or "breaks off" in found["error_detail"]
+    assert is_whole or "ends at byte" in found["error_detail"]
 
 
 def test_a_cut_that_is_longer_than_a_line_may_be_is_one_too() -> None:
