@@ -186,6 +186,9 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     )
     archived = hours_on_record(plan.prior) if plan.key.arrival_date < horizon else frozenset()
     compared = replace(compared, hours_held=plan.hours_marked | compared.hours_known(settings) | archived)
+    if plan.unplaced and not plan.is_marked:
+        # A silent hour is no gap there, so the objects that cannot be placed are all that the day lacks.
+        compared = replace(compared, hours_held=frozenset(range(HOURS_A_DAY)) - {*plan.unplaced.values()})
     return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
 
 

@@ -725,15 +725,17 @@ def _odd(end: str, hour: int = 7, size_bytes: int = 9) -> UnrecognizedObject:
     return answer
 
 
-@pytest.mark.parametrize("hours_complete_by", ["markers", "quiet"])
-def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_complete_by: str) -> None:
+@pytest.mark.parametrize(
+    ("hours_complete_by", "marked"), [("markers", 24), ("quiet", 24), ("quiet", 0), ("markers", 0)]
+)
+def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_complete_by: str, marked: int) -> None:
     """Scenario: all 24 markers are there, and hour 7's name was cut at the `#`; then it is recovered, let go, or renamed.
     Outcome: the day lacks that hour, whatever the deadline, and says which object, until then."""
-    came, held, marked = [a_delivery(5)], [a_record(5)], markers_of(range(24))
+    came, held, markers = [a_delivery(5)], [a_record(5)], markers_of(range(marked))
     settings: dict[str, Any] = {"hours_complete_by": hours_complete_by}
-    plan = plan_of(came, held, markers=marked, odd=[_odd("")], **settings)
+    plan = plan_of(came, held, markers=markers, odd=[_odd("")], **settings)
     told = _judged_as(plan, **settings)
-    assert (lacks_hours(told, None), told.partial_hours, told.hours_marked) == (True, 23, 23)
+    assert (lacks_hours(told, None), told.partial_hours, told.hours_marked) == (True, 23, max(0, marked - 1))
     complete = told.evaluations[1]
     assert f"hours 7 hold 1 objects whose names cannot be placed: {PROJECT}/{PROJECT}_{DAY}_7" in str(complete.reason)
     assert "Give these objects the vendor's names" in str(complete.hint)
@@ -742,12 +744,14 @@ def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_comp
 
     recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(7,))
     assert not lacks_hours(told, recovered)
-    let_go = plan_of(came, held, markers=marked, odd=[_odd("")], priors=[told], reasons={DAY: "it is lost"}, **settings)
+    let_go = plan_of(
+        came, held, markers=markers, odd=[_odd("")], priors=[told], reasons={DAY: "it is lost"}, **settings
+    )
     assert not lacks_hours(_judged_as(let_go, **settings), None)
-    mended = plan_of([*came, a_delivery(7)], held, markers=marked, priors=[told], **settings)
+    mended = plan_of([*came, a_delivery(7)], held, markers=markers, priors=[told], **settings)
     assert not lacks_hours(mended.record(BatchVerdict.ACCEPTED, told.evaluations[0], Settings(**settings)), None)
     # Moved out of landing, it was no object of the hour: the day is judged again without being asked for.
-    away = plan_of(came, held, markers=marked, priors=[told], **settings)
+    away = plan_of(came, held, markers=markers, priors=[told], **settings)
     assert "lacked" in arrivals_of({BATCH: away}).due[BATCH]
 
 
