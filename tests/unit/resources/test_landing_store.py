@@ -307,6 +307,19 @@ def test_names_that_differ_in_odd_characters_are_different_objects(place: Place)
     assert whole(place.store, listing.deliveries[0].key, listing.deliveries[0].etag) == b"5#1"
 
 
+def test_an_encoded_name_is_read_as_what_it_is_and_as_the_object_that_has_it(place: Place) -> None:
+    for key, body in ((f"10001/10001_{DAY}_7#0.json.gz", b"vendor"), (f"10001/10001_{DAY}_7%230.json.gz", b"copier")):
+        place.put(key, body)
+    found = {
+        one.key: (one.hour, one.shard, place.store.open(one.key, one.etag).read())
+        for one in listed(place.store).deliveries
+    }
+    assert found == {
+        f"10001/10001_{DAY}_7#0.json.gz": (7, 0, b"vendor"),
+        f"10001/10001_{DAY}_7%230.json.gz": (7, 0, b"copier"),
+    }
+
+
 @pytest.mark.parametrize("pattern", ["{prefix}_{hour}_{date}_done", "done.{date}.{hour}.{prefix}"])
 def test_markers_are_found_whatever_they_begin_with(place: Place, pattern: str) -> None:
     store = a_store(place.store.url, pattern=pattern)
