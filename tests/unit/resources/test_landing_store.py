@@ -276,7 +276,7 @@ def test_odd_objects_are_reported_and_never_loaded(place: Place) -> None:
         f"10001/-189524_{DAY}_5.json.gz": Oddity.MERGED_IDS,
         f"10001/10001_{DAY}_24#0.json.gz": Oddity.UNKNOWN_NAME,
         f"10001/10001_{DAY}_5 copy.json.gz": Oddity.UNKNOWN_NAME,
-        f"10001/10001_{DAY}_5%231.json.gz": Oddity.UNKNOWN_NAME,
+        f"10001/10001_{DAY}_5%25231.json.gz": Oddity.UNKNOWN_NAME,
         f"10001/10001_{DAY}_ü": Oddity.UNKNOWN_NAME,
         f"10001/10001_{DAY}/{DAY}_5#0.json.gz": Oddity.UNKNOWN_NAME,
         f"10001/10001-backfill_{DAY}_5#0.json.gz": Oddity.WRONG_PREFIX,
