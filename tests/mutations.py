@@ -44,6 +44,7 @@ _RUN = "tests/unit/orchestration/test_run_config.py"
 _LOST = "tests/scenarios/test_lost_catalog.py"
 _ONE = "tests/unit/resources/test_one_lake.py"
 _SPLIT = "tests/unit/operations/test_split_landing.py"
+_WHOLE = "tests/unit/transforms/test_whole_objects.py"
 _UPKEEP = "tests/scenarios/test_maintenance.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
 _RECOVER = "tests/unit/operations/test_recover.py"
@@ -143,6 +144,28 @@ MUTATIONS = (
         "return is_close and (row.unread or self.by.unread) is not None", "return False",
         "tests/unit/domain/test_identity.py"
         "::test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_leaves_open",
+        7, "a file that is no export passes for a few bad lines", "pipeline_assets/formats/whole_objects.py",
+        "(look := _foreign_look(text, max_line_bytes)) is not None", "False",
+        f"{_WHOLE}::test_an_object_without_an_event_of_the_vendor_is_refused_by_its_look",
+    ),
+    Mutation(
+        7, "one odd event refuses a quiet hour", "pipeline_assets/formats/base.py",
+        "least_own_keys: int = 2", "least_own_keys: int = 12",
+        f"{_WHOLE}::test_an_hour_of_one_line_of_the_vendor_is_never_refused_for_it",
+    ),
+    Mutation(
+        7, "a text that was cut before it was compressed is whole", "pipeline_assets/formats/whole_objects.py",
+        "        _require_end(text, max_line_bytes)\n", "", f"{_WHOLE}::test_a_cut_last_line_refuses_its_object",
+    ),
+    Mutation(
+        7, "an hour is complete beside an object that nobody can place", "pipeline_assets/load/deliveries/plan.py",
+        "bool(self.unplaced or (", "bool((",
+        "tests/unit/load/test_batches.py::test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete",
+    ),
+    Mutation(
+        7, "quarantined lines of an accepted day are not told", "pipeline_assets/domain/checks.py",
+        "True, figures.told_quarantined, figures", "True, figures", "tests/unit/domain/test_checks.py"
+        "::test_quarantined_lines_are_said_with_their_reasons_in_words_and_never_as_a_count_alone",
     ),
     Mutation(
         8, "delete files of another program stay on the slices that are published again", "resources/iceberg/slice_change.py",

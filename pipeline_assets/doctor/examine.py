@@ -1,9 +1,4 @@
-"""Examine this deployment: read and judge the evidence of each point, in the order of the guide.
-
-Contains: reading ledger, catalog, landing, warehouse and environment, without Spark.
-Add here: reading the evidence of another point.
-Does not contain: the rules (recorded.py, places.py).
-"""
+"""Examine this deployment: read and judge the evidence of each point, in the order of the guide."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from functools import partial
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Point, Question
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, UnrecognizedObject, unplaced_hours
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.machine import engine_cores
@@ -155,7 +150,12 @@ def _prefixes(settings: Settings, mover: Mover, projects: Sequence[str], now: da
         late = tuple(one.placed.upload.key for one in selection.recovered if one.placed.upload.key not in misnamed)
         note = selection.notes[0] if selection.notes else None
         objects = len(listing.deliveries) + len(listing.misnamed)
-        found.append(PrefixEvidence(project, objects, tuple(sorted(misnamed)), late, note))
+        recoveries = mover.uploads(Source.BACKFILL.prefix(project))
+        named = [grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes) for one in recoveries]
+        odd = [one for one in (*named, *listing.unrecognized.values()) if isinstance(one, UnrecognizedObject)]
+        hours = unplaced_hours(odd, {*listing.by_key, *(one.key for one in named if isinstance(one, Delivery))})
+        unplaced = tuple(sorted(key for batch, keys in hours.items() if batch.arrival_date >= since for key in keys))
+        found.append(PrefixEvidence(project, objects, tuple(sorted(misnamed)), late, note, unplaced))
     return places.separate_prefixes(found, since)
 
 

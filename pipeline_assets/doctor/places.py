@@ -1,9 +1,4 @@
-"""Points of the checklist about places other than the ledger: catalog, landing, warehouse, environment. Rules only.
-
-Contains: one lake, atomic publishing and its promise, separate prefixes, recoveries, maintenance, decisions, clocks.
-Add here: another rule about a place.
-Does not contain: reading the places (examine.py), rules over records (recorded.py).
-"""
+"""Points of the checklist about places other than the ledger: catalog, landing, warehouse, environment. Rules only."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.deliveries import RENAME
 from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
@@ -127,6 +123,8 @@ class PrefixEvidence:
     """Keys written long after their hour's marker, or after their day's deadline."""
     note: str | None = None
     """Why upload times prove nothing."""
+    unplaced: tuple[str, ...] = ()
+    """Keys of either prefix that no load reads, although their names begin as an hour's."""
 
 
 def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Point:
@@ -138,6 +136,9 @@ def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Point:
     late = [key for one in prefixes for key in one.late]
     mixed = next((one.project_id for one in prefixes if one.misnamed or one.late), None)
     hint = f"tidemark split-landing --project {mixed} shows what speaks for a recovery; --apply moves it below {mixed}-backfill/"
+    if unplaced := [key for one in prefixes for key in one.unplaced]:
+        lost = "objects are an hour's by their names but cannot be placed, so no load reads them and the hours are not complete"
+        return SEPARATE_PREFIXES.red(f"{len(unplaced)} {lost}: {few(unplaced, 3)}; {told}{notes}", RENAME)
     if misnamed:
         return SEPARATE_PREFIXES.red(
             f"{len(misnamed)} objects carry a recovery's name, and no load reads them there: {few(misnamed, 3)}; {told}{notes}",

@@ -1,10 +1,4 @@
-"""Checks: their names, their results, and the rule for batches.
-
-Contains: names, evaluations, `delivery_reconciles` as a pure function.
-Add here: a check, or a rule that refuses a batch.
-Does not contain: bounds on changes (change_rule.py), measuring (transforms/digests.py), reporting
-(orchestration/events.py).
-"""
+"""Checks: their names, their results, and the rule for batches."""
 
 from __future__ import annotations
 
@@ -14,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.quarantine_reasons import UNREADABLE
+from pipeline_assets.domain.quarantine_reasons import UNREADABLE, describe_quarantined
 from pipeline_assets.domain.settings import Settings
 
 
@@ -215,7 +209,18 @@ class BatchFigures:
     quarantined: int
     blank: int
     line_reasons: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> quarantined lines, where the reason is known; UNREADABLE and a column -> its values that are null."""
+    """Reason, with its column -> quarantined lines; UNREADABLE and a column -> its values that are null in kept rows."""
+    quarantined_in: tuple[str, ...] = ()
+    """Keys of the objects that hold quarantined lines."""
+
+    @property
+    def told_quarantined(self) -> str | None:
+        """Which lines are quarantined, and why; None where none is."""
+        if not self.quarantined:
+            return None
+        first, *more = self.quarantined_in or ("its objects",)
+        where = f"{len(more) + 1} objects, first {first}" if more else first
+        return describe_quarantined(self.quarantined, where, self.line_reasons)
 
 
 MISSING_HINT = (
@@ -236,11 +241,10 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
         "blank_lines": figures.blank,
         "missing_objects": len(missing),
         "mismatch_count": abs(figures.lines - figures.rows - figures.quarantined - figures.blank),
-        **{
-            name if name.startswith(UNREADABLE) else f"quarantined_{name}": count
-            for name, count in sorted(figures.line_reasons.items())
-        },
     }
+    for reason, lines in sorted(figures.line_reasons.items()):
+        name = reason if reason.startswith(UNREADABLE) else f"quarantined_{reason.partition(':')[0]}"
+        numbers[name] = numbers.get(name, 0) + lines
 
     def refuse(reason: str, hint: str) -> Evaluation:
         return Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, numbers)
@@ -250,7 +254,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
     if len(figures.unreadable) > settings.max_unreadable_objects:
         return refuse(
             f"unreadable objects: {len(figures.unreadable)}, first {figures.unreadable[0]}",
-            "Have the vendor export that hour again",
+            "Have the vendor export that hour again, or put its own object back under this name",
         )
     if numbers["mismatch_count"]:
         return refuse(
@@ -260,7 +264,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
     share = figures.quarantined / figures.lines if figures.lines else 0.0
     if figures.quarantined > settings.max_quarantined_lines and share > settings.max_quarantined_share:
         return refuse(
-            f"{figures.quarantined} of {figures.lines} lines are quarantined ({share:.2%})",
-            "Look at raw.quarantine for the reasons; have the export corrected, or raise TIDEMARK_MAX_QUARANTINED_SHARE",
+            f"{figures.quarantined} of {figures.lines} lines are quarantined ({share:.2%}): {figures.told_quarantined}",
+            "Look at raw.quarantine for the lines; have the export corrected, or raise TIDEMARK_MAX_QUARANTINED_SHARE",
         )
-    return Evaluation(Check.DELIVERY_RECONCILES, True, figures=numbers)
+    return Evaluation(Check.DELIVERY_RECONCILES, True, figures.told_quarantined, figures=numbers)

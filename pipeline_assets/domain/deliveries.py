@@ -1,14 +1,8 @@
-"""The objects of landing: deliveries, markers, batches, and objects that are neither.
-
-Contains: the frozen values that listing produces and the load path consumes.
-Add here: facts about objects in landing.
-Does not contain: the grammar of keys (formats/), listing and reading
-(resources/landing/store.py).
-"""
+"""The objects of landing: deliveries, markers, batches, and objects that are neither."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
@@ -85,6 +79,27 @@ class UnrecognizedObject:
     key: str
     oddity: Oddity
     detail: str
+    batch: BatchKey | None = None
+    """Set where the name begins as that of an hour with events, although no load can tell which object of it this is."""
+    hour: int = 0
+
+
+RENAME = "Give these objects the vendor's names (`#n.json.gz` behind the hour), or move them out of landing"
+
+
+def unplaced_hours(
+    odd_objects: Iterable[UnrecognizedObject], deliveries: Container[str]
+) -> dict[BatchKey, dict[str, int]]:
+    """Batch -> object -> hour, of objects that are an hour's by their names and cannot be placed: their hours are not complete.
+
+    A name that only goes on after that of a delivery, such as a checksum's or an upload's, is none.
+    """
+    found: dict[BatchKey, dict[str, int]] = {}
+    for odd in odd_objects:
+        name, end, _ = odd.key.partition(".json.gz")
+        if odd.batch is not None and f"{name}{end}" not in deliveries:
+            found.setdefault(odd.batch, {})[odd.key] = odd.hour
+    return found
 
 
 @dataclass(frozen=True)

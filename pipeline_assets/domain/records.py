@@ -1,10 +1,4 @@
-"""Ledger records as plain values: deliveries, batches, slices, publications, and the decisions of operators.
-
-Contains: one dataclass per kind of record.
-Add here: a kind of record, or a field of one.
-Does not contain: columns (resources/ledger/schema.py), conversion from and to rows
-(resources/ledger/rows.py), queries and transactions (resources/ledger/store.py).
-"""
+"""Ledger records as plain values: deliveries, batches, slices, publications, and the decisions of operators."""
 
 from __future__ import annotations
 
@@ -81,6 +75,8 @@ EXCLUDED = "excluded_objects"
 """Figure of an evaluation: deliveries of the batch that an operator excluded."""
 HOURS_UNFINISHED = "hours_unfinished"
 """Figure of an evaluation: hours whose recovery has not written its marker yet; their objects are not loaded before it does."""
+HOURS_UNPLACED = "hours_unplaced"
+"""Figure of `delivery_complete`: hours that hold objects whose names cannot be placed."""
 HOURS_HELD = "hours_held"
 """Figure of `delivery_complete`, when it warns of hours of which nothing came: hours with objects or markers of any source."""
 
@@ -113,6 +109,11 @@ class BatchRecord:
         """Hours that any source held when the batch was recorded as missing the others; None for other batches."""
         held = (e.figures[HOURS_HELD] for e in self.evaluations if not e.is_passed and HOURS_HELD in e.figures)
         return next((int(hours) for hours in held), None)
+
+    @property
+    def has_unplaced(self) -> bool:
+        """Whether hours hold objects whose names cannot be placed, so that no load reads them."""
+        return any(not e.is_passed and e.figures.get(HOURS_UNPLACED) for e in self.evaluations)
 
     @property
     def is_decided(self) -> bool:

@@ -1,14 +1,8 @@
-"""The interface of an export format: names of objects, parsers of lines, and columns with their roles.
-
-Contains: the declaration that a format instantiates, and the values that its parsers return.
-Add here: another property that every format must declare.
-Does not contain: a particular format (amplitude/), the choice of format (registry.py), splitting
-bytes into lines (gzip_lines.py).
-"""
+"""The interface of an export format: names of objects, parsers of lines, and columns with their roles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -136,6 +130,13 @@ class RefusedLine:
 
     reason: QuarantineReason
     detail: str
+    column: str | None = None
+    """The column of an unreadable value, where the reason does not tell it."""
+
+    @property
+    def counted_as(self) -> str:
+        """The reason as lines are counted by it: its name, and `:column`."""
+        return f"{self.reason.value}:{self.column}" if self.column else self.reason.value
 
 
 class LineParser(Protocol):
@@ -181,6 +182,11 @@ class ExportFormat:
     """Called with the same arguments as `line_parser`."""
     event_number: Callable[[bytes], int | None]
     """Line -> 64-bit number that is the same in every delivery of its event; None without any id. The line is not parsed."""
+    line_keys: Callable[[bytes], Set[str] | None]
+    """The keys of a line that is a JSON object in UTF-8, else None."""
+    own_keys: frozenset[str]
+    """A line is this exporter's, readable or not, if it has at least `least_own_keys` of these keys."""
+    least_own_keys: int = 2
 
     def __post_init__(self) -> None:
         """Raise ValueError if a role names a column that the format does not deliver."""

@@ -1,9 +1,4 @@
-"""Reads the bytes of an object as lines, or gives the reason why the whole object is refused.
-
-Contains: bounded decompression, faults of a gzip file (by RFC 1952), splitting into lines.
-Add here: another fault of an object.
-Does not contain: the content of a line (base.py, amplitude/).
-"""
+"""Reads the bytes of an object as lines, or gives the reason why the whole object is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ from typing import IO, Any
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import a_spool
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _MAGIC = b"\x1f\x8b"
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20
@@ -167,9 +162,9 @@ def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int)
 
     A byte order mark is skipped. A line longer than `max_line_bytes` is cut to one byte more than that if it exceeds a block.
     """
-    head = text.read(len(_BOM))
-    offset, number = (len(_BOM), 1) if head == _BOM else (0, 1)
-    head = b"" if head == _BOM else head
+    head = text.read(len(BOM))
+    offset, number = (len(BOM), 1) if head == BOM else (0, 1)
+    head = b"" if head == BOM else head
     while part := head + text.read(max(0, max_bytes - len(head))):
         head = b""
         if not part.endswith(b"\n"):

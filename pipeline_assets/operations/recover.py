@@ -1,10 +1,4 @@
-"""Recover hours from the vendor: fetch, check, and write them below the backfill prefix, data first and the marker last.
-
-Contains: the steps of a recovery, and the fate of each hour.
-Add here: another condition for an hour to count as recovered.
-Does not contain: the choice of hours (recover_plan.py), requests to the vendor (resources/export_api/), the rules for
-archives (formats/export_archive.py), loading recovered hours (cli/recover.py, orchestration/recover_job.py).
-"""
+"""Recover hours from the vendor: fetch, check, and write them below the backfill prefix, data first and the marker last."""
 
 from __future__ import annotations
 
@@ -307,7 +301,9 @@ class Recovery:
 
     def _there(self, project: str, hours: HourRange) -> dict[str, Delivery]:
         listing = self.landing.list(Source.BACKFILL, [project], hours.first.day, hours.last.day)
-        return {delivery.key: delivery for delivery in listing.deliveries}
+        # A copier may have spelled the same name otherwise; the vendor's spelling goes first.
+        spelled = {self._grammar.format_delivery(one.batch, one.hour, one.shard): one for one in listing.deliveries}
+        return {**spelled, **{delivery.key: delivery for delivery in listing.deliveries}}
 
     def _require_same(self, delivery: Delivery, member: Member) -> None:
         """Raise LandingConflictError unless the stored object has the same bytes when decompressed."""

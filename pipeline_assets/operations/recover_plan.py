@@ -1,9 +1,4 @@
-"""Which hours are missing or refused, and which of them a recovery fetches; from ledger and landing, no JVM.
-
-Contains: the state of each hour, and the decision that follows from it.
-Add here: another state of an hour.
-Does not contain: fetching (recover.py), refusing batches (load/deliveries/).
-"""
+"""Which hours are missing or refused, and which of them a recovery fetches; from ledger and landing, no JVM."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.days import days_between, deadline, stretches
-from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, unplaced_hours
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.hours import Hour, HourRange, requested_hours
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord
@@ -229,6 +224,8 @@ class _Look:
             known.listed.update(Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries)
             known.marked.update(Hour(one.batch.arrival_date, one.hour) for one in listing.markers)
             listed = {one.key for one in listing.deliveries}
+            for batch, keys in unplaced_hours(listing.odd_objects, listed).items():
+                known.marked -= {Hour(batch.arrival_date, hour) for hour in keys.values()}
             read: set[str] = set()
             for is_accepted, hours in ((True, known.accepted), (False, known.refused)):
                 records = ledger.deliveries(source, [project], days[0], days[-1], is_accepted=is_accepted)

@@ -1,9 +1,4 @@
-"""raw.regular_events and raw.backfill_events: every parsed line, exactly as delivered.
-
-Contains: the two tables' columns and layout.
-Add here: another column that raw keeps.
-Does not contain: parsing (transforms/parse.py) and accepting batches (load/deliveries/).
-"""
+"""raw.regular_events and raw.backfill_events: every parsed line, exactly as delivered."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Opens one object of landing at the listed version, hashes it, and decompresses it or refuses it as a whole.
-
-Contains: the protocol of a landing reader, and the summaries of objects that are not parsed.
-Add here: another reason not to read an object.
-Does not contain: parsing lines (parse.py), decompression and line framing (formats/gzip_lines.py).
-"""
+"""Opens one object of landing at the listed version, hashes it, and decompresses it or refuses it as a whole."""
 
 from __future__ import annotations
 
@@ -17,7 +12,8 @@ import pyarrow as pa
 from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.formats.gzip_lines import BadObjectError, decompress
+from pipeline_assets.formats.gzip_lines import BadObjectError
+from pipeline_assets.formats.whole_objects import open_export
 from pipeline_assets.transforms.parsed_batches import OBJECT, QUARANTINED, batch_of_records
 
 MOVED = "moved"
@@ -42,6 +38,7 @@ class ObjectTexts:
 
     reader: ObjectReader
     max_object_bytes: int
+    max_line_bytes: int
 
     def open(
         self, row: Mapping[str, Any], place: Mapping[str, Any], summary: dict[str, Any]
@@ -67,7 +64,7 @@ class ObjectTexts:
                 yield batch_of_records(OBJECT, place, [summary | {"error": SAME_BYTES}])
                 return None
             try:
-                return decompress(stored, self.max_object_bytes)
+                return open_export(stored, self.max_object_bytes, self.max_line_bytes)
             except BadObjectError as error:
                 yield from _refused_object(place, summary, size, error, sample)
                 return None

@@ -1,11 +1,4 @@
-"""Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches.
-
-Contains: parsing the lines of an object, and a Spark job that returns the batches as one frame.
-Add here: another rule for batching rows.
-Does not contain: opening an object (object_text.py), writing rows (write_objects.py), spreading work
-over tasks (spread.py), the columns of a batch (parsed_batches.py), the meaning of a line
-(formats/base.py).
-"""
+"""Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches."""
 
 from __future__ import annotations
 
@@ -93,7 +86,7 @@ class ObjectWork:
 
         Consecutive small objects are parsed together, because an Arrow call costs as much for ten lines as for thousands.
         """
-        small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes)
+        small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes, self.max_line_bytes)
         for row in rows:
             place = {
                 "_source": row["source"],
@@ -208,7 +201,7 @@ class ObjectWork:
                 reasons.update(f"{UNREADABLE}{column}" for column in parsed.unreadable)
             else:
                 summary["quarantined"] += 1
-                reasons[parsed.reason.value] += 1
+                reasons[parsed.counted_as] += 1
                 refused.append(
                     {
                         "_line_number": line.number,

@@ -74,6 +74,7 @@ class OtherDays(StrEnum):
 
     COMPLETE = "complete"
     PROVISIONAL = "complete; those up to 3 days before stay provisional"
+    ITSELF_PROVISIONAL = "complete; the day itself stays provisional"
 
 
 NOTHING = "Nothing."
@@ -248,6 +249,40 @@ OBJECT_CASES = [
         "object_too_large",
         "If the object is genuine, raise `TIDEMARK_MAX_OBJECT_BYTES` and load the day again; else as for any unreadable object.",
     ),
+    _a_refused_object("Another gzip inside", _object(lambda body: gzip.compress(body, mtime=0)), "not_an_export"),
+    _a_refused_object(
+        "A JSON array with an event on each line",
+        lambda day: {_name(day): _body(b"[", _good(day, 1) + b",", _good(day, 2), b"]")},
+        "not_an_export",
+    ),
+    _a_refused_object(
+        "HTML or XML (an error page)",
+        lambda day: {_name(day): _body(b"<html><body>403 Forbidden</body></html>")},
+        "not_an_export",
+    ),
+    _a_refused_object(
+        "UTF-16",
+        _object(lambda body: gzip.compress(gzip.decompress(body).decode().encode("utf-16"), mtime=0)),
+        "not_an_export",
+    ),
+    _a_refused_object(
+        "Another vendor's lines, Parquet, CSV, zip, tar",
+        lambda day: {_name(day): _body(*[b'{"event": "Opened", "userId": "u1", "timestamp": "t"}'] * 3)},
+        "not_an_export",
+    ),
+    _a_refused_object(
+        "Text that was cut within its last line, before it was compressed",
+        _object(lambda body: gzip.compress(gzip.decompress(body)[:-9], mtime=0)),
+        "cut_off",
+    ),
+    Case(
+        name="A quiet hour with one odd event",
+        build=lambda day: {_name(day): _body(_good(day, 1, event_time=None))},
+        line=LineFate.QUARANTINED,
+        object=ObjectFate.READ_WITHOUT,
+        reasons={1: "event_time_missing"},
+        hint=CORRECT,
+    ),
     Case(
         name="gzip of several members",
         build=lambda day: {_name(day): _body(_good(day, 1), _good(day, 2)) + _body(_good(day, 3, city="Köln"))},
@@ -400,11 +435,23 @@ NAME_CASES = [
     _files_that_are_none(
         "Unknown object name",
         lambda day: [
-            f"{PROJECT}_{day}_10#1.json", f"{PROJECT}_{day}_10#1.json.gz.tmp", f"{PROJECT}_{day}_24#1.json.gz",
-            f"{PROJECT}_{day.year}-02-30_10#1.json.gz", f"{PROJECT}_{day}_10#x.json.gz", "notes.txt",
-            f"archive/{_name(day)}",
+            f"{_name(day, hour=11)}.tmp", f"{PROJECT}_{day}_24#1.json.gz", f"{PROJECT}_{day.year}-02-30_10#1.json.gz",
+            "notes.txt", f"archive/{_name(day)}",
         ],
         "If it is an export, give it the vendor's name, directly in the project's folder.",
+    ),
+    replace(
+        _files_that_are_none(
+            "Name that is cut or changed behind the hour",
+            lambda day: [f"{PROJECT}_{day}_10", f"{PROJECT}_{day}_9#1.json", f"{PROJECT}_{day}_8#x.json.gz"],
+            "Give it the vendor's name; else recover the hour, or accept that it is lost, with a reason.",
+        ),
+        other_days=OtherDays.ITSELF_PROVISIONAL,
+    ),
+    Case(
+        name="`#` written as `%23` by a copier, beside the export itself",
+        build=lambda day: dict.fromkeys((_name(day, shard="%231"), _name(day)), _body(_good(day, 1), _good(day, 2))),
+        raw_lines=(1, 2), keeps="as `#`; an event that both hold counts once",
     ),
     _files_that_are_none(
         "Name of another project", lambda day: [_name(day, project="10002")], "Move it to its own project's folder."
@@ -599,17 +646,22 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
     verdicts = {BatchFate.ACCEPTED: "accepted", BatchFate.REFUSED: "refused", BatchFate.WAITING: "waiting"}
     assert batch.verdict.value == verdicts[case.batch]
     assert case.refusal.replace("{key}", key) in (batch.reason or "")
-    assert is_accepted == (batch.reason is None) == (batch.hint is None)
     (shown,) = (
         s for s in day_statuses(p.ledger, [PROJECT], [day], [Source.REGULAR]) if s.table == "raw/regular_events"
     )
     assert [said for said in shown.reasons if "_extra" in said] == (
         [f"{PROJECT}: {case.unread}"] if case.unread else []
     )
+    assert is_accepted == (batch.hint is None)
+    if is_accepted and case.line is LineFate.QUARANTINED:
+        assert f"1 line quarantined in {key}: " in (batch.reason or "")
+    elif is_accepted and not case.reasons:
+        assert batch.reason is None
     neighbours = NEIGHBOUR_ROWS if case.has_neighbour else 0
     own = len(case.raw_lines) if case.refined_rows is None else case.refined_rows
+    of_case = sum(len(found.raw_rows(f"{PROJECT}/{file}")) for file in case.build(day))
     assert found.refined_rows(day) == (own + neighbours if is_accepted else 0)
-    assert sum(row["_arrival_date"] == day for row in found.raw) == (len(rows) + neighbours if is_accepted else 0)
+    assert sum(row["_arrival_date"] == day for row in found.raw) == (of_case + neighbours if is_accepted else 0)
     for table in DERIVED:
         good = "published" if own + neighbours else "unchanged"
         assert p.verdict(table, day) == (good if is_accepted else "waiting"), table
@@ -651,6 +703,7 @@ def test_a_day_is_provisional_while_an_arrival_that_may_change_it_is_not_settled
     slices = bad_landing.pipeline.ledger.slices("refined/events", [PROJECT])
     unsettled = {CASE_DAYS[case.name] for case in CASES if case.other_days is OtherDays.PROVISIONAL}
     provisional = {day - timedelta(days=shift) for day in unsettled for shift in range(4)}
+    provisional |= {CASE_DAYS[case.name] for case in CASES if case.other_days is OtherDays.ITSELF_PROVISIONAL}
     held = {key.event_date: record.is_final for key, record in slices.items()}
     assert {day for day, is_final in held.items() if not is_final} == provisional & held.keys()
     assert {day for day, is_final in held.items() if is_final}

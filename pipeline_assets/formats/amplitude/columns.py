@@ -1,9 +1,4 @@
-"""The vendor's 55 columns: names, types and delivered keys. They are a contract with readers of the tables.
-
-Contains: each column's name, its type, the delivered key that fills it, and which columns a row cannot do without.
-Add here: a change of that contract.
-Does not contain: parsing (lines.py), all other roles of columns (export.py), table layout (tables/).
-"""
+"""The vendor's 55 columns: names, types and delivered keys. They are a contract with readers of the tables."""
 
 from __future__ import annotations
 
@@ -34,6 +29,16 @@ DOLLAR_COLUMNS = frozenset({"insert_id", "insert_key", "schema"})
 
 DELIVERED_KEYS: dict[str, str] = {(f"${name}" if name in DOLLAR_COLUMNS else name): name for name in VENDOR_COLUMNS}
 """Key as delivered -> column name."""
+
+OWN_KEYS = frozenset(
+    (
+        "event_time", "event_type", "app", "uuid", "amplitude_id", "$insert_id", "client_event_time", "client_upload_time",
+        "server_received_time", "server_upload_time", "processed_time",
+    )
+)  # fmt: skip
+"""Keys that the vendor's schema of a raw event file (Amazon S3 export) has for every event, without those that are usual
+elsewhere, as `user_id`. Two of them tell its lines from others: Segment has none, PostHog `uuid`, AppsFlyer `event_time`, merged
+IDs `amplitude_id`."""
 
 TRANSPORT_COLUMNS = ("uuid", "client_upload_time", "server_received_time", "server_upload_time", "processed_time")
 """Columns about the transport of a row, which say nothing about what happened."""

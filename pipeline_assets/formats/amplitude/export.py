@@ -1,17 +1,19 @@
-"""The declaration of Amplitude's export format: its names, its parsers and the roles of its columns.
-
-Contains: the declaration.
-Add here: the vendor's value of a new field of ExportFormat (formats/base.py).
-Does not contain: object names (keys.py), parsers (lines.py, line_blocks.py), columns (columns.py).
-"""
+"""The declaration of Amplitude's export format: its names, its parsers and the roles of its columns."""
 
 from __future__ import annotations
 
-from pipeline_assets.formats.amplitude.columns import IDENTITY, MEANINGS, RANKS, TRANSPORT_COLUMNS, VENDOR_COLUMNS
+from pipeline_assets.formats.amplitude.columns import (
+    IDENTITY,
+    MEANINGS,
+    OWN_KEYS,
+    RANKS,
+    TRANSPORT_COLUMNS,
+    VENDOR_COLUMNS,
+)
 from pipeline_assets.formats.amplitude.event_ids import event_number
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
-from pipeline_assets.formats.amplitude.lines import LineParser
+from pipeline_assets.formats.amplitude.lines import LineParser, line_keys
 from pipeline_assets.formats.base import ColumnType, ExportColumn, ExportFormat
 
 AMPLITUDE = ExportFormat(
@@ -31,4 +33,6 @@ AMPLITUDE = ExportFormat(
     line_parser=LineParser,
     block_parser=ColumnParser,
     event_number=event_number,
+    line_keys=line_keys,
+    own_keys=OWN_KEYS,
 )

@@ -1,16 +1,10 @@
-"""The grammar of object keys in landing: parse them, format them, and locate days in key order.
-
-Contains: the rules that make a name a delivery, a marker, or neither, with the reason.
-Add here: a new form of name.
-Does not contain: listing and reading objects (resources/landing/store.py), accepting batches of
-deliveries (load/deliveries/).
-"""
+"""The grammar of object keys in landing: parse them, format them, and locate days in key order."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from string import Formatter
@@ -27,8 +21,11 @@ _FIELDS = {
     "hour": r"(?P<hour>[0-9]{1,2})",
 }
 # The vendor documents `#n` on every event file and omits it only from merged-ids files, whose names start with
-# `-`. A name without `#n` that starts with a project is therefore a renamed event file, and is read as shard 0.
-_DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:#(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
+# `-`. A name without `#n` that starts with a project is therefore a renamed event file, and is read as shard 0. Copiers
+# encode the `#` of a key as in a URL; such a name says the same.
+_DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:(?:#|%23)(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
+# The vendor's own marker says that an hour is complete, also where the setting names other markers.
+_OF_AN_HOUR = re.compile(r"(?s){prefix}_{date}_{hour}(?![0-9]|_complete).*".format(**_FIELDS))
 _MERGED_IDS = re.compile(r"-[0-9]+_{date}_{hour}\.json\.gz".format(**_FIELDS))
 
 
@@ -80,7 +77,14 @@ class KeyGrammar:
             )
         if _MERGED_IDS.fullmatch(name):
             return UnrecognizedObject(key, Oddity.MERGED_IDS, "the vendor's merged Amplitude IDs, not events")
-        return self._unknown(source, project_id, key, "the name does not follow the grammar")
+        odd = self._unknown(source, project_id, key, "the name does not follow the grammar")
+        begun = _OF_AN_HOUR.fullmatch(name)
+        # An empty object of such a name holds no events: another exporter's marker.
+        if begun is not None and size_bytes and begun["prefix"] in accepted:
+            arrival, hour = _day(begun["date"]), int(begun["hour"])
+            if arrival is not None and hour <= 23:
+                return replace(odd, batch=_batch(source, project_id, arrival), hour=hour)
+        return odd
 
     def format_delivery(self, batch: BatchKey, hour: int, shard: int) -> str:
         """The vendor's key of an event file: hour (0 to 23, UTC) unpadded, shard after `#`."""

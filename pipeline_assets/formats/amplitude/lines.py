@@ -1,15 +1,11 @@
-"""Parses one exported line to the typed values of an event, or to the reason why it is quarantined.
-
-Contains: the fast typed parser and the lenient fallback; tests prove that both agree.
-Add here: another rule for reading a delivered value.
-Does not contain: files and bytes (formats/gzip_lines.py), batches of rows (transforms/parse.py).
-"""
+"""Parses one exported line to the typed values of an event, or to the reason why it is quarantined."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Set
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
@@ -64,9 +60,9 @@ _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _RefusedError(Exception):
-    def __init__(self, reason: QuarantineReason, detail: str) -> None:
+    def __init__(self, reason: QuarantineReason, detail: str, column: str | None = None) -> None:
         super().__init__(detail)
-        self.refused = RefusedLine(reason, detail)
+        self.refused = RefusedLine(reason, detail, column)
 
 
 class LineParser:
@@ -155,6 +151,14 @@ def is_too_deep(line: bytes) -> bool:
         elif token[0] in b"]}":
             depth -= 1
     return False
+
+
+def line_keys(line: bytes) -> Set[str] | None:
+    """The keys of a line that is a JSON object in UTF-8, else None."""
+    try:
+        return None if is_too_deep(line) else _members(line).keys()
+    except _RefusedError:
+        return None
 
 
 def parse_leniently(line: bytes) -> ParsedLine:
@@ -292,7 +296,8 @@ def _read(name: str, kind: ColumnType, text: str) -> Any:
             return instant
     is_event_time = name == EVENT_TIME
     reason = QuarantineReason.EVENT_TIME_UNREADABLE if is_event_time else QuarantineReason.VALUE_UNREADABLE
-    raise _RefusedError(reason, f"{name} is {text[:80]}, which does not read as {kind.value} without loss")
+    detail = f"{name} is {text[:80]}, which does not read as {kind.value} without loss"
+    raise _RefusedError(reason, detail, None if is_event_time else name)
 
 
 def _long(name: str, number: str) -> int:
@@ -301,9 +306,9 @@ def _long(name: str, number: str) -> int:
     except InvalidOperation:  # the exponent exceeds even decimal's limit
         value = Decimal("Infinity")
     if not _LONG_MIN <= value <= _LONG_MAX:
-        raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {number[:80]}, beyond 64 bits")
+        raise _RefusedError(QuarantineReason.VALUE_OUT_OF_RANGE, f"{name} is {number[:80]}, beyond 64 bits", name)
     if value != int(value):
-        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {number[:80]}, not an integer")
+        raise _RefusedError(QuarantineReason.VALUE_UNREADABLE, f"{name} is {number[:80]}, not an integer", name)
     return int(value)
 
 

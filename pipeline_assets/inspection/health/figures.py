@@ -1,10 +1,4 @@
-"""Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day or by week.
-
-Contains: sums and percentiles of the ledger's numbers.
-Add here: another figure to draw over time.
-Does not contain: queries (resources/ledger/summaries.py), lateness (domain/lateness.py), drawing
-(orchestration/health_page/).
-"""
+"""Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day or by week."""
 
 from __future__ import annotations
 
@@ -165,6 +159,15 @@ class RefusedByReason:
     last: date
     is_whole: bool
     """Whether whole objects are refused, instead of single lines."""
+
+
+def lines_by_reason(found: Iterable[RefusedLines]) -> dict[date, Counter[str]]:
+    """Arrival day -> reason -> quarantined lines of readable objects; newest day first, the most frequent reason first."""
+    by_day: dict[date, Counter[str]] = {}
+    for one in sorted(found, key=lambda one: (one.day, one.lines), reverse=True):
+        if one.error is None and one.lines:
+            by_day.setdefault(one.day, Counter())[one.line_reason or "recorded without their reasons"] += one.lines
+    return by_day
 
 
 def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:

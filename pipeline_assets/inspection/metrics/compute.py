@@ -1,10 +1,4 @@
-"""The metric values for Prometheus, computed from the report of the health page.
-
-Contains: the samples of every family.
-Add here: the value of another family (families.py).
-Does not contain: reading the ledger (inspection/health/report.py, resources/ledger/activity.py),
-writing (textfile.py), asking Dagster (orchestration/run_queue.py).
-"""
+"""The metric values for Prometheus, computed from the report of the health page."""
 
 from __future__ import annotations
 
@@ -155,8 +149,8 @@ def _of_lines(report: HealthReport) -> list[Sample]:
     objects: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for one in report.refused_by_reason:
-        reason = one.reason if one.reason in _REASONS else _OTHER
-        assert reason is not None
+        name = (one.reason or _OTHER).partition(":")[0]
+        reason = name if name in _REASONS else _OTHER
         if one.is_whole:
             objects[reason] += one.objects
         else:

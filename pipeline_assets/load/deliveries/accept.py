@@ -1,10 +1,4 @@
-"""Accept deliveries into a raw table: read what changed, judge each batch, accept the event days it changed.
-
-Contains: the order of the raw half of the load path (ARCHITECTURE, One load), and what is recorded
-at its end.
-Add here: a step between reading and recording.
-Does not contain: the steps themselves, each a function from one value to the next.
-"""
+"""Accept deliveries into a raw table: read what changed, judge each batch, accept the event days it changed."""
 
 from __future__ import annotations
 
@@ -93,6 +87,8 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
         changes.read_batches[key] = plan.as_read
         if not plan.needs_work or verdict is BatchVerdict.MOVED:
             continue
+        if evaluation.figures.get("quarantined_lines"):
+            runtime.log(f"{attempt.table.key}: {key}: {evaluation.reason}")
         is_accepted = verdict is BatchVerdict.ACCEPTED
         for delivery in plan.changed:
             is_held = is_accepted or delivery.key in read.plan.touched

@@ -1,9 +1,4 @@
-"""Which deliveries changed, are missing or ruled out, and the standing of a day without any: from listing and ledger alone.
-
-Contains: the plans of a raw load, closed batches, days without deliveries.
-Add here: a rule about batches that needs no Spark.
-Does not contain: what a plan says (plan.py), the verdict on what was read (verdicts.py).
-"""
+"""Which deliveries changed, are missing or ruled out, and the standing of a day without any: from listing and ledger alone."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import days_between, deadline
-from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, unplaced_hours
 from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
@@ -100,9 +95,11 @@ def plan_batches(
         exclusions = recorded.exclusions.get(delivery.key, ())
         is_out = any(exclusion.names(delivery.etag, None) for exclusion in exclusions)
         (excluded if is_out else listed)[delivery.batch][delivery.key] = delivery
+    unplaced = unplaced_hours(listing.odd_objects, {delivery.key for delivery in listing.deliveries})
     hours_marked: defaultdict[BatchKey, set[int]] = defaultdict(set)
     for marker in listing.markers:
-        hours_marked[marker.batch].add(marker.hour)
+        if marker.hour not in unplaced.get(marker.batch, {}).values():
+            hours_marked[marker.batch].add(marker.hour)
     accepted, refused = _by_batch(recorded.accepted), _by_batch(recorded.refused)
     exclusions_of: defaultdict[BatchKey, dict[str, Sequence[Exclusion]]] = defaultdict(dict)
     for object_key, standing in recorded.exclusions.items():
@@ -122,6 +119,7 @@ def plan_batches(
             key,
             listed={name: found for name, found in listed.get(key, {}).items() if name not in halves},
             hours_unfinished=frozenset(halves.values()),
+            unplaced=unplaced.get(key, {}),
             excluded=excluded.get(key, {}),
             exclusions=exclusions_of.get(key, {}),
             recorded=accepted.get(key, {}),
@@ -191,6 +189,9 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     )
     archived = hours_on_record(plan.prior) if plan.key.arrival_date < horizon else frozenset()
     compared = replace(compared, hours_held=plan.hours_marked | compared.hours_known(settings) | archived)
+    if plan.unplaced and not plan.is_marked:
+        # A silent hour is no gap there, so the objects that cannot be placed are all that the day lacks.
+        compared = replace(compared, hours_held=frozenset(range(HOURS_A_DAY)) - {*plan.unplaced.values()})
     return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
 
 
@@ -263,11 +264,12 @@ def judge_absent(
         reason = "nothing was delivered by the deadline, and the project is declared sparse"
         return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
     if now <= deadline(day, settings):
-        reason = f"{batch.key}: nothing is delivered yet"
+        reason = "; ".join(filter(None, (f"{batch.key}: nothing is delivered yet", batch.told_unplaced)))
         hint = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
         return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
     where = "at all" if first_arrival is None else "of either source"
     reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
+    reason = "; ".join(filter(None, (reason, batch.told_unplaced)))
     hint = (
         "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
         "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "

@@ -1,9 +1,4 @@
-"""What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed.
-
-Contains: the plan of one batch and what follows from it alone; the plan of an attempt.
-Add here: a question to a plan.
-Does not contain: how plans are made and absent days judged (batch.py).
-"""
+"""What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import (
     MISSING,
     VANISHED,
@@ -50,6 +46,8 @@ class BatchPlan:
     hours_marked: frozenset[int] = frozenset()
     hours_unfinished: frozenset[int] = frozenset()
     """Hours of which landing holds objects that wait for the end of their recovery; they are not among `listed`."""
+    unplaced: Mapping[str, int] = field(default_factory=dict)
+    """Object -> hour, of objects whose names cannot be placed; their hours are neither marked nor held."""
     hours_elsewhere: frozenset[int] = frozenset()
     """Hours of the day that the other source holds, or has a marker of."""
     hours_held: frozenset[int] = frozenset()
@@ -152,6 +150,14 @@ class BatchPlan:
         command = f"tidemark recover --from {first} --to {last} --project {self.key.project_id}"
         listed = ", ".join(map(str, sorted(self.hours_unfinished)))
         return f"hours {listed} wait: their recovery has not written its marker; if it died, run {command}"
+
+    @property
+    def told_unplaced(self) -> str | None:
+        """Which hours hold objects whose names cannot be placed; None where none does."""
+        if not self.unplaced:
+            return None
+        hours = ", ".join(map(str, sorted(set(self.unplaced.values()))))
+        return f"hours {hours} hold {len(self.unplaced)} objects whose names cannot be placed: {few(sorted(self.unplaced))}"
 
     @property
     def let_go(self) -> tuple[str, ...]:
@@ -277,7 +283,8 @@ class BatchPlan:
     def hours_known(self, settings: Settings) -> set[int]:
         """Hours with an object, in landing or in raw; also of a regular export with one that a person ruled out: it came."""
         came = self.known | (self.exclusions.keys() if self.key.source is Source.REGULAR else set())
-        return {hour for key in came if (hour := self.hour_of(key, settings)) is not None}
+        hours = {hour for key in came if (hour := self.hour_of(key, settings)) is not None}
+        return hours - {*self.unplaced.values()}
 
     def from_its_start(self, first_arrival: date | None) -> BatchPlan:
         """The plan where hours of the project's first day before its first one are none that are missing."""
@@ -293,16 +300,22 @@ class BatchPlan:
         They are where only the other source delivered, or where the exporter writes markers and wrote none.
         """
         held = len(self.hours_held | self.hours_elsewhere)
-        is_short = self.is_marked if self.known else bool(self.hours_elsewhere)
+        is_short = bool(self.unplaced or (self.is_marked if self.known else self.hours_elsewhere))
         is_ours = self.key.source is Source.REGULAR and self.is_awaited
         return held if is_ours and is_short and held < HOURS_A_DAY else None
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether hours are missing, or hold objects that cannot be placed."""
+        return self.partial_hours is not None or bool(self.unplaced)
 
     @property
     def told_partial(self) -> str | None:
         """Which hours are missing, where they are and nobody waits for them any more."""
         told = "hours of a regular export never came" if self.known else "no regular delivery came"
         is_told = self.partial_hours is not None and (self.is_closed or not self.known)
-        return f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours" if is_told else None
+        told = f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours"
+        return "; ".join(filter(None, (told, self.told_unplaced))) if is_told else None
 
     def loss_reason(self, reason: str | None) -> str | None:
         """`reason`, and why a person lets missing hours go, now or earlier: that stands while no other hour is missing."""

@@ -1,10 +1,4 @@
-"""Read the objects that changed: into rows, or into files of raw; and what reading found of each.
-
-Contains: reading objects within one job, and its result.
-Add here: what is found out of an object while it is read.
-Does not contain: which objects need no reading (known_bytes.py), the verdict on what was read
-(verdicts.py).
-"""
+"""Read the objects that changed: into rows, or into files of raw; and what reading found of each."""
 
 from __future__ import annotations
 
@@ -49,8 +43,13 @@ class ReadResult:
     plan: Plan
     summaries: Mapping[str, DeliveryRecord]
     """Object key -> what reading it found; of a touched object what was known of its bytes."""
-    unread: Mapping[str, str]
-    """Object that could not be read -> why."""
+    details: Mapping[str, str]
+    """Object that is not read -> what was found instead of an export, or why nothing could be."""
+
+    @property
+    def unread(self) -> list[str]:
+        """Objects of which nothing could be read, sorted."""
+        return sorted(key for key in self.details if self.summaries[key].error == NOT_READABLE)
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
         return ReadResult(plan, plan.touched, {})
     code = attempt.table.code_version(attempt.runtime.settings)
     rows = writing.summaries()
-    unread = _unread(attempt, plan, rows)
+    _require_readable(attempt, plan, rows)
     summaries = dict(plan.touched)
     for key, row in rows.items():
         delivery = writing.deliveries[key]
@@ -227,11 +226,11 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
             recorded_at=known.recorded_at if known is not None else THIS_LOAD,
             run_id=known.run_id if known is not None else None,
         )
-    return ReadResult(plan, summaries, unread)
+    return ReadResult(plan, summaries, {key: row["error_detail"] for key, row in rows.items() if row["error"]})
 
 
-def _unread(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> dict[str, str]:
-    """Objects that could not be read, and why; raises LandingAccessError where nothing can be."""
+def _require_readable(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> None:
+    """Raise LandingAccessError where no object can be read."""
     unread = {key: row["error_detail"] for key, row in sorted(summaries.items()) if row["error"] == NOT_READABLE}
     if unread and len(unread) == len(summaries):
         # The last object that is wanted may be the one that is refused for good: others tell whether landing is.
@@ -240,7 +239,6 @@ def _unread(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> d
             (key, reason), *more = unread.items()
             among = f", and so are all of {len(more) + 1} objects" if more else ", and no other object can be read"
             raise LandingAccessError(key, f"{reason}{among}", _ACCESS_HINT)
-    return unread
 
 
 def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Delivery]:

@@ -1,10 +1,4 @@
-"""Which batches are due for a load: from listing, ledger and what former evaluations observed; no JVM.
-
-Contains: when an hour is complete, when a batch is worth a run, and why.
-Add here: another reason to load a day.
-Does not contain: what a load then does (accept.py), and runs, cursors and ticks
-(orchestration/sensors/).
-"""
+"""Which batches are due for a load: from listing, ledger and what former evaluations observed; no JVM."""
 
 from __future__ import annotations
 
@@ -159,6 +153,8 @@ def _without_news(
     if plan.hours_elsewhere and not prior.is_let_go and plan.partial_hours != prior.partial_hours:
         return "the other source holds other hours of it than before"
     is_loaded = prior.verdict is BatchVerdict.ACCEPTED and prior.deliveries > 0
+    if is_loaded and (prior.partial_hours is not None or prior.has_unplaced) and not plan.is_lacking:
+        return "the hours that it lacked are there, or were never its own"
     if is_loaded and plan.is_closed and not prior.is_closed:
         return "it is closed now: all hours have markers, or its deadline has passed"
     if is_loaded and prior.is_closed and not plan.is_closed and prior.hours_marked < HOURS_A_DAY:

@@ -1,9 +1,4 @@
-"""The verdict on each batch: accepted, refused, or moved while it was read.
-
-Contains: what follows from reading a batch.
-Add here: what a batch is judged by.
-Does not contain: the bounds themselves (domain/checks.py), days without deliveries (batch.py).
-"""
+"""The verdict on each batch: accepted, refused, or moved while it was read."""
 
 from __future__ import annotations
 
@@ -12,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeline_assets.domain.checks import MISSING_HINT, BatchFigures, Evaluation, reconcile_batch
-from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
-from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED, DeliveryRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict
 from pipeline_assets.load.deliveries.losses import loss_of, without_successor
@@ -80,17 +75,18 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
     evaluation = reconcile_batch(
         BatchFigures(
             objects=len(records),
-            unreadable=tuple(f"{r.object_key}: {r.error}" for r in records if r.error and r.error != MOVED),
+            unreadable=tuple(_named(r, read.details) for r in records if r.error and r.error != MOVED),
             lines=sum(r.lines for r in records),
             rows=sum(r.rows for r in records),
             quarantined=sum(r.quarantined for r in records),
             blank=sum(r.blank for r in records),
             line_reasons=sum((Counter(dict(r.line_reasons)) for r in records), Counter()),
+            quarantined_in=tuple(r.object_key for r in records if r.quarantined),
         ),
         settings,
         missing,
     )
-    unread = [f"{key}: {NOT_READABLE}, {why}" for key, why in sorted(read.unread.items()) if key in plan.listed]
+    unread = [_named(read.summaries[key], read.details) for key in read.unread if key in plan.listed]
     if unread:
         # Not a matter of bounds: nobody knows what is in it.
         reason = f"unreadable objects: {len(unread)}, first {unread[0]}"
@@ -109,6 +105,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         figures = {**evaluation.figures, MISSING: len(lost), VANISHED: 0}
         how = "withdrawn" if plan.let_go else "without a readable version"
         reason = f"{len(lost)} {how}: {plan.accepted_reason}"
+        reason = "; ".join(filter(None, (evaluation.reason, reason)))
         evaluation = replace(evaluation, reason=reason, figures=figures)
     if evaluation.is_passed and plan.exclusion_reason is not None:
         figures = {**evaluation.figures, EXCLUDED: len(plan.excluded.keys() | plan.ruled_out)}
@@ -119,3 +116,7 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
         figures = {**evaluation.figures, MISSING: max(1, len(plan.let_go))}
         evaluation = replace(evaluation, reason=loss, figures=figures)
     return (BatchVerdict.ACCEPTED if evaluation.is_passed else BatchVerdict.REFUSED), evaluation
+
+
+def _named(record: DeliveryRecord, details: Mapping[str, str]) -> str:
+    return ", ".join(filter(None, (f"{record.object_key}: {record.error}", details.get(record.object_key))))

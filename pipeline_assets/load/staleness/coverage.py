@@ -1,9 +1,4 @@
-"""The hours that a day's batches hold, and whether some never came.
-
-Contains: recorded hours, and the check for missing hours.
-Add here: another question about the hours of batches.
-Does not contain: plans (deliveries/plan.py), finality (finality.py).
-"""
+"""The hours that a day's batches hold, and whether some never came."""
 
 from __future__ import annotations
 
@@ -36,7 +31,9 @@ def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bo
 
 
 def is_short(batches: Mapping[BatchKey, BatchRecord], key: BatchKey) -> bool:
-    """Whether a regular batch is recorded as missing hours of its day, and no recovery brought them since."""
+    """Whether a regular batch is recorded as missing hours, and no recovery brought them; or a recovery has unplaced objects."""
+    if key.source is Source.BACKFILL:
+        return key in batches and batches[key].has_unplaced
     regular, backfill = batches.get(key), batches.get(replace(key, source=Source.BACKFILL))
-    is_told = key.source is Source.REGULAR and regular is not None and regular.partial_hours is not None
+    is_told = regular is not None and regular.partial_hours is not None
     return is_told and lacks_hours(regular, backfill)

@@ -1,9 +1,4 @@
-"""Decides which slices are final: everything that may still change them has arrived, or nobody awaits it after its deadline.
-
-Contains: closed windows of arrivals, and open problems within them.
-Add here: another reason for a day to stay open.
-Does not contain: reading records (facts.py), bounding changes of final slices (domain/change_rule.py).
-"""
+"""Decides which slices are final: everything that may still change them has arrived, or nobody awaits it after its deadline."""
 
 from __future__ import annotations
 
@@ -29,9 +24,9 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
 
 
 def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Whether the day is settled, and no hour of its own exports is missing."""
-    own = BatchKey(Source.REGULAR, key.project_id, key.event_date)
-    return is_settled_day(facts, key, now) and not is_short(facts.batches, own)
+    """Whether the day is settled, and no hour that arrived on it is missing."""
+    own = [BatchKey(source, key.project_id, key.event_date) for source in Source]
+    return is_settled_day(facts, key, now) and not any(is_short(facts.batches, batch) for batch in own)
 
 
 def is_settled_day(facts: Facts, key: Slice, now: datetime) -> bool:

@@ -1,17 +1,14 @@
-"""The charts of the page, each with a sentence that explains it.
-
-Contains: the figures of each chart, and the sentences.
-Add here: another chart.
-Does not contain: drawing a chart (charts.py), the main figures (tiles.py).
-"""
+"""The charts of the page, each with a sentence that explains it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
+from itertools import islice
 
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.domain.quarantine_reasons import describe_quarantined, in_words
 from pipeline_assets.domain.window import SHARES
 from pipeline_assets.inspection.health.figures import (
     LOAD_KINDS,
@@ -19,6 +16,7 @@ from pipeline_assets.inspection.health.figures import (
     Span,
     Volume,
     days_of_revisions,
+    lines_by_reason,
     percentile,
     summed,
     times_by_point,
@@ -230,7 +228,11 @@ def _refused(report: HealthReport) -> str:
         "<code>raw.quarantine</code>.</p>"
     )
     said = f"Refused lines of each arrival {_each(report.span)}, all projects."
-    below = f"<table>{head}{rows}</table>{note}" if rows else ""
+    told = "".join(
+        f"<p>{as_html(describe_quarantined(reasons.total(), f'the deliveries of {day}', reasons))}</p>"
+        for day, reasons in islice(lines_by_reason(report.refused_lines).items(), _MOST_LISTED)
+    )
+    below = f"{told}<table>{head}{rows}</table>{note}" if rows else ""
     below += f'<p class="small">{as_html(report.unreadable)}.</p>' if report.unreadable else ""
     return _figure("Quarantine", said, chart, below)
 
@@ -238,7 +240,8 @@ def _refused(report: HealthReport) -> str:
 def _refusal(one: RefusedByReason) -> str:
     if one.reason is None:
         return "single lines, recorded without their reasons"
-    return f"{'whole objects' if one.is_whole else 'single lines'}, <code>{as_html(one.reason)}</code>"
+    told = f"{as_html(in_words(one.reason))} (<code>{as_html(one.reason)}</code>)"
+    return f"{'whole objects' if one.is_whole else 'single lines'}, {told}"
 
 
 def _revisions(report: HealthReport) -> str:

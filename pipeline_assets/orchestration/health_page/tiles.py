@@ -1,19 +1,16 @@
-"""The first screen of the page: the main figures, each with its meaning.
-
-Contains: the tiles, whose figures Dagster shows as well.
-Add here: another main figure.
-Does not contain: charts and tables (sections.py, lists.py).
-"""
+"""The first screen of the page: the main figures, each with its meaning."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
 from pipeline_assets.domain.plain_text import as_html
+from pipeline_assets.domain.quarantine_reasons import in_words
 from pipeline_assets.domain.window import SHARES
-from pipeline_assets.inspection.health.figures import percentile
+from pipeline_assets.inspection.health.figures import lines_by_reason, percentile
 from pipeline_assets.inspection.health.report import RECENT_DAYS, HealthReport
 
 _BEHIND_DAYS = 2
@@ -54,6 +51,8 @@ def tiles(report: HealthReport) -> list[Tile]:
     refused = sum(one.lines for one in report.refused_lines if one.day >= since)
     objects = sum(one.objects for one in report.refused_lines if one.error is not None and one.day >= since)
     recent = f"of the last {RECENT_DAYS} days"
+    reasons = sum((of for day, of in lines_by_reason(report.refused_lines).items() if day >= since), Counter[str]())
+    mostly = "".join(f"; mostly {in_words(reason)}" for reason, _ in reasons.most_common(1))
     return [
         Tile("red days", f"{len({one.day for one in red}):,}", _tables(len(red)), bool(red)),
         Tile("waits for a person", f"{waiting:,}", "decisions or deliveries" if waiting else "nothing", waiting > 0),
@@ -83,7 +82,7 @@ def tiles(report: HealthReport) -> list[Tile]:
             bool(report.too_narrow),
         ),
         Tile("late rows per 1,000", _number(report.recent.late_per_1000), f"uploaded after their day, {recent}"),
-        Tile("quarantined", f"{refused:,}", f"lines, and {objects:,} whole objects, {recent}"),
+        Tile("quarantined", f"{refused:,}", f"lines, and {objects:,} whole objects, {recent}{mostly}"),
         Tile("revisions", f"{report.recent_revisions:,}", f"in {RECENT_DAYS} days; {len(report.revisions):,} ever"),
     ]
 

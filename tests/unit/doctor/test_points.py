@@ -125,6 +125,7 @@ CASES: list[tuple[Point, Light, str]] = [
     (places.separate_prefixes([PrefixEvidence("1", 9, (), ())], DAY), GREEN, "9 regular objects"),
     (places.separate_prefixes([PrefixEvidence("1", 0, (), ())], DAY), YELLOW, "0 regular objects"),
     (places.separate_prefixes([PrefixEvidence("1", 9, (), ("1/a",))], DAY), YELLOW, "1/a"),
+    (places.separate_prefixes([PrefixEvidence("1", 9, (), (), unplaced=("1/c_7",))], DAY), RED, "cannot be placed, so no load"),
     (places.separate_prefixes([PrefixEvidence("1", 9, ("1/b",), ("1/a",), "copied")], DAY), RED, "a recovery's name"),
     (places.recovery_possible(["2"], {}, ["1", "2"], {}), YELLOW, "no keys of the Export API are set for 2"),
     (places.recovery_possible([], {"1": DAY}, ["1", "2"], {}), YELLOW, "never for 2"),

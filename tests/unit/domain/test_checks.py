@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pipeline_assets.domain.change_rule import explain_change, next_baseline
 from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.checks import BatchFigures, Check, Evaluation, reconcile_batch
+from pipeline_assets.domain.quarantine_reasons import QuarantineReason, in_words
 from pipeline_assets.domain.settings import Settings
 
 SETTINGS = Settings()
@@ -43,6 +44,24 @@ def test_a_bad_batch_is_refused_with_its_reason(changes: dict[str, Any], missing
 )
 def test_a_good_batch_passes(changes: dict[str, Any]) -> None:
     assert reconcile_batch(_figures(**changes), SETTINGS).is_passed
+
+
+def test_quarantined_lines_are_said_with_their_reasons_in_words_and_never_as_a_count_alone() -> None:
+    reasons = {"event_time_missing": 2, "value_unreadable:app": 4, "bad_json": 1, "reason of tomorrow": 3}
+    good = reconcile_batch(_figures(rows=990, quarantined=10, line_reasons=reasons, quarantined_in=("k",)), SETTINGS)
+    told = "app is unreadable (4), reason of tomorrow (3), event_time is missing (2) and 1 more"
+    assert (good.is_passed, good.reason, good.hint) == (True, f"10 lines quarantined in k: {told}", None)
+    assert good.figures["quarantined_value_unreadable"] == 4
+    bad = _figures(rows=989, quarantined=11, line_reasons={"bad_json": 11}, quarantined_in=("k", "l"))
+    said = "11 lines quarantined in 2 objects, first k: the line is not JSON (11)"
+    assert str(reconcile_batch(bad, SETTINGS).reason) == f"11 of 1000 lines are quarantined (1.10%): {said}"
+    unknown = reconcile_batch(_figures(rows=999, quarantined=1), SETTINGS).reason
+    assert unknown == "1 line quarantined in its objects: raw.quarantine has the reasons"
+
+
+def test_every_reason_has_words_of_its_own() -> None:
+    assert len({in_words(reason.value) for reason in QuarantineReason}) == len(QuarantineReason)
+    assert in_words("value_out_of_range") == "a value is beyond 64 bits"
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,8 @@ def test_every_reason_for_a_line_is_held_by_an_example() -> None:
         Reason.CRC_ERROR,
         Reason.TRAILING_GARBAGE,
         Reason.OBJECT_TOO_LARGE,
+        Reason.NOT_AN_EXPORT,
+        Reason.CUT_OFF,
     }
     assert {reason for _, reason in REFUSALS} == set(Reason) - for_objects
 

@@ -101,6 +101,8 @@ def test_a_name_lies_in_the_window_of_a_stem_when_its_day_does(
         ("10001_2026-02-02_23#0.json.gz", 23, 0),
         ("10001_2026-02-02_0#4711.json.gz", 0, 4711),
         ("10001_2026-02-02_5.json.gz", 5, 0),
+        ("10001_2026-02-02_7%230.json.gz", 7, 0),
+        ("10001_2026-02-02_07%2312.json.gz", 7, 12),
     ],
 )
 def test_a_delivery_is_read_however_its_hour_and_shard_are_written(name: str, hour: int, shard: int) -> None:
@@ -166,6 +168,47 @@ def test_any_other_name_is_reported_with_what_is_expected(key: str, reason: str)
     assert answer.oddity is Oddity.UNKNOWN_NAME
     assert reason in answer.detail
     assert "expected 10001/10001_YYYY-MM-DD_H#n.json.gz or 10001/10001_YYYY-MM-DD_H_complete" in answer.detail
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["", "#", "#0", "#0.json", "#0.json.gz.tmp", "%25230.json.gz", "_0.json.gz", " (1).json.gz", "#x.json.gz", "\n"],
+)
+@pytest.mark.parametrize("source", Source)
+def test_a_cut_or_changed_name_still_says_whose_hour_it_is(end: str, source: Source) -> None:
+    key = f"{source.prefix('10001')}/{source.prefix('10001')}_2026-02-02_7{end}"
+    answer = parsed(key, source=source)
+    assert isinstance(answer, UnrecognizedObject)
+    assert (answer.oddity, answer.batch, answer.hour) == (Oddity.UNKNOWN_NAME, a_batch(source=source), 7)
+    # Without a byte there is no event in it, as in a marker of another exporter.
+    empty = GRAMMAR.parse(source, "10001", key, "e", 0)
+    assert isinstance(empty, UnrecognizedObject)
+    assert empty.batch is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "10001_2026-02-02_24",
+        "10001_2026-02-30_7",
+        "10001_2026-02-02",
+        "10002_2026-02-02_7",
+        "notes.txt",
+        "-1_2026-02-02_7.json.gz",
+    ],
+)
+def test_any_other_name_says_no_hour(name: str) -> None:
+    answer = parsed(f"10001/{name}")
+    assert isinstance(answer, UnrecognizedObject)
+    assert answer.batch is None
+
+
+def test_the_vendors_marker_is_no_cut_name_where_other_markers_are_set() -> None:
+    answer = KeyGrammar("_SUCCESS.{prefix}.{date}.{hour}").parse(
+        Source.REGULAR, "10001", "10001/10001_2026-02-02_7_complete", "e", 3
+    )
+    assert isinstance(answer, UnrecognizedObject)
+    assert answer.batch is None
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,8 @@ def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> 
 def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) -> None:
     """Of lines by theirs as well, but where an older version did not record them."""
 
+    app = "value_unreadable:app"
+
     def a_delivery(number: int, lines: int, error: str | None = None, **reasons: int) -> DeliveryRecord:
         key = BatchKey(Source.REGULAR, "10001", LAST)
         counts = tuple(reasons.items())
@@ -332,7 +334,7 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
 
     deliveries = [
         a_delivery(1, 3), a_delivery(2, 4), a_delivery(3, 0), a_delivery(4, 0, "crc_error"),
-        a_delivery(5, 3, not_json=2, bad_time=1), a_delivery(6, 3, not_json=2, bad_time=1), a_delivery(7, 1, not_json=1),
+        a_delivery(5, 3, **{app: 2}, bad_time=1), a_delivery(6, 3, **{app: 2}, bad_time=1), a_delivery(7, 1, **{app: 1}),
         a_delivery(8, 1, not_a_time=1, unreadable_values_processed_time=60), a_delivery(9, 0, unreadable_values_paying=1200),
     ]  # fmt: skip
     ledger.record(Changes(deliveries=deliveries, batches=[a_batch(LAST)]), "run")
@@ -340,20 +342,26 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
     found = [(one.reason, one.is_whole, one.objects, one.lines, one.last) for one in report.refused_by_reason]
     assert found == [
         ("crc_error", True, 1, 0, LAST),
-        ("not_json", False, 3, 5, LAST),
+        (app, False, 3, 5, LAST),
         ("bad_time", False, 2, 2, LAST),
         ("not_a_time", False, 1, 1, LAST),
         (None, False, 2, 7, LAST),
     ]
     page = page_of(report)
     assert sum(one.lines for one in report.refused_lines) == 15
-    assert "1,200 values of paying and 60 values of processed_time could not be read and are null" in page
-    for row in ("<td>whole objects, <code>crc_error</code></td>", "<td>single lines, <code>not_json</code></td>"):
-        assert row in page
+    for said in (
+        "<td>whole objects, a gzip with another checksum (<code>crc_error</code>)</td>",
+        "<td>single lines, app is unreadable (<code>value_unreadable:app</code>)</td>",
+        "<p>15 lines quarantined in the deliveries of",
+        "app is unreadable (5), bad_time (2) and not_a_time (1)</p>",
+        "; mostly recorded without their reasons",
+        "1,200 values of paying and 60 values of processed_time could not be read and are null",
+    ):
+        assert said in page
     assert {
         one.object_key: dict(one.line_reasons)
         for one in ledger.deliveries(Source.REGULAR, ["10001"], LAST, LAST).values()
-    }["k5"] == {"not_json": 2, "bad_time": 1}
+    }["k5"] == {app: 2, "bad_time": 1}
 
 
 def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Ledger) -> None:

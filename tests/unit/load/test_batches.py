@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import deadline
-from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, Marker
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, Marker, UnrecognizedObject
 from pipeline_assets.domain.records import DAMAGED, HOURS_HELD, THIS_LOAD, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
@@ -26,9 +26,10 @@ from pipeline_assets.inspection.health.answers import AnswerKind, commands
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import ReadResult, witnesses
+from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.load.deliveries.relocated import Relocated, sort_relocated
 from pipeline_assets.load.deliveries.verdicts import judge
-from pipeline_assets.load.staleness.coverage import lacks_hours
+from pipeline_assets.load.staleness.coverage import is_short, lacks_hours
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)
@@ -90,13 +91,14 @@ def plans_of(
     code: str = CODE,
     relocated: Relocated = Relocated(),  # noqa: B008 - a frozen value
     source: Source = Source.REGULAR,
+    odd: Sequence[UnrecognizedObject] = (),
     **settings: Any,
 ) -> dict[BatchKey, BatchPlan]:
     return plan_batches(
         source,
         projects,
         days,
-        Listing(tuple(listed), tuple(markers)),
+        Listing(tuple(listed), tuple(markers), tuple(odd)),
         Recorded(
             {r.object_key: r for r in recorded},
             {r.object_key: r for r in refused},
@@ -113,6 +115,10 @@ def plans_of(
 
 def plan_of(*args: Any, **options: Any) -> BatchPlan:
     return plans_of(*args, **options)[replace(BATCH, source=options.get("source", Source.REGULAR))]
+
+
+def arrivals_of(plans: Mapping[BatchKey, BatchPlan]) -> ArrivalStatus:
+    return evaluate_arrivals(plans, {}, (), {}, Settings(), SOON)
 
 
 def hours_of(plan: BatchPlan, keys: Iterable[str]) -> list[tuple[int, int]]:
@@ -787,6 +793,75 @@ def test_hours_before_a_project_began_are_not_missing() -> None:
     assert short.from_its_start(DAY).partial_hours == 23
     recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(3,))
     assert plan_of(came, markers=markers_of(range(14, 24)), priors=[recovered]).from_its_start(DAY).partial_hours == 11
+
+
+def _odd(end: str, hour: int = 7, size_bytes: int = 9) -> UnrecognizedObject:
+    answer = GRAMMAR.parse(Source.REGULAR, PROJECT, f"{PROJECT}/{PROJECT}_{DAY}_{hour}{end}", "e", size_bytes)
+    assert isinstance(answer, UnrecognizedObject)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("hours_complete_by", "marked"), [("markers", 24), ("quiet", 24), ("quiet", 0), ("markers", 0)]
+)
+def test_an_hour_with_an_object_that_cannot_be_placed_is_not_complete(hours_complete_by: str, marked: int) -> None:
+    """Scenario: all 24 markers are there, and hour 7's name was cut at the `#`; then it is recovered, let go, or renamed.
+    Outcome: the day lacks that hour, whatever the deadline, and says which object, until then."""
+    came, held, markers = [a_delivery(5)], [a_record(5)], markers_of(range(marked))
+    settings: dict[str, Any] = {"hours_complete_by": hours_complete_by}
+    plan = plan_of(came, held, markers=markers, odd=[_odd("")], **settings)
+    told = _judged_as(plan, **settings)
+    assert (lacks_hours(told, None), told.partial_hours, told.hours_marked) == (True, 23, max(0, marked - 1))
+    complete = told.evaluations[1]
+    assert f"hours 7 hold 1 objects whose names cannot be placed: {PROJECT}/{PROJECT}_{DAY}_7" in str(complete.reason)
+    assert "Give these objects the vendor's names" in str(complete.hint)
+    status = arrivals_of({BATCH: replace(plan, prior=told)})
+    assert (status.due, "cannot be placed" in status.waiting[BATCH]) == ({}, True)
+
+    recovered = BatchRecord(replace(BATCH, source=Source.BACKFILL), BatchVerdict.ACCEPTED, deliveries=1, hours=(7,))
+    assert not lacks_hours(told, recovered)
+    let_go = plan_of(
+        came, held, markers=markers, odd=[_odd("")], priors=[told], reasons={DAY: "it is lost"}, **settings
+    )
+    assert not lacks_hours(_judged_as(let_go, **settings), None)
+    mended = plan_of([*came, a_delivery(7)], held, markers=markers, priors=[told], **settings)
+    assert not lacks_hours(mended.record(BatchVerdict.ACCEPTED, told.evaluations[0], Settings(**settings)), None)
+    # Moved out of landing, it was no object of the hour: the day is judged again without being asked for.
+    away = plan_of(came, held, markers=markers, priors=[told], **settings)
+    assert "lacked" in arrivals_of({BATCH: away}).due[BATCH]
+
+
+def test_an_hour_of_which_one_object_is_read_and_another_cannot_be_placed_is_not_complete() -> None:
+    plan = plan_of([a_delivery(7)], [a_record(7)], markers=markers_of(range(24)), odd=[_odd("#2")])
+    assert (plan.partial_hours, plan.hours_known(Settings())) == (23, set())
+
+
+@pytest.mark.parametrize(
+    "odd", [_odd("#1.json.gz.md5"), _odd("#1.json.gz.tmp"), _odd("#2", size_bytes=0), _odd("_complete.x")]
+)
+def test_what_lies_beside_a_delivery_or_holds_nothing_makes_no_hour_incomplete(odd: UnrecognizedObject) -> None:
+    plan = plan_of([a_delivery(7)], [a_record(7)], markers=markers_of(range(24)), odd=[odd])
+    assert (plan.unplaced, plan.partial_hours, len(plan.hours_marked)) == ({}, None, 24)
+
+
+def test_a_day_whose_every_object_cannot_be_placed_is_no_day_without_events() -> None:
+    plan = plan_of(markers=markers_of(range(24)), odd=[_odd("")])
+    for is_elsewhere in (False, True):
+        verdict, evaluation = judge_absent(
+            plan, is_other_source_there=is_elsewhere, first_arrival=DAY, settings=Settings(), now=SOON
+        )
+        record = plan.record(verdict, evaluation, Settings())
+        assert (verdict is BatchVerdict.REFUSED) is not is_elsewhere
+        assert "cannot be placed" in " ".join(str(one.reason) for one in record.evaluations)
+    assert not plan.is_newly_empty
+
+
+def test_a_recovery_with_an_object_that_cannot_be_placed_keeps_its_day_open() -> None:
+    backfill = replace(BATCH, source=Source.BACKFILL)
+    plan = BatchPlan(backfill, {"a": a_delivery(batch=backfill)}, unplaced={"b": 7}, is_closed=True)
+    record = plan.record(BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True), Settings())
+    assert is_short({backfill: record}, backfill)
+    assert not is_short({backfill: replace(record, evaluations=())}, backfill)
 
 
 # A refusal that stands

@@ -425,6 +425,29 @@ def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place)
     assert not any(name.startswith(f"{PREFIX}/{PREFIX}_{DAY}_5") for name in after.keys() - {other})
 
 
+def test_an_object_that_a_copier_spelled_otherwise_is_the_hours_own(place: Place) -> None:
+    """Scenario: hours 4 and 5 lie there with `%23` for `#`, one with other content. Outcome: none is written beside its copy."""
+    for hour in (4, 5):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour), 0)
+        key = place.deliver(hour, _body(hour if hour == 4 else 99), Source.BACKFILL, shard=0)
+        (place.root / key).rename(place.root / key.replace("#", "%23"))
+    assert place.recover(_range(4, 5)) == {"4": "recovered", "5": "not recovered"}
+    assert [name for name in place.files() if "#" in name] == []
+    assert f"{PREFIX}/{PREFIX}_{DAY}_4_complete" in place.files()
+    assert "5%230.json.gz: holds other bytes" in place.errors[0]
+
+
+def test_an_hour_whose_object_cannot_be_placed_is_missing(place: Place) -> None:
+    """Scenario: all markers of a day are there, and hour 7's object lost its name behind the hour.
+    Outcome: that hour is fetched, as one that never came."""
+    key = place.deliver(7, _body(7))
+    (place.root / key).rename(place.root / key.partition("#")[0])
+    for hour in (6, 7):
+        (place.root / GRAMMAR.format_marker(BatchKey(Source.REGULAR, PROJECT, DAY), hour)).touch()
+    states = {one.hour.hour: one.state for one in place.plan().hours}
+    assert (states[6], states[7]) == (HourState.DELIVERED, HourState.MISSING)
+
+
 def test_no_data_for_an_hour_that_was_delivered_is_not_believed(place: Place) -> None:
     """The keys of another project would say so of every hour."""
     place.record(BatchVerdict.ACCEPTED, h4="accepted")

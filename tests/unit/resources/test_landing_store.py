@@ -276,7 +276,7 @@ def test_odd_objects_are_reported_and_never_loaded(place: Place) -> None:
         f"10001/-189524_{DAY}_5.json.gz": Oddity.MERGED_IDS,
         f"10001/10001_{DAY}_24#0.json.gz": Oddity.UNKNOWN_NAME,
         f"10001/10001_{DAY}_5 copy.json.gz": Oddity.UNKNOWN_NAME,
-        f"10001/10001_{DAY}_5%231.json.gz": Oddity.UNKNOWN_NAME,
+        f"10001/10001_{DAY}_5%25231.json.gz": Oddity.UNKNOWN_NAME,
         f"10001/10001_{DAY}_ü": Oddity.UNKNOWN_NAME,
         f"10001/10001_{DAY}/{DAY}_5#0.json.gz": Oddity.UNKNOWN_NAME,
         f"10001/10001-backfill_{DAY}_5#0.json.gz": Oddity.WRONG_PREFIX,
@@ -305,6 +305,19 @@ def test_names_that_differ_in_odd_characters_are_different_objects(place: Place)
     found = [*keys(listing), *(one.key for one in listing.odd_objects)]
     assert sorted(found) == sorted(f"10001/10001_{DAY}_{name}.json.gz" for name in names)
     assert whole(place.store, listing.deliveries[0].key, listing.deliveries[0].etag) == b"5#1"
+
+
+def test_an_encoded_name_is_read_as_what_it_is_and_as_the_object_that_has_it(place: Place) -> None:
+    for key, body in ((f"10001/10001_{DAY}_7#0.json.gz", b"vendor"), (f"10001/10001_{DAY}_7%230.json.gz", b"copier")):
+        place.put(key, body)
+    found = {
+        one.key: (one.hour, one.shard, place.store.open(one.key, one.etag).read())
+        for one in listed(place.store).deliveries
+    }
+    assert found == {
+        f"10001/10001_{DAY}_7#0.json.gz": (7, 0, b"vendor"),
+        f"10001/10001_{DAY}_7%230.json.gz": (7, 0, b"copier"),
+    }
 
 
 @pytest.mark.parametrize("pattern", ["{prefix}_{hour}_{date}_done", "done.{date}.{hour}.{prefix}"])
