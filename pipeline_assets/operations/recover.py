@@ -1,10 +1,4 @@
-"""Recover hours from the vendor: fetch, check, and write them below the backfill prefix, data first and the marker last.
-
-Contains: the steps of a recovery, and the fate of each hour.
-Add here: another condition for an hour to count as recovered.
-Does not contain: the choice of hours (recover_plan.py), requests to the vendor (resources/export_api/), the rules for
-archives (formats/export_archive.py), loading recovered hours (cli/recover.py, orchestration/recover_job.py).
-"""
+"""Recover hours from the vendor: fetch, check, and write them below the backfill prefix, data first and the marker last."""
 
 from __future__ import annotations
 
