@@ -1,8 +1,5 @@
-"""What an answer of the Export API means, from its status and headers: an archive, no data, or which failure.
+"""What an answer of the Export API means, from its status, headers and words: an archive, no data, or which failure.
 
-Contains: the reading of statuses, of Retry-After, and of pages that are no answer of the API.
-Add here: another answer seen in the wild.
-Does not contain: asking (client.py), what is in an archive (formats/export_archive.py).
 Source: the vendor's page on the Export API, "Status codes".
 """
 

@@ -1,10 +1,4 @@
-"""The client of the vendor's Export API: a range of hours of a project, streamed to disk.
-
-Contains: asking, waiting, asking again, and the bounds of a download.
-Add here: how the API is asked.
-Does not contain: what an answer means (answers.py), keys (credentials.py), halving a range that is too
-large (pipeline_assets/operations/recover.py).
-"""
+"""The client of the vendor's Export API: a range of hours of a project, asked for until it is answered, streamed to disk."""
 
 from __future__ import annotations
 
@@ -207,8 +201,8 @@ class ExportApi:
 
 def _beginning(response: httpx.Response) -> str:
     body = next(_steps(response, _BODY_BYTES), b"")
-    # Its last word may be half of a key.
-    kept = body if len(body) < _BODY_BYTES else re.sub(rb"\S*$", b"", body[:_BODY_BYTES])
+    # The last word of what is cut may be half of a key.
+    kept = body if len(body) < _BODY_BYTES else re.sub(rb"\S{1,512}$", b"", body[:_BODY_BYTES])
     return kept.decode("utf-8", "replace")
 
 

@@ -123,7 +123,10 @@ def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
     is not there of the third day is named, and the object of the first, and nothing else."""
     (tmp_path / "landing").mkdir()
     settings = Settings(
-        landing_url=str(tmp_path / "landing"), catalog_url=f"sqlite:///{tmp_path}/c.db", projects=("10001",)
+        landing_url=str(tmp_path / "landing"),
+        warehouse_url=str(tmp_path / "warehouse"),
+        catalog_url=f"sqlite:///{tmp_path}/c.db",
+        projects=("10001",),
     )
     place = Scratch(settings, settings, tmp_path, LocalStore(prefix=tmp_path))
     sample = ExportSpec(projects=("10001",), events_per_day=20, hours=(1, 9), has_markers=False)

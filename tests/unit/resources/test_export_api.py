@@ -167,6 +167,7 @@ def test_too_large_is_not_asked_again(vendor: Vendor, status: int, words: str) -
         (Answer(400, b"start lies outside of the retention of this project"), "(start lies outside of the retention of"),
         (Answer(400), "the vendor answered 400 Bad Request without a word of why"),
         (Answer(400, b'{"error":"data retention limit: 365 days"}'), '({"error":"data retention limit: 365 days"})'),
+        (Answer(400, b'{"error":"expired"' + b"," * 9000), '({"error":"expired",'),
         (Answer(400, b"Start is larger than end; the page size is 20"), "(Start is larger than end; the page size is 20)"),
         (Answer(400, b"<html><title>400 Request Header Or Cookie Too Large</title></html>"), "(400 Request Header Or"),
         (
