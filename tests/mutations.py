@@ -144,6 +144,8 @@ MUTATIONS = (
         "return is_close and (row.unread or self.by.unread) is not None", "return False",
         "tests/unit/domain/test_identity.py"
         "::test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_leaves_open",
+    ),
+    Mutation(
         7, "a file that is no export passes for a few bad lines", "pipeline_assets/formats/whole_objects.py",
         "(look := _foreign_look(text, max_line_bytes)) is not None", "False",
         f"{_WHOLE}::test_an_object_without_an_event_of_the_vendor_is_refused_by_its_look",

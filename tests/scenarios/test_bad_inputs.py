@@ -80,6 +80,7 @@ class OtherDays(StrEnum):
 NOTHING = "Nothing."
 MERGED_IDS = "Nothing; users whom only this file merges count twice, since their events bring no `merged_amplitude_id`."
 CORRECT = "Look at `raw.quarantine`; to have the event, have the hour exported again with the line corrected."
+OTHER_HOURS = "Recover the other hours (`tidemark recover --refused --load`), or `--accept-missing REASON`."
 EXPORT_AGAIN = "Have the vendor export the hour again under the same name, or recover the day with a backfill export."
 
 
@@ -111,6 +112,8 @@ class Case:
     keeps: str = ""
     """How the line is kept, for the document."""
     hint: str = NOTHING
+    is_short: bool = False
+    """Whether the day is told to lack hours, since the project's exporter writes markers."""
 
 
 BLANK_IDS = "`$insert_id` and `uuid` are empty or blank"
@@ -463,7 +466,8 @@ NAME_CASES = [
     ),
     Case(
         name="Marker of an hour without data", build=lambda day: {_marker(day, 10): b""}, line=LineFate.NONE,
-        object=ObjectFate.NONE, keeps="an hour without events",
+        object=ObjectFate.NONE, is_short=True, hint=OTHER_HOURS,
+        keeps="an hour without events; the hours that never came keep the day provisional",
     ),
     Case(
         name="24 markers, no data", build=lambda day: {_marker(day, hour): b"" for hour in range(24)},
@@ -479,7 +483,8 @@ NAME_CASES = [
     ),
     Case(
         name="Data without markers, the deadline has passed", build=_object(lambda body: body), raw_lines=(1, 2, 3),
-        keeps="the day is final all the same",
+        is_short=True, hint=OTHER_HOURS,
+        keeps="the day is provisional where the project wrote a marker in the last `redelivery_horizon_days`, else final",
     ),
     # The two last days are still open when the landing is loaded.
     Case(
@@ -657,6 +662,7 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
         assert f"1 line quarantined in {key}: " in (batch.reason or "")
     elif is_accepted and not case.reasons:
         assert batch.reason is None
+    assert (batch.is_closed and batch.partial_hours is not None) == case.is_short
     neighbours = NEIGHBOUR_ROWS if case.has_neighbour else 0
     own = len(case.raw_lines) if case.refined_rows is None else case.refined_rows
     of_case = sum(len(found.raw_rows(f"{PROJECT}/{file}")) for file in case.build(day))

@@ -109,7 +109,7 @@ def test_no_key_leads_out_of_its_project(tmp_path: Path, key: str, source: Sourc
     else; and a folder opens nothing that lies elsewhere."""
     grammar = EXPORT_FORMAT.keys("{prefix}_{date}_{hour}_complete")
     found = grammar.parse(source, "10001", key, "", 1)
-    if hasattr(found, "batch"):
+    if getattr(found, "batch", None) is not None:
         assert found.batch.project_id == "10001"
         assert ".." not in key
     place = Folder(tmp_path / "landing")

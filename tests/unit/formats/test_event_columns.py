@@ -132,7 +132,7 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
     """Every line of an object ends as a row, a refused line or a blank, under its own number and offset, in order."""
     forms = {
         "good": lambda n: json.dumps(an_event(event_id=n)).encode(),
-        "bad": lambda n: b'{"cut',
+        "bad": lambda n: b'{"event_type":"open","device_id":"d1"}',
         "blank": lambda n: b"  ",
         "extra": lambda n: json.dumps(an_event(event_id=n) | {"new": n}).encode(),
         "long bag": lambda n: json.dumps(an_event(event_id=n, event_properties={"x": "y" * 2000})).encode() + b"\r",

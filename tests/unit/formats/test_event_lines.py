@@ -110,11 +110,11 @@ def test_half_an_emoji_in_the_text_of_a_bag_stays_escaped() -> None:
         json.dumps('{"a":' * MAX_DEPTH + "1" + "}" * MAX_DEPTH),
     ],
 )
-def test_text_that_holds_no_bag_is_told_by_its_column(text: str) -> None:
+def test_text_that_holds_no_bag_is_null_and_counted_by_its_column(text: str) -> None:
     parsed = PARSER.parse(_raw("event_properties", text))
-    assert isinstance(parsed, RefusedLine)
-    assert parsed.reason is Reason.VALUE_UNREADABLE
-    assert "event_properties" in parsed.detail
+    assert isinstance(parsed, ParsedLine)
+    assert parsed.values[COLUMN_NAMES.index("event_properties")] is None
+    assert (parsed.unreadable, parsed.extra) == (("event_properties",), f'{{"event_properties":{text}}}')
 
 
 @pytest.mark.parametrize(
