@@ -353,7 +353,7 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
         "<td>whole objects, a gzip with another checksum (<code>crc_error</code>)</td>",
         "<td>single lines, app is unreadable (<code>value_unreadable:app</code>)</td>",
         "<p>15 lines quarantined in the deliveries of",
-        "app is unreadable (5), bad_time (2), not_a_time (1)</p>",
+        "app is unreadable (5), bad_time (2) and 1 more</p>",
         "; mostly recorded without their reasons",
         "1,200 values of paying and 60 values of processed_time could not be read and are null",
     ):
