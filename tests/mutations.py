@@ -323,7 +323,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a deadline makes hours that never came fine", "pipeline_assets/load/staleness/finality.py",
-        " and not is_short(facts.batches, own)", "", _NEVER_CAME,
+        " and not any(is_short(facts.batches, batch) for batch in own)", "", _NEVER_CAME,
     ),
     Mutation(
         8, "a day that lacks hours may change by any number", "pipeline_assets/domain/records.py",
@@ -432,7 +432,7 @@ MUTATIONS = (
     ),
     Mutation(
         11, "the tables of a verify or a drill go while it works", "pipeline_assets/inspection/scratch.py",
-        "or process.life(sight(process.identity)) is not Life.DEAD:", ":",
+        "or process.life(sight(process.identity)) is Life.RUNNING:", ":",
         "tests/unit/inspection/test_scratch.py::test_what_a_dead_command_left_goes_and_nothing_else",
     ),
     Mutation(
