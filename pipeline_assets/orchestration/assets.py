@@ -99,7 +99,7 @@ def _load(
     clock: Clock,
 ) -> Iterator[Any]:
     keys = sorted({key.to_user_string() for key in context.selected_asset_keys})
-    ended: list[Outcome] = []
+    not_good: list[Outcome] = []
     room = _MOST_SHOWN
     with op_runtime(context.op_execution_context, settings, spark, landing) as runtime:
         projects = settings.require_projects(tuple(config.projects))
@@ -130,14 +130,14 @@ def _load(
             yield from events_of(context, request, table, report, others, shown, changes)
             days = {outcome.key.event_date for outcome in report.outcomes}
             yield from golden_evaluations(context.instance, runtime.ledger, settings, table, days)
-            ended.extend(report.outcomes)
-        told = told_backfill(context.run.tags, ended)
+            not_good.extend(outcome for outcome in report.outcomes if not outcome.verdict.is_good)
+        told = told_backfill(context.run.tags, not_good)
         if told is not None:
             context.log.warning(told)
     # Yield every declared output: for a missing one Dagster would fail the step with a vaguer error.
     for check in sorted(context.selected_asset_check_keys, key=str):
         yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
-    failed = [outcome for outcome in ended if outcome.fails_the_run]
+    failed = [outcome for outcome in not_good if outcome.fails_the_run]
     if failed:
         raise failure_of(failed)
 
