@@ -53,6 +53,8 @@ class TableAtRest:
     """Location of the metadata file."""
     place: str = ""
     """The table's own location, below which its next files are written."""
+    manifest_list: str | None = None
+    """The file that lists the manifests of main's snapshot."""
 
 
 class CatalogAtRest:
@@ -158,7 +160,9 @@ def _read(location: str) -> TableAtRest:
     fields = json.loads(body)
     schema = next(schema for schema in fields["schemas"] if schema["schema-id"] == fields["current-schema-id"])
     head = fields.get("current-snapshot-id")
-    made = [int(snapshot["timestamp-ms"]) for snapshot in fields.get("snapshots", ())]
+    snapshots = fields.get("snapshots", ())
+    shown = [snapshot for snapshot in snapshots if snapshot["snapshot-id"] == head]
+    made = [int(snapshot["timestamp-ms"]) for snapshot in snapshots]
     return TableAtRest(
         None if head in (None, -1) else int(head),
         frozenset(fields.get("refs", {})),
@@ -167,10 +171,11 @@ def _read(location: str) -> TableAtRest:
         dict(fields.get("properties", {})),
         len(made),
         datetime.fromtimestamp(min(made) / 1000, UTC) if made else None,
-        all(_is_ours(snapshot) for snapshot in fields.get("snapshots", ()) if snapshot["snapshot-id"] == head),
-        frozenset(int(snapshot["snapshot-id"]) for snapshot in fields.get("snapshots", ())),
+        all(map(_is_ours, shown)),
+        frozenset(int(snapshot["snapshot-id"]) for snapshot in snapshots),
         location,
         str(fields["location"]),
+        next((snapshot["manifest-list"] for snapshot in shown), None),
     )
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pipeline_assets.domain.checks import lost_file
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import ReadTwiceError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
@@ -21,12 +23,14 @@ from pipeline_assets.load.deliveries.outcomes import report
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.load.deliveries.publish import Published, publish
 from pipeline_assets.load.deliveries.quarantine import quarantine
-from pipeline_assets.load.deliveries.stage import read_and_stage, without_refused
+from pipeline_assets.load.deliveries.stage import Staged, read_and_stage, without_refused
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
 from pipeline_assets.load.draft import LoadRuntime
+from pipeline_assets.load.lost import batches_holding, brought_back
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.metadata import slices_condition
 from resources.ledger.changes import Changes
 
 
@@ -38,13 +42,30 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
     """
     table = RAW_TABLES[source]
     started_at = time.monotonic()
-    may_list_again, moves = True, 0
+    may_list_again, moves, lost_before = True, 0, frozenset[Slice]()
     published_before: Mapping[Slice, Digest] = {}
     while True:
         base_id = runtime.draft.pin(table)
-        plan = plan_arrivals(runtime, request, source)
+        lost = {key: lost_file(table.key, key, path) for key, path in runtime.draft.lost(table).items()}
+        if may_list_again:
+            known = runtime.ledger.slices(table.key, request.projects, {key.event_date for key in lost})
+            lost_before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
+        holding = batches_holding(runtime.ledger, source, lost if request.is_read_again else ())
+        plan = plan_arrivals(runtime, request, source, {batch for batches in holding.values() for batch in batches})
         name = runtime.draft.next_attempt()
-        attempt = Attempt(runtime, request, source, table, base_id, name, started_at, may_list_again, published_before)
+        attempt = Attempt(
+            runtime,
+            request,
+            source,
+            table,
+            base_id,
+            name,
+            started_at,
+            may_list_again,
+            lost,
+            lost_before,
+            published_before,
+        )
         failpoint(Failpoint.AFTER_PIN, table.key)
         try:
             judged, published = _publish_accepted(attempt, plan)
@@ -68,13 +89,37 @@ def _publish_accepted(attempt: Attempt, plan: Plan) -> tuple[Judged, Published]:
     plan = skip_touched(attempt, skip_excluded(attempt, plan))
     read, staged = read_and_stage(attempt, plan)
     try:
-        judged = judge(read, attempt.runtime.settings)
+        judged = _beside_lost(attempt, judge(read, attempt.runtime.settings), staged)
         staged = without_refused(attempt, judged, staged) if staged is not None else None
         quarantine(attempt, judged)
         return judged, publish(attempt, judged, staged)
     finally:
         if staged is not None:
             attempt.runtime.draft.drop(staged.snapshot)
+
+
+def _beside_lost(attempt: Attempt, judged: Judged, staged: Staged | None) -> Judged:
+    """The verdicts, where a batch waits that brings rows to a slice that is not whole again."""
+    if staged is None or not attempt.lost:
+        return judged
+    runtime, source, table = attempt.runtime, attempt.source, attempt.table
+    holding = batches_holding(runtime.ledger, source, attempt.lost)
+    known = {key for key, batches in holding.items() if batches}
+    # The base has no rows of them, so these are new: also of batches that never brought any.
+    rows = runtime.lakehouse.read(table, staged.snapshot.snapshot_id).where(slices_condition(table, attempt.lost))
+    for row in rows.select(table.day_column, "project_id", "_arrival_date").distinct().collect():
+        batch = BatchKey(source, row["project_id"], row["_arrival_date"])
+        holding.setdefault(Slice(row[table.day_column], row["project_id"]), set()).add(batch)
+    accepted = {plan.key for plan in judged.batches(BatchVerdict.ACCEPTED)}
+    whole, waiting = brought_back(holding, accepted if attempt.request.is_read_again else set())
+    verdicts = dict(judged.verdicts)
+    for batch in waiting & accepted:
+        key = min(key for key in holding.keys() - whole if batch in holding[key])
+        loss, evaluation = attempt.lost[key], verdicts[batch][1]
+        reason = f"brings rows to {table.key} {key}: {loss.reason}"
+        evaluation = replace(evaluation, is_passed=False, reason=reason, hint=loss.hint)
+        verdicts[batch] = BatchVerdict.WAITING, evaluation
+    return replace(judged, verdicts=verdicts, brought_back={key: sorted(holding[key]) for key in whole & known})
 
 
 def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
@@ -102,10 +147,13 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
         changes.forgotten_refusals.extend(
             (key, gone) for gone in (plan.refused if is_accepted else plan.stale_refusals)
         )
-    standing = runtime.ledger.slices(attempt.table.key, attempt.request.projects, attempt.request.days)
-    changes.slices.extend(
-        replace(record, verdict=Verdict.UNCHANGED)
-        for key, record in standing.items()
-        if key not in published.slices and record.verdict is Verdict.PUBLISHED
-    )
+    days = {*attempt.request.days, *(key.event_date for key in attempt.lost)}
+    for key, record in runtime.ledger.slices(attempt.table.key, attempt.request.projects, days).items():
+        loss = attempt.lost.get(key)
+        if key not in published.slices and loss is not None:
+            told = replace(record, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint)
+            changes.slices.append(replace(told, refused_evaluations=(loss,)))
+        elif key not in published.slices and (record.verdict is Verdict.PUBLISHED or record.loss is not None):
+            told = replace(record, verdict=Verdict.UNCHANGED, reason=None, hint=None, refused_evaluations=())
+            changes.slices.append(told)
     runtime.draft.record(attempt.table, changes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.request import LoadRequest
@@ -32,5 +33,9 @@ class Attempt:
     """By the monotonic clock, seconds: of the first attempt."""
     may_list_again: bool = False
     """Whether batches that moved are tried once more in this run."""
+    lost: Mapping[Slice, Evaluation] = field(default_factory=dict)
+    """Slices of the table of which a data file is gone -> their refusal; they are empty in the base."""
+    lost_before: frozenset[Slice] = frozenset()
+    """Those of them that an earlier run found, too."""
     published_before: Mapping[Slice, Digest] = field(default_factory=dict)
     """What former attempts of this load accepted."""

@@ -8,14 +8,14 @@ Does not contain: the bounds themselves (domain/checks.py), days without deliver
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pipeline_assets.domain.checks import MISSING_HINT, BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey
 from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import BatchVerdict
+from pipeline_assets.domain.slices import BatchVerdict, Slice
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import ReadResult
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -28,6 +28,8 @@ class Judged:
 
     read: ReadResult
     verdicts: Mapping[BatchKey, tuple[BatchVerdict, Evaluation]]
+    brought_back: Mapping[Slice, Sequence[BatchKey]] = field(default_factory=dict)
+    """Lost slices whose rows were all read again -> the batches that hold them."""
 
     def batches(self, verdict: BatchVerdict) -> list[BatchPlan]:
         """Batches that were worked on and ended so."""

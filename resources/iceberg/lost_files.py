@@ -1,0 +1,88 @@
+"""Data files that a table's metadata names and its store does not hold: found by listings, without opening a file or a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from io import BytesIO
+from itertools import chain
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from pipeline_assets.domain.slices import Slice
+from resources.iceberg.lake_objects import LakeObjects
+
+if TYPE_CHECKING:
+    from resources.iceberg.catalog_at_rest import TableAtRest
+
+_ASKED_AT_ONCE = 16
+"""Number of folders listed in parallel: restoring a year needs hundreds."""
+_EPOCH = date(1970, 1, 1)
+
+
+def gone_files(paths: Collection[str]) -> set[str]:
+    """Return those of these data files that are gone: one listing for the folder of each day, whatever it holds.
+
+    A file that a listing lacks, or that lies in no folder of a day, is asked for by name. Raises LakehouseError and
+    LakehouseUnavailableError where the store does not answer: silence is no loss.
+    """
+    by_day: dict[str, set[str]] = {}
+    for path in paths:
+        by_day.setdefault(path.rsplit("/", 2)[0], set()).add(path)
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        return set(chain.from_iterable(pool.map(_gone, by_day, by_day.values())))
+
+
+def lost_slices(files: Mapping[Slice, Collection[str]]) -> dict[Slice, str]:
+    """Return slice -> the first of its data files that is gone."""
+    gone = gone_files([*chain.from_iterable(files.values())])
+    return {key: min(lost) for key, paths in files.items() if (lost := gone.intersection(paths))}
+
+
+def lost_at_rest(table: TableAtRest, days: Collection[date]) -> dict[Slice, str]:
+    """Return the same of the head's slices on these days, by its manifests."""
+    files: dict[Slice, list[str]] = {}
+    for key, path in _live_files(table.manifest_list, days):
+        files.setdefault(key, []).append(path)
+    return lost_slices(files)
+
+
+def _gone(folder: str, paths: Collection[str]) -> list[str]:
+    objects = LakeObjects(folder)
+    # Another program may write anywhere; only the folder of a partition is known to be small.
+    is_of_a_day = "=" in folder.rpartition("/")[2]
+    there = {f"{folder}/{one.name}" for one in objects.list()} if is_of_a_day else set()
+    return [path for path in paths if path not in there and not objects.holds(path.removeprefix(f"{folder}/"))]
+
+
+def _live_files(manifest_list: str | None, days: Collection[date]) -> Iterator[tuple[Slice, str]]:
+    from pyiceberg.manifest import ManifestContent, read_manifest_list  # noqa: PLC0415 - most commands need none
+
+    wanted = {(day - _EPOCH).days for day in days}
+    if manifest_list is None or not wanted:
+        return
+    store = cast("Any", SimpleNamespace(new_input=_input))
+    for manifest in read_manifest_list(store.new_input(manifest_list)):
+        bounds = manifest.partitions[0] if manifest.partitions else None
+        first, last = (_number(bounds.lower_bound), _number(bounds.upper_bound)) if bounds else (None, None)
+        is_beside = first is not None and last is not None and not any(first <= day <= last for day in wanted)
+        if manifest.content is not ManifestContent.DATA or is_beside:
+            continue
+        for entry in manifest.fetch_manifest_entry(store):
+            day, project_id = entry.data_file.partition[0], entry.data_file.partition[1]
+            if day in wanted:
+                yield Slice(_EPOCH + timedelta(days=day), project_id), entry.data_file.file_path
+
+
+def _number(bound: bytes | None) -> int | None:
+    return None if bound is None else int.from_bytes(bound, "little", signed=True)
+
+
+def _input(path: str) -> Any:
+    """A metadata file as PyIceberg opens it."""
+    folder, _, name = path.rpartition("/")
+    body = LakeObjects(folder).get(name)
+    if body is None:
+        raise FileNotFoundError(path)
+    return SimpleNamespace(open=lambda: BytesIO(body))
