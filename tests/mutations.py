@@ -128,7 +128,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "rows that another program deleted and landing lost are forgotten", "pipeline_assets/load/deliveries/batch.py",
-        "if not is_archived or plan.recorded[key].is_damaged)", "if not is_archived)",
+        "if not is_kept or plan.recorded[key].is_damaged)", "if not is_kept)",
         "tests/unit/load/test_batches.py::test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it",
     ),
     Mutation(

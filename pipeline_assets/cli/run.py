@@ -45,7 +45,7 @@ def load_in_chunks(
     reasons: Mapping[str, str | None],
     console: Console,
     *,
-    is_read_again: bool,
+    is_read_again: bool = False,
     verbose: bool,
 ) -> list[str]:
     """Run the load job over the days in chunks; returns the failures that are not verdicts recorded in the ledger.

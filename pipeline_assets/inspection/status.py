@@ -176,14 +176,20 @@ def _raw_status(
 ) -> DayStatus:
     """The status of a raw table, taken from the batches that arrived on the day; `short`: those that lack hours."""
     batches = [batch for _, batch in pairs if batch is not None]
-    losses = [(record, _reason(record)) for record, _ in pairs if record is not None and record.loss is not None]
-    reasons = [(batch, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None)) for batch in batches]
+    losses = [
+        (record.key.project_id, _reason(record))
+        for record, _ in pairs
+        if record is not None and record.loss is not None
+    ]
+    reasons = [
+        (batch.key, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None)) for batch in batches
+    ]
     return DayStatus(
         day=day,
         table=table,
         verdict=_worst(_raw_verdict(*pair) for pair in pairs) if len(batches) == len(pairs) else None,
         rows=sum(record.digest.rows for record, _ in pairs if record is not None),
-        reasons=tuple(f"{of.key.project_id}: {reason}" for of, reason in [*losses, *reasons] if reason),
+        reasons=tuple(f"{project}: {reason}" for project, reason in [*losses, *reasons] if reason),
         is_final=all(batch.is_closed and batch.key not in short for batch in batches),
     )
 

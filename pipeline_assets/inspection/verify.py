@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
+from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import DeliveryRecord
@@ -46,6 +47,8 @@ class ReplayMatch(StrEnum):
     """The replay has rows where nothing is published."""
     EXTRA = "extra"
     """Rows are published where the replay has none."""
+    LOST = "lost"
+    """A data file of it is gone, so nobody can read what was published; beside the replay is what is on record."""
     UNPROVEN = "unproven"
     """It differs, but landing no longer holds the loaded objects, or holds others, so this proves nothing."""
 
@@ -96,7 +99,13 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     of_dimensions = tables_of_dimensions(runtime)
     tables = (*ASSET_TABLES, *of_dimensions)
     snapshots = {table.key: runtime.lakehouse.head(table) for table in tables}
-    published = {table.key: _measured(runtime, table, snapshots[table.key], days, projects) for table in tables}
+    lost = {
+        table.key: runtime.lakehouse.lost_slices(table, snapshots[table.key], slices_of(table, days, projects))
+        for table in tables
+    }
+    published = {
+        table.key: _measured(runtime, table, snapshots[table.key], days, projects, lost[table.key]) for table in tables
+    }
     arrivals = _arrivals(runtime, days, projects)
     excluded = _copy_exclusions(runtime, scratch, arrivals, projects)
     _replay(scratch, days, arrivals, now, _accepted_losses(runtime, arrivals, projects), projects)
@@ -114,9 +123,11 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     if of_dimensions:
         lacking |= lacking_of_dimensions(runtime, scratch, days, projects)
     compared = [
-        _compare(runtime, table, key, published[table.key], replayed[table.key], lacking)
+        _lost(runtime, table, key, lost[table.key][key], replayed[table.key])
+        if key in lost[table.key]
+        else _compare(runtime, table, key, published[table.key], replayed[table.key], lacking)
         for table in tables
-        for key in sorted(published[table.key].keys() | replayed[table.key].keys())
+        for key in sorted(published[table.key].keys() | replayed[table.key].keys() | lost[table.key].keys())
     ]
     span = _reach(runtime, arrivals)
     objects = sum(len(scratch.ledger.deliveries(source, projects, *span)) for source in Source)
@@ -229,10 +240,15 @@ def _load(
 
 
 def _measured(
-    runtime: Runtime, table: Table, snapshot_id: int, days: Sequence[date], projects: Sequence[str]
+    runtime: Runtime,
+    table: Table,
+    snapshot_id: int,
+    days: Sequence[date],
+    projects: Sequence[str],
+    lost: Collection[Slice] = (),
 ) -> dict[Slice, Digest]:
-    """Slice -> digest of its rows, read from the table instead of the ledger."""
-    wanted = slices_of(table, days, projects)
+    """Slice -> digest of its rows, read from the table instead of the ledger; not of lost slices."""
+    wanted = [key for key in slices_of(table, days, projects) if key not in lost]
     rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
     return slice_digests(rows, table.content_columns, table.day_column)
 
@@ -264,6 +280,15 @@ def _differing(
             yield again[key].batch, f"{key} is in landing and not loaded"
         elif known[key].sha256 is not None and known[key].sha256 != again[key].sha256:
             yield again[key].batch, f"landing holds another version of {key} than the one loaded"
+
+
+def _lost(runtime: Runtime, table: Table, key: Slice, path: str, replayed: Mapping[Slice, Digest]) -> Compared:
+    record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
+    loss = lost_file(table.key, key, path)
+    on_record = record.digest if record is not None else EMPTY
+    return Compared(
+        table.key, key, on_record, replayed.get(key, EMPTY), ReplayMatch.LOST, f"{loss.reason}. {loss.hint}"
+    )
 
 
 def _compare(

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pipeline_assets.domain.change_rule import explain_change, next_baseline
 from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.change_rule import explain_change, next_baseline
 from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.checks import Check, Evaluation, complete, holds_nothing
 from pipeline_assets.domain.input_state import InputState, Rejection

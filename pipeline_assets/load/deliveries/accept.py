@@ -148,12 +148,13 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
             (key, gone) for gone in (plan.refused if is_accepted else plan.stale_refusals)
         )
     days = {*attempt.request.days, *(key.event_date for key in attempt.lost)}
-    for key, record in runtime.ledger.slices(attempt.table.key, attempt.request.projects, days).items():
-        loss = attempt.lost.get(key)
-        if key not in published.slices and loss is not None:
+    standing = runtime.ledger.slices(attempt.table.key, attempt.request.projects, days)
+    for record in (record for key, record in standing.items() if key not in published.slices):
+        loss = attempt.lost.get(record.key)
+        if loss is not None:
             told = replace(record, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint)
             changes.slices.append(replace(told, refused_evaluations=(loss,)))
-        elif key not in published.slices and (record.verdict is Verdict.PUBLISHED or record.loss is not None):
+        elif record.verdict is Verdict.PUBLISHED or record.loss is not None:
             told = replace(record, verdict=Verdict.UNCHANGED, reason=None, hint=None, refused_evaluations=())
             changes.slices.append(told)
     runtime.draft.record(attempt.table, changes)

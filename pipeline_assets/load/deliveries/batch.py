@@ -92,8 +92,8 @@ def plan_batches(
 ) -> dict[BatchKey, BatchPlan]:
     """A plan for every batch that is requested, listed, marked or recorded.
 
-    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go. `read_again`: batches of which rows are
-    lost, so that only landing has them.
+    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go. `read_again`: batches whose rows
+    are lost, so that only landing has them.
     """
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
