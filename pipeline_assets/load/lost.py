@@ -58,13 +58,18 @@ def await_lost(facts: Facts, table: Table, plans: Sequence[SlicePlan]) -> list[S
     return list(by_slice.values())
 
 
-def batches_holding(ledger: Ledger, source: Source, slices: Collection[Slice]) -> dict[Slice, set[BatchKey]]:
-    """Slice of raw -> the batches that brought rows of it."""
-    return {
+def batches_holding(
+    ledger: Ledger, source: Source, slices: Collection[Slice], of_lines: Collection[Slice] = ()
+) -> dict[Slice, set[BatchKey]]:
+    """Slice of raw -> the batches that brought rows of it; of `of_lines` also the one whose refused lines are filed under it."""
+    holding = {
         Slice(day, project): {batch for batch, part in batches.items() if part.digest != EMPTY}
         for project, days in days_by_project(slices).items()
         for day, batches in ledger.batch_days_of(source, project, sorted(days)).items()
     }
+    for key in of_lines:
+        holding.setdefault(key, set()).add(BatchKey(source, key.project_id, key.event_date))
+    return holding
 
 
 def brought_back(

@@ -10,13 +10,13 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import Slice, Source
-from tests.support.builders import PROJECT, an_event, events_on
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
+from tests.support.builders import PROJECT, events_on
 
 pytestmark = pytest.mark.slow
-DAY, NEXT, LATER = date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 9)
+DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 9)
 RAW, REFINED, COUNTS, QUARANTINE = "raw/regular_events", "refined/events", "aggregates/event_counts", "raw/quarantine"
-MINE = Slice(DAY, PROJECT)
+TABLES = (RAW, REFINED, COUNTS)
 
 
 def _lose(p: Any, key: str, day: date = DAY) -> list[str]:
@@ -28,34 +28,59 @@ def _lose(p: Any, key: str, day: date = DAY) -> list[str]:
     return [path.name for path in paths]
 
 
-def test_lost_slices_stop_alone_and_are_read_again_with_the_same_content(pipeline: Any) -> None:
-    """Scenario: the files of a day of raw, refined and an aggregate vanish; late rows of that day come with the next day's arrivals,
-    and another day is delivered. Outcome: the load names each file and publishes the other day; nothing else changes, also by a
-    second load, an exclusion, and heal; `--read-again` brings all back, with the late rows, as if nothing had been lost."""
+def _batch(p: Any, day: date) -> Any:
+    return p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
+
+
+def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: Any) -> None:
+    """Scenario: the files of a day of raw, its quarantine, refined and an aggregate vanish; the next day brings late rows of it, and
+    a day a week later is delivered. Outcome: the load names the files, publishes the other day and adds nothing to the lost one;
+    `--read-again` brings all back as they were, with the late rows; a day that landing lost as well stays and is named."""
     p = pipeline()
-    p.deliver(DAY, events_on(DAY, 30))
+    p.deliver(DAY, [*events_on(DAY, 300), b"{broken"])
     p.deliver(NEXT, events_on(NEXT, 20))
     assert p.load(DAY, NEXT).success
-    before = p.digests()
-    lost = {key: _lose(p, key) for key in (RAW, REFINED, COUNTS)}
-    p.deliver(LATER, events_on(LATER, 10))
+    before, refused_lines = p.digests(), p.rows(QUARANTINE)
+    assert len(refused_lines) == 1
+    lost = {key: _lose(p, key) for key in (*TABLES, QUARANTINE)}
+    late = p.deliver(NEXT, events_on(DAY, 3, prefix="late"), hour=12)
+    p.deliver(FAR, events_on(FAR, 10))
 
-    run = p.load(DAY, LATER)
+    run = p.load(DAY, FAR)
 
     assert not run.success
-    for names in lost.values():
-        assert any(name in run.failure() for name in names), run.failure()
-    assert "--read-again" in run.failure()
-    assert p.verdict(REFINED, LATER) == "published"
-    assert {key: p.verdict(key, DAY) for key in lost} == dict.fromkeys(lost, "refused")
-    assert p.verdict(REFINED, NEXT) in ("published", "unchanged")
+    told = run.failure()
+    assert all(any(name in told for name in lost[key]) for key in TABLES), told
+    assert f"tidemark load --source regular --from {DAY} --to {DAY} --project {PROJECT} --read-again" in told
+    assert {key: (p.verdict(key, DAY), p.verdict(key, FAR)) for key in TABLES} == dict.fromkeys(
+        TABLES, ("refused", "published")
+    )
+    assert _batch(p, NEXT).verdict is BatchVerdict.WAITING
+    assert any(name in (_batch(p, NEXT).reason or "") for name in lost[RAW])
+    assert {
+        key: {one: d for one, d in of.items() if one.event_date != FAR} for key, of in p.digests().items()
+    } == before
 
-    run = p.load(DAY, LATER, read_again=True)
+    p.remove(late)
+    run = p.load(DAY, FAR, read_again=True)
 
     assert run.success, run.failure()
-    after = p.digests()
-    assert {key: {one: d for one, d in of.items() if one.event_date != LATER} for key, of in after.items()} == before
-    assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (30, 30)
-    told = [one for one in p.ledger.publications() if one.cause.text == "data files were gone"]
-    assert {(one.table, one.key) for one in told} == {(key, MINE) for key in lost}
-    assert all(one.digest_before == one.digest_after for one in told)
+    assert {
+        key: {one: d for one, d in of.items() if one.event_date != FAR} for key, of in p.digests().items()
+    } == before
+    assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (300, 300)
+    assert [row["line_number"] for row in p.rows(QUARANTINE)] == [row["line_number"] for row in refused_lines]
+    found = [one for one in p.ledger.publications() if one.cause.text == "data files were gone"]
+    assert {(one.table, one.key) for one in found} == {(key, Slice(DAY, PROJECT)) for key in TABLES}
+    assert all(one.digest_before == one.digest_after for one in found)
+    p.deliver(NEXT, events_on(DAY, 3, prefix="late"), hour=12)
+    assert p.load(NEXT).success
+    assert p.count(REFINED, DAY) == 303
+
+    (name,), files = _lose(p, RAW, NEXT), p.files(RAW, NEXT)
+    p.remove(p.grammar.format_delivery(BatchKey(Source.REGULAR, PROJECT, NEXT), 10, 1))
+    run = p.load(NEXT, read_again=True)
+    assert not run.success
+    assert name in run.failure()
+    assert "deliveries missing from landing: 1" in (_batch(p, NEXT).reason or "")
+    assert (p.files(RAW, NEXT), p.verdict(RAW, NEXT)) == (files, "refused")

@@ -63,7 +63,7 @@ def report(attempt: Attempt, judged: Judged, published: Published) -> TableRepor
         )
     outcomes = [_lost(attempt, one.key, published, one) or one for one in outcomes]
     told = {outcome.key for outcome in outcomes}
-    beside = (_lost(attempt, key, published) for key in sorted(attempt.lost.keys() - told))
+    beside = (_lost(attempt, key, published) for key in sorted(attempt.losses.found.keys() - told))
     outcomes.extend(one for one in beside if one is not None)
     outcomes.extend(_refused_in_reach(attempt, judged))
     outcomes.extend(_good_in_reach(attempt, judged, published))
@@ -72,11 +72,11 @@ def report(attempt: Attempt, judged: Judged, published: Published) -> TableRepor
 
 def _lost(attempt: Attempt, key: Slice, published: Published, told: Outcome | None = None) -> Outcome | None:
     """The outcome of a slice of which a data file is gone, in place of what its batch says; None for every other slice."""
-    loss = attempt.lost.get(key)
+    loss = attempt.losses.found.get(key)
     if loss is None or key in published.slices:
         return None
     told = told or Outcome(attempt.table.key, key, Verdict.REFUSED, is_requested=False)
-    is_repeat = key in attempt.lost_before
+    is_repeat = key in attempt.losses.before
     refused = replace(told, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint, evaluations=())
     return replace(refused, is_repeat=is_repeat, is_early=False)
 
