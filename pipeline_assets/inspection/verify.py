@@ -48,7 +48,7 @@ class ReplayMatch(StrEnum):
     EXTRA = "extra"
     """Rows are published where the replay has none."""
     LOST = "lost"
-    """A data file of it is gone, so nobody can read what was published; beside the replay is what is on record."""
+    """A data file of it is gone, so nobody can read what was published."""
     UNPROVEN = "unproven"
     """It differs, but landing no longer holds the loaded objects, or holds others, so this proves nothing."""
 
@@ -99,13 +99,13 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     of_dimensions = tables_of_dimensions(runtime)
     tables = (*ASSET_TABLES, *of_dimensions)
     snapshots = {table.key: runtime.lakehouse.head(table) for table in tables}
-    lost = {
-        table.key: runtime.lakehouse.lost_slices(table, snapshots[table.key], slices_of(table, days, projects))
-        for table in tables
-    }
-    published = {
-        table.key: _measured(runtime, table, snapshots[table.key], days, projects, lost[table.key]) for table in tables
-    }
+    lost: dict[str, dict[Slice, str]] = {}
+    published = {}
+    for table in tables:
+        wanted, head = slices_of(table, days, projects), snapshots[table.key]
+        lost[table.key] = runtime.lakehouse.lost_slices(table, head, wanted)
+        published[table.key] = dict.fromkeys(lost[table.key], EMPTY)
+        published[table.key] |= _measured(runtime, table, head, set(wanted) - lost[table.key].keys())
     arrivals = _arrivals(runtime, days, projects)
     excluded = _copy_exclusions(runtime, scratch, arrivals, projects)
     _replay(scratch, days, arrivals, now, _accepted_losses(runtime, arrivals, projects), projects)
@@ -113,7 +113,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
         excluded += copy_exclusions_of_dimensions(runtime, scratch)
         _replay_dimensions(scratch, of_dimensions, days, now, projects)
     replayed = {
-        table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects)
+        table.key: _measured(scratch, table, scratch.lakehouse.head(table), slices_of(table, days, projects))
         if scratch.lakehouse.knows(table)
         else {}
         for table in tables
@@ -123,11 +123,9 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     if of_dimensions:
         lacking |= lacking_of_dimensions(runtime, scratch, days, projects)
     compared = [
-        _lost(runtime, table, key, lost[table.key][key], replayed[table.key])
-        if key in lost[table.key]
-        else _compare(runtime, table, key, published[table.key], replayed[table.key], lacking)
+        _compare(runtime, table, key, (published[table.key], replayed[table.key]), lacking, lost[table.key].get(key))
         for table in tables
-        for key in sorted(published[table.key].keys() | replayed[table.key].keys() | lost[table.key].keys())
+        for key in sorted(published[table.key].keys() | replayed[table.key].keys())
     ]
     span = _reach(runtime, arrivals)
     objects = sum(len(scratch.ledger.deliveries(source, projects, *span)) for source in Source)
@@ -239,16 +237,8 @@ def _load(
         continue
 
 
-def _measured(
-    runtime: Runtime,
-    table: Table,
-    snapshot_id: int,
-    days: Sequence[date],
-    projects: Sequence[str],
-    lost: Collection[Slice] = (),
-) -> dict[Slice, Digest]:
-    """Slice -> digest of its rows, read from the table instead of the ledger; not of lost slices."""
-    wanted = [key for key in slices_of(table, days, projects) if key not in lost]
+def _measured(runtime: Runtime, table: Table, snapshot_id: int, wanted: Collection[Slice]) -> dict[Slice, Digest]:
+    """Slice -> digest of its rows, read from the table instead of the ledger."""
     rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
     return slice_digests(rows, table.content_columns, table.day_column)
 
@@ -282,24 +272,18 @@ def _differing(
             yield again[key].batch, f"landing holds another version of {key} than the one loaded"
 
 
-def _lost(runtime: Runtime, table: Table, key: Slice, path: str, replayed: Mapping[Slice, Digest]) -> Compared:
-    record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
-    loss = lost_file(table.key, key, path)
-    on_record = record.digest if record is not None else EMPTY
-    return Compared(
-        table.key, key, on_record, replayed.get(key, EMPTY), ReplayMatch.LOST, f"{loss.reason}. {loss.hint}"
-    )
-
-
 def _compare(
     runtime: Runtime,
     table: Table,
     key: Slice,
-    published: Mapping[Slice, Digest],
-    replayed: Mapping[Slice, Digest],
+    states: tuple[Mapping[Slice, Digest], Mapping[Slice, Digest]],
     lacking: Mapping[tuple[str, Slice], str],
+    lost: str | None,
 ) -> Compared:
-    left, right = published.get(key, EMPTY), replayed.get(key, EMPTY)
+    left, right = (state.get(key, EMPTY) for state in states)
+    if lost is not None:
+        loss = lost_file(table.key, key, lost)
+        return Compared(table.key, key, left, right, ReplayMatch.LOST, f"{loss.reason}. {loss.hint}")
     if left == right:
         return Compared(table.key, key, left, right, ReplayMatch.EQUAL)
     match = ReplayMatch.MISSING if left == EMPTY else ReplayMatch.EXTRA if right == EMPTY else ReplayMatch.DIFFERS

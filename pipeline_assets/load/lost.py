@@ -37,8 +37,6 @@ def slices_read(ledger: Ledger, settings: Settings, request: LoadRequest, table:
 def await_lost(facts: Facts, table: Table, plans: Sequence[SlicePlan]) -> list[SlicePlan]:
     """The plans, where a slice waits whose build would read another one of which a data file is gone."""
     by_slice = {plan.key: plan for plan in plans}
-    if not facts.has_losses:
-        return list(plans)
     is_settled = False
     while not is_settled:
         is_settled = True

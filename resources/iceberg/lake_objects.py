@@ -162,19 +162,6 @@ class LakeObjects:
                     raise
                 return None
 
-    def holds(self, name: str) -> bool:
-        """Whether there is such an object."""
-        with self._failures(name):
-            if self._folder is not None:
-                return (self._folder / name).is_file()
-            try:
-                obstore.head(self._opened(), name)
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
-                return False
-            return True
-
     def create(self, name: str) -> IO[bytes]:
         """Open a new object for writing, under a name that nobody else uses; it is complete once closed."""
         with self._failures(name):

@@ -43,7 +43,7 @@ def lost_slices(files: Mapping[Slice, Collection[str]]) -> dict[Slice, str]:
 def lost_at_rest(table: TableAtRest, days: Collection[date]) -> dict[Slice, str]:
     """Return the same of the head's slices on these days, by its manifests."""
     files: dict[Slice, list[str]] = {}
-    for key, path in _live_files(table.manifest_list, days):
+    for key, path in _live_files(table.manifest_list, {(day - _EPOCH).days for day in days}):
         files.setdefault(key, []).append(path)
     return lost_slices(files)
 
@@ -53,30 +53,24 @@ def _gone(folder: str, paths: Collection[str]) -> list[str]:
     # Another program may write anywhere; only the folder of a partition is known to be small.
     is_of_a_day = "=" in folder.rpartition("/")[2]
     there = {f"{folder}/{one.name}" for one in objects.list()} if is_of_a_day else set()
-    return [path for path in paths if path not in there and not objects.holds(path.removeprefix(f"{folder}/"))]
+    return [path for path in paths if path not in there and objects.get(path.removeprefix(f"{folder}/"), 1) is None]
 
 
-def _live_files(manifest_list: str | None, days: Collection[date]) -> Iterator[tuple[Slice, str]]:
+def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tuple[Slice, str]]:
     from pyiceberg.manifest import ManifestContent, read_manifest_list  # noqa: PLC0415 - most commands need none
 
-    wanted = {(day - _EPOCH).days for day in days}
-    if manifest_list is None or not wanted:
-        return
     store = cast("Any", SimpleNamespace(new_input=_input))
-    for manifest in read_manifest_list(store.new_input(manifest_list)):
+    for manifest in read_manifest_list(_input(manifest_list)) if manifest_list and days else ():
         bounds = manifest.partitions[0] if manifest.partitions else None
-        first, last = (_number(bounds.lower_bound), _number(bounds.upper_bound)) if bounds else (None, None)
-        is_beside = first is not None and last is not None and not any(first <= day <= last for day in wanted)
-        if manifest.content is not ManifestContent.DATA or is_beside:
-            continue
-        for entry in manifest.fetch_manifest_entry(store):
-            day, project_id = entry.data_file.partition[0], entry.data_file.partition[1]
-            if day in wanted:
-                yield Slice(_EPOCH + timedelta(days=day), project_id), entry.data_file.file_path
+        first, last = (_number(bounds.lower_bound), _number(bounds.upper_bound)) if bounds else (min(days), max(days))
+        if manifest.content is ManifestContent.DATA and any(first <= day <= last for day in days):
+            for file in (entry.data_file for entry in manifest.fetch_manifest_entry(store)):
+                if file.partition[0] in days:
+                    yield Slice(_EPOCH + timedelta(days=file.partition[0]), file.partition[1]), file.file_path
 
 
-def _number(bound: bytes | None) -> int | None:
-    return None if bound is None else int.from_bytes(bound, "little", signed=True)
+def _number(bound: bytes | None) -> int:
+    return int.from_bytes(bound or b"", "little", signed=True)
 
 
 def _input(path: str) -> Any:

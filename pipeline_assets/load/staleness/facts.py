@@ -106,13 +106,6 @@ class Facts:
         """The facts as if these (table, slice) were no longer held."""
         return replace(self, released=self.released | frozenset(slices))
 
-    @cached_property
-    def has_losses(self) -> bool:
-        """Whether a data file of any slice is gone."""
-        if self.lost is None:
-            return any(record.loss is not None for records in self.records.values() for record in records.values())
-        return any(self.lost.values())
-
     def loss(self, table: str, key: Slice) -> Evaluation | None:
         """The refusal of a slice of which a data file is gone; None for every other one."""
         if self.lost is None:

@@ -67,11 +67,12 @@ def test_in_a_bucket_a_day_costs_one_listing_and_only_what_it_lacks_is_asked_for
     lost = _files(table, DAYS[3])["10001"]
     bucket.Object(urlparse(lost).path.lstrip("/")).delete()
     asked: list[str] = []
-    for name in ("list", "head"):
+    for name in ("list", "get"):
         real = getattr(obstore, name)
         monkeypatch.setattr(obstore, name, lambda *a, _n=name, _real=real, **k: asked.append(_n) or _real(*a, **k))
     assert lost_at_rest(resting, DAYS) == {Slice(DAYS[3], "10001"): lost}
-    assert sorted(asked) == ["head", *["list"] * len(DAYS)]
+    # The list of manifests, two manifests, and the file that is gone.
+    assert sorted(asked) == [*["get"] * 4, *["list"] * len(DAYS)]
 
 
 def test_a_file_of_another_program_in_a_place_of_its_own_is_asked_for_by_name(tmp_path: Path) -> None:
