@@ -21,6 +21,7 @@ from pipeline_assets.load.draft_steps import Place, batches_of, last_words, one_
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.lost import slices_read
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.facts import slices_to_look_at
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.errors import FAILURES
@@ -66,6 +67,7 @@ class Draft:
     def __init__(self, runtime: Runtime, run_id: str, attempt: str, request: LoadRequest | None = None) -> None:
         """`runtime`: of the process, with the ledger itself; `attempt`: names branches; `request`: whose files are looked for."""
         self._runtime, self._run_id, self._request = runtime, run_id, request
+        self._near: dict[int, frozenset[Slice]] = {}
         self._found: dict[tuple[str, int], tuple[frozenset[Slice], dict[Slice, str]]] = {}
         self._attempt, self._numbers = attempt, count()
         self.ledger = PendingLedger(runtime.ledger)
@@ -116,7 +118,12 @@ class Draft:
         """Slices of a head, of those that this load may read -> a data file of it that is gone; one look for each head."""
         if self._request is None:
             return {}
-        slices = slices_read(self.ledger, self._runtime.settings, self._request, table)
+        request, settings = self._request, self._runtime.settings
+        # Only arrivals bring days into reach that were not there before.
+        arrived = sum(bool(step.batch_days) for _, step in self._steps)
+        if arrived not in self._near:
+            self._near[arrived] = slices_to_look_at(self.ledger, settings, request.projects, request.days)
+        slices = slices_read(self._near[arrived], settings, request, table)
         looked_at, lost = self._found.get((table.key, head), (frozenset(), {}))
         if not slices <= looked_at:
             lost = lost | self._runtime.lakehouse.lost_slices(table, head, slices - looked_at)

@@ -11,7 +11,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, days_by_project, neighbourhood, widen
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, refused_as_lost
-from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
+from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.inputs import rests_on
 from pipeline_assets.tables.kinds import VALIDITY
 from pipeline_assets.tables.table import Table
@@ -20,12 +20,11 @@ from resources.ledger.store import Ledger
 _CHANGING = (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)
 
 
-def slices_read(ledger: Ledger, settings: Settings, request: LoadRequest, table: Table) -> frozenset[Slice]:
-    """The slices of a table that a load may read or build: of its days, of days that arrivals touched, and near both.
+def slices_read(near: AbstractSet[Slice], settings: Settings, request: LoadRequest, table: Table) -> frozenset[Slice]:
+    """The slices of a table that a load may read or build; `near`: `slices_to_look_at`.
 
     Of a dimension: what events of these days are joined with; of a requested one also the whole months, which intervals cover.
     """
-    near = slices_to_look_at(ledger, settings, request.projects, request.days)
     if not table.kind.is_shared:
         return frozenset(neighbourhood(near, settings.dedupe_window_days))
     days = widen({key.event_date for key in near}, settings.previous_snapshot_days)

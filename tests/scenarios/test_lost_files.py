@@ -34,7 +34,7 @@ def _batch(p: Any, day: date) -> Any:
 
 def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: Any) -> None:
     """Scenario: the files of a day of raw, its quarantine, refined and an aggregate vanish; the next day brings late rows of it,
-    and a day a week later is delivered. Outcome: the load names the files, publishes the other day and adds nothing to the lost one;
+    and a day a week later is delivered. Outcome: the load names the files, publishes the other day and leaves the lost one alone;
     `--read-again` brings all back as they were, with the late rows; a day that landing lost as well stays and is named."""
     p = pipeline()
     p.deliver(DAY, [*events_on(DAY, 300), b"{broken"])
