@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from functools import cache
 from io import BytesIO
-from itertools import chain
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from resources.iceberg.lake_objects import LakeObjects
 
@@ -31,7 +33,7 @@ def gone_files(paths: Collection[str]) -> set[str]:
     for path in paths:
         by_day.setdefault(path.rsplit("/", 2)[0], set()).add(path)
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        return set(chain.from_iterable(pool.map(_gone, by_day, by_day.values())))
+        return set(chain.from_iterable(pool.map(_gone, repeat(cache(LakeObjects)), by_day, by_day.values())))
 
 
 def lost_slices(files: Mapping[Slice, Collection[str]]) -> dict[Slice, str]:
@@ -48,12 +50,12 @@ def lost_at_rest(table: TableAtRest, days: Collection[date]) -> dict[Slice, str]
     return lost_slices(files)
 
 
-def _gone(folder: str, paths: Collection[str]) -> list[str]:
-    objects = LakeObjects(folder)
+def _gone(opened: Callable[[str], LakeObjects], folder: str, paths: Collection[str]) -> list[str]:
+    root, _, day = folder.rpartition("/")
+    objects = opened(root)
     # Another program may write anywhere; only the folder of a partition is known to be small.
-    is_of_a_day = "=" in folder.rpartition("/")[2]
-    there = {f"{folder}/{one.name}" for one in objects.list()} if is_of_a_day else set()
-    return [path for path in paths if path not in there and objects.get(path.removeprefix(f"{folder}/"), 1) is None]
+    there = {f"{root}/{one.name}" for one in objects.list(day)} if "=" in day else set()
+    return [path for path in paths if path not in there and objects.get(path.removeprefix(f"{root}/"), 1) is None]
 
 
 def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tuple[Slice, str]]:
@@ -78,5 +80,5 @@ def _input(path: str) -> Any:
     folder, _, name = path.rpartition("/")
     body = LakeObjects(folder).get(name)
     if body is None:
-        raise FileNotFoundError(path)
+        raise LakehouseError(path, "is gone, and the table's metadata names it", "docs/operations.md: A file is gone")
     return SimpleNamespace(open=lambda: BytesIO(body))

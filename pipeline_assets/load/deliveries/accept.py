@@ -106,7 +106,9 @@ def _beside_lost(attempt: Attempt, judged: Judged, staged: Staged | None) -> Jud
         batch = BatchKey(source, row["project_id"], row["_arrival_date"])
         holding[Slice(row[table.day_column], row["project_id"])].add(batch)
     accepted = {plan.key for plan in judged.batches(BatchVerdict.ACCEPTED)}
-    whole, waiting = brought_back(holding, accepted if attempt.request.is_read_again else set())
+    # Rows of objects that were moved to the other prefix come from there, with that source's next load.
+    able = {key for key in accepted if not judged.read.plan.batches[key].being_relocated}
+    whole, waiting = brought_back(holding, able if attempt.request.is_read_again else set())
     verdicts = dict(judged.verdicts)
     for batch in waiting & accepted:
         key = min(key for key in holding.keys() - whole if batch in holding[key])
