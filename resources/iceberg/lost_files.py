@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ASKED_AT_ONCE = 16
 """Number of folders listed in parallel: restoring a year needs hundreds."""
-_EPOCH = date(1970, 1, 1)
+_EPOCH, _PARTS = date(1970, 1, 1), 2
 
 
 def gone_files(paths: Collection[str]) -> set[str]:
@@ -63,9 +63,12 @@ def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tu
 
     store = cast("Any", SimpleNamespace(new_input=_input))
     for manifest in read_manifest_list(_input(manifest_list)) if manifest_list and days else ():
-        bounds = manifest.partitions[0] if manifest.partitions else None
-        first, last = (_number(bounds.lower_bound), _number(bounds.upper_bound)) if bounds else (min(days), max(days))
-        if manifest.content is ManifestContent.DATA and any(first <= day <= last for day in days):
+        parts = manifest.partitions or ()
+        # Files in another layout, of another program, belong to no slice: the comparison with the ledger refuses them.
+        if manifest.content is not ManifestContent.DATA or len(parts) != _PARTS:
+            continue
+        first, last = _number(parts[0].lower_bound), _number(parts[0].upper_bound)
+        if any(first <= day <= last for day in days):
             for file in (entry.data_file for entry in manifest.fetch_manifest_entry(store)):
                 if file.partition[0] in days:
                     yield Slice(_EPOCH + timedelta(days=file.partition[0]), file.partition[1]), file.file_path
