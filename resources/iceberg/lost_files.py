@@ -63,7 +63,7 @@ def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tu
 
     store = cast("Any", SimpleNamespace(new_input=_input))
     for manifest in read_manifest_list(_input(manifest_list)) if manifest_list and days else ():
-        parts = manifest.partitions or ()
+        parts = manifest.partitions or []
         # Files in another layout, of another program, belong to no slice: the comparison with the ledger refuses them.
         if manifest.content is not ManifestContent.DATA or len(parts) != _PARTS:
             continue
