@@ -182,7 +182,8 @@ def _raw_status(
         if record is not None and record.loss is not None
     ]
     reasons = [
-        (batch.key, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None)) for batch in batches
+        (batch.key.project_id, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None))
+        for batch in batches
     ]
     return DayStatus(
         day=day,
