@@ -186,8 +186,18 @@ MUTATIONS = (
         "tests/unit/resources/test_live_files.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",
     ),
     Mutation(
+        7, "a slice of raw comes back with the rows of some of its batches", "pipeline_assets/load/lost.py",
+        "if not holding[key] <= able}", "if holding[key].isdisjoint(able)}",
+        "tests/unit/load/test_lost.py::test_a_lost_slice_of_raw_is_whole_only_with_all_its_batches_and_a_batch_only_with_all_its_slices",
+    ),
+    Mutation(
+        7, "a build reads a slice of which a data file is gone", "pipeline_assets/load/lost.py",
+        "            if losses:", "            if False:",
+        "tests/unit/load/test_lost.py::test_what_would_read_a_lost_file_waits_and_what_is_up_to_date_stays",
+    ),
+    Mutation(
         7, "rows that another program deleted and landing lost are forgotten", "pipeline_assets/load/deliveries/batch.py",
-        "if not is_archived or plan.recorded[key].is_damaged)", "if not is_archived)",
+        "if not is_kept or plan.recorded[key].is_damaged)", "if not is_kept)",
         "tests/unit/load/test_batches.py::test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it",
     ),
     Mutation(

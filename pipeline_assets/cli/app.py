@@ -42,6 +42,7 @@ from pipeline_assets.cli.command import (
     LoadSource,
     Panel,
     ProjectOption,
+    ReadAgainOption,
     SourceOption,
     ToOption,
     VerboseOption,
@@ -109,6 +110,7 @@ def load(
     project: ProjectOption = None,
     accept_changes: AcceptChangesOption = None,
     accept_missing: AcceptMissingOption = None,
+    read_again: ReadAgainOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -118,7 +120,7 @@ def load(
     bad usage.
     """
     reasons = {"--accept-changes": accept_changes, "--accept-missing": accept_missing}
-    run(lambda: _load(source, first, last, tuple(project or ()), reasons, as_json, verbose), verbose)
+    run(lambda: _load(source, first, last, tuple(project or ()), reasons, read_again, as_json, verbose), verbose)
 
 
 @app.command(rich_help_panel=Panel.INSPECT)
@@ -187,6 +189,7 @@ def _load(
     last: str,
     projects: tuple[str, ...],
     reasons: Mapping[str, str | None],
+    is_read_again: bool,
     as_json: bool,
     verbose: bool,
 ) -> int:
@@ -198,7 +201,9 @@ def _load(
     require_reasons(reasons)
     require_one_meant(source, reasons, projects, settings.projects)
     with terminal(verbose=verbose) as console:
-        failures = load_in_chunks(settings, source, days, projects, reasons, console, verbose=verbose)
+        failures = load_in_chunks(
+            settings, source, days, projects, reasons, console, is_read_again=is_read_again, verbose=verbose
+        )
         print_failures(console, failures, verbose)
     try:
         statuses = _of_load(settings, source, chosen, days)

@@ -69,6 +69,12 @@ AcceptMissingOption = Annotated[
         help="Accept that landing lost objects of the named project, for this reason.",
     ),
 ]
+ReadAgainOption = Annotated[
+    bool,
+    typer.Option(
+        "--read-again", help="Bring back days of which a data file is gone: raw from landing, others from their inputs."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
 

@@ -45,6 +45,7 @@ def load_in_chunks(
     reasons: Mapping[str, str | None],
     console: Console,
     *,
+    is_read_again: bool = False,
     verbose: bool,
 ) -> list[str]:
     """Run the load job over the days in chunks; returns the failures that are not verdicts recorded in the ledger.
@@ -56,6 +57,7 @@ def load_in_chunks(
         logger = _console_logger(console, verbose=verbose)
         config = {
             "projects": list(projects),
+            "read_again": is_read_again,
             **_accepted(settings, source, chunk, projects or settings.projects, reasons),
         }
         job = DIMENSION_JOB if source is LoadSource.DIMENSIONS else JOB_OF_SOURCE[Source(source.value)]

@@ -33,7 +33,6 @@ def open_runtime(settings: Settings, log: Callable[[str], None], purpose: Purpos
         landing = LandingStore.from_settings(settings, S3Resource())
         lakehouse = Lakehouse(session, settings.catalog_name)
         words = LastWords(log)
-        with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory):
-            with lakehouse_failures("tables"):
-                lakehouse.require_own(settings, EVERY_TABLE, purpose, ledger.lake)
+        with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory), lakehouse_failures("tables"):
+            lakehouse.require_own(settings, EVERY_TABLE, purpose, ledger.lake)
             yield Runtime(lakehouse, ledger, landing, settings, words)

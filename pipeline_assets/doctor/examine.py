@@ -10,6 +10,7 @@ from functools import partial
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, UnrecognizedObject, unplaced_hours
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
 from pipeline_assets.domain.hours import Hour
@@ -35,6 +36,7 @@ from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
 from resources.iceberg.lake_mark import read_mark
 from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.lost_files import lost_at_rest
 from resources.landing.move import Mover
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
@@ -61,6 +63,7 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
     open_ended = [one for one in processes if one.begun_at and not one.ended_at]
     dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
     yield places.atomic(heads, [one for one in open_ended if one not in dead], dead)
+    yield _guarded(places.FILES, lambda: _files(settings, heads, now.date()))
     yield places.one_transaction(promise_of(settings))
     since = (now - timedelta(days=_FOREIGN_DAYS)).isoformat()
     strange = [one.table for one in heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours]
@@ -131,6 +134,17 @@ def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
                 )
             )
         return found
+
+
+def _files(settings: Settings, heads: Sequence[TableHead], today: date) -> Point:
+    """The point on data files of the latest four weeks, by one listing for each day and table."""
+    days = days_between(today - timedelta(days=RECENT_DAYS), today)
+    written = {one.table for one in heads if one.ledger is not None}
+    with closing(CatalogAtRest(settings)) as catalog:
+        resting = {table.key: catalog.table(table) for table in EVERY_TABLE}
+    untold = [key for key, one in resting.items() if one is None and key in written]
+    lost = {key: lost_at_rest(one, days) for key, one in resting.items() if one is not None}
+    return places.files_are_there(lost, untold, days[0])
 
 
 def _history_days(settings: Settings, table: Table) -> int:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.deliveries import RENAME
 from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
 from resources.iceberg.lake_identity import catalog_place
 from resources.iceberg.lake_mark import Mark
@@ -24,6 +26,7 @@ _OVERDUE = timedelta(days=14)
 """No snapshot may be older than its retention plus this."""
 ONE_LAKE = Question("one lake", "Are warehouse, catalog, ledger and the places of all tables one lake?")
 ATOMIC = Question("atomic", "Do tables and ledger agree, and is nothing left half done?")
+FILES = Question("data files", "Are the files of recent days there?")
 PROMISE = Question("one transaction", "Do all tables change at the same moment?")
 SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
 RECOVERY = Question("recovery", "Can lost hours be fetched again, and was it tried?")
@@ -98,6 +101,18 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
         return ATOMIC.yellow(f"{told}; {len(working)} runs are at work", "Ask again when they have ended")
     hint = "The next load compares and takes it up: tidemark load --source regular --from DAY --to DAY, then ask again"
     return ATOMIC.yellow(told, hint)
+
+
+def files_are_there(lost: Mapping[str, Mapping[Slice, str]], untold: Sequence[str], since: date) -> Point:
+    """Whether any data file is gone that the catalog names; `untold`: tables that only Spark can tell of."""
+    losses = [lost_file(table, key, path) for table, slices in lost.items() for key, path in sorted(slices.items())]
+    if losses:
+        told = f"{len(losses)} slices since {since} cannot be read: {few([one.reason or '' for one in losses], 2)}"
+        return FILES.red(told, f"{losses[0].hint}; the other slices alike: docs/operations.md#a-file-is-gone")
+    if untold:
+        told = f"the catalog's database does not tell which files {few(untold)} has, without Spark"
+        return FILES.yellow(told, "tidemark load and tidemark verify of a day tell that")
+    return FILES.green(f"every file is there that the catalog names of the days since {since}")
 
 
 def one_transaction(promise: Promise) -> Point:

@@ -27,6 +27,8 @@ class CauseKind(StrEnum):
     """A raw slice: the delivered rows changed."""
     SAME_ROWS = "the same rows, in other objects or lines"
     """A raw slice: the same rows were delivered in other objects or on other lines."""
+    FILES_GONE = "data files were gone"
+    """Files of the slice were gone from the warehouse; an operator had it read again, with the same rows or others."""
     EXCLUSION = "exclusion"
     """A raw slice: an operator excluded deliveries, or included them again."""
     ROLLBACK = "rollback"

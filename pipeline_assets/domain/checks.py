@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from pipeline_assets.domain.commands import read_again
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.quarantine_reasons import UNREADABLE, describe_quarantined
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Check:
     ITEMS_ARE_KNOWN = CheckRule(
         "items_are_known", "The items are those of the day of the events, or the check names whose they are."
     )
+    FILES_ARE_THERE = CheckRule("files_are_there")
+    """No table lists it: what a slice is refused for while a data file of it is gone."""
     METHODS_AGREE = CheckRule("methods_agree", "Joined with snapshots and with intervals, the rows are the same.")
 
 
@@ -129,6 +133,14 @@ def number(value: Any) -> float:
     if value is None:
         return 0
     return float(value) if isinstance(value, (Decimal, float)) else int(value)
+
+
+def lost_file(table: str, key: Slice, path: str) -> Evaluation:
+    """The refusal of a slice of which a data file is gone."""
+    reason = f"its data file {path} is gone from the warehouse"
+    return Evaluation(
+        Check.FILES_ARE_THERE, False, reason, f"Put it back and load the day, or: {read_again(table, key)}"
+    )
 
 
 UNREAD_OBJECTS = "unread_objects"

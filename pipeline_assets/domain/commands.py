@@ -11,7 +11,16 @@ import shlex
 from collections.abc import Sequence
 from datetime import date
 
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
+
 NEWER_TIDEMARK = "Install that version of Tidemark or a later one: pip install --upgrade tidemark-pipeline"
+
+
+def read_again(table: str, key: Slice) -> str:
+    """The command that brings a slice back of which a data file is gone."""
+    source = "dimensions" if key.project_id == ALL_PROJECTS else "backfill" if "/backfill" in table else "regular"
+    words = ["tidemark", "load", "--source", source, "--from", str(key.event_date), "--to", str(key.event_date)]
+    return shlex.join([*words, *(() if source == "dimensions" else ("--project", key.project_id)), "--read-again"])
 
 
 def recover_refused(first: date, last: date, projects: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline_assets.domain.causes import Cause
 from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.lateness import LatenessSketch
@@ -195,6 +195,11 @@ class SliceRecord:
     def __post_init__(self) -> None:
         """Bound reason and hint at once, so that a new record compares equal to its ledger row."""
         _bound(self)
+
+    @property
+    def loss(self) -> Evaluation | None:
+        """What says that a data file of it is gone, where the last load found that."""
+        return next((one for one in self.refused_evaluations if one.check == Check.FILES_ARE_THERE), None)
 
     @property
     def knows_inputs(self) -> bool:

@@ -182,14 +182,23 @@ def _raw_status(
 ) -> DayStatus:
     """The status of a raw table, taken from the batches that arrived on the day; `short`: those that lack hours."""
     batches = [batch for _, batch in pairs if batch is not None]
-    reasons = [(batch, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None)) for batch in batches]
-    reasons += [(batch, unreadable_values(e.figures)) for batch in batches for e in batch.evaluations if e.is_passed]
+    losses = [
+        (record.key.project_id, _reason(record))
+        for record, _ in pairs
+        if record is not None and record.loss is not None
+    ]
+    reasons = [
+        (batch.key.project_id, _reason(batch) or (_lacking_hours(batch) if batch.key in short else None))
+        for batch in batches
+    ]
+    passed = [(batch.key.project_id, one) for batch in batches for one in batch.evaluations if one.is_passed]
+    reasons += [(project, unreadable_values(one.figures)) for project, one in passed]
     return DayStatus(
         day=day,
         table=table,
         verdict=_worst(_raw_verdict(*pair) for pair in pairs) if len(batches) == len(pairs) else None,
         rows=sum(record.digest.rows for record, _ in pairs if record is not None),
-        reasons=tuple(f"{batch.key.project_id}: {reason}" for batch, reason in reasons if reason),
+        reasons=tuple(f"{project}: {reason}" for project, reason in [*losses, *reasons] if reason),
         is_final=all(batch.is_closed and batch.key not in short for batch in batches),
     )
 
@@ -198,6 +207,8 @@ def _raw_verdict(record: SliceRecord | None, batch: BatchRecord | None) -> Verdi
     if batch is None:
         return None
     verdict = DAY_VERDICTS[batch.verdict]
+    if record is not None and record.loss is not None:
+        return Verdict.REFUSED
     was_published = record is not None and record.verdict is Verdict.PUBLISHED
     return Verdict.PUBLISHED if verdict is Verdict.UNCHANGED and was_published else verdict
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
+from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import DeliveryRecord
@@ -46,6 +47,8 @@ class ReplayMatch(StrEnum):
     """The replay has rows where nothing is published."""
     EXTRA = "extra"
     """Rows are published where the replay has none."""
+    LOST = "lost"
+    """A data file of it is gone, so nobody can read what was published."""
     UNPROVEN = "unproven"
     """It differs, but landing no longer holds the loaded objects, or holds others, so this proves nothing."""
 
@@ -96,7 +99,13 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     of_dimensions = tables_of_dimensions(runtime)
     tables = (*ASSET_TABLES, *of_dimensions)
     snapshots = {table.key: runtime.lakehouse.head(table) for table in tables}
-    published = {table.key: _measured(runtime, table, snapshots[table.key], days, projects) for table in tables}
+    lost: dict[str, dict[Slice, str]] = {}
+    published = {}
+    for table in tables:
+        wanted, head = slices_of(table, days, projects), snapshots[table.key]
+        lost[table.key] = runtime.lakehouse.lost_slices(table, head, wanted)
+        published[table.key] = dict.fromkeys(lost[table.key], EMPTY)
+        published[table.key] |= _measured(runtime, table, head, set(wanted) - lost[table.key].keys())
     arrivals = _arrivals(runtime, days, projects)
     excluded = _copy_exclusions(runtime, scratch, arrivals, projects)
     _replay(scratch, days, arrivals, now, _accepted_losses(runtime, arrivals, projects), projects)
@@ -104,7 +113,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
         excluded += copy_exclusions_of_dimensions(runtime, scratch)
         _replay_dimensions(scratch, of_dimensions, days, now, projects)
     replayed = {
-        table.key: _measured(scratch, table, scratch.lakehouse.head(table), days, projects)
+        table.key: _measured(scratch, table, scratch.lakehouse.head(table), slices_of(table, days, projects))
         if scratch.lakehouse.knows(table)
         else {}
         for table in tables
@@ -114,7 +123,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     if of_dimensions:
         lacking |= lacking_of_dimensions(runtime, scratch, days, projects)
     compared = [
-        _compare(runtime, table, key, published[table.key], replayed[table.key], lacking)
+        _compare(runtime, table, key, (published[table.key], replayed[table.key]), lacking, lost[table.key].get(key))
         for table in tables
         for key in sorted(published[table.key].keys() | replayed[table.key].keys())
     ]
@@ -228,11 +237,8 @@ def _load(
         continue
 
 
-def _measured(
-    runtime: Runtime, table: Table, snapshot_id: int, days: Sequence[date], projects: Sequence[str]
-) -> dict[Slice, Digest]:
+def _measured(runtime: Runtime, table: Table, snapshot_id: int, wanted: Collection[Slice]) -> dict[Slice, Digest]:
     """Slice -> digest of its rows, read from the table instead of the ledger."""
-    wanted = slices_of(table, days, projects)
     rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
     return slice_digests(rows, table.content_columns, table.day_column)
 
@@ -270,11 +276,14 @@ def _compare(
     runtime: Runtime,
     table: Table,
     key: Slice,
-    published: Mapping[Slice, Digest],
-    replayed: Mapping[Slice, Digest],
+    states: tuple[Mapping[Slice, Digest], Mapping[Slice, Digest]],
     lacking: Mapping[tuple[str, Slice], str],
+    lost: str | None,
 ) -> Compared:
-    left, right = published.get(key, EMPTY), replayed.get(key, EMPTY)
+    left, right = (state.get(key, EMPTY) for state in states)
+    if lost is not None:
+        loss = lost_file(table.key, key, lost)
+        return Compared(table.key, key, left, right, ReplayMatch.LOST, f"{loss.reason}. {loss.hint}")
     if left == right:
         return Compared(table.key, key, left, right, ReplayMatch.EQUAL)
     match = ReplayMatch.MISSING if left == EMPTY else ReplayMatch.EXTRA if right == EMPTY else ReplayMatch.DIFFERS

@@ -19,7 +19,9 @@ from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, neighbourhood
 from pipeline_assets.load.draft_steps import Place, batches_of, last_words, one_publication_per_slice, places_of
 from pipeline_assets.load.ledger_sync import sync_ledger
+from pipeline_assets.load.lost import slices_read
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.facts import slices_to_look_at
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.errors import FAILURES
@@ -30,6 +32,7 @@ from resources.publishing.promise import publisher_of
 from resources.publishing.request import PartlyPublishedError, PublishRequest
 
 if TYPE_CHECKING:
+    from pipeline_assets.load.request import LoadRequest
     from pipeline_assets.tables.table import Table
     from resources.iceberg.lakehouse import Staged
 
@@ -61,9 +64,11 @@ class LoadRuntime(Runtime):
 class Draft:
     """The one publish of a load, as far as it has got."""
 
-    def __init__(self, runtime: Runtime, run_id: str, attempt: str) -> None:
-        """`runtime`: of the process, with the ledger itself; `attempt`: names branches."""
-        self._runtime, self._run_id = runtime, run_id
+    def __init__(self, runtime: Runtime, run_id: str, attempt: str, request: LoadRequest | None = None) -> None:
+        """`runtime`: of the process, with the ledger itself; `attempt`: names branches; `request`: whose files are looked for."""
+        self._runtime, self._run_id, self._request = runtime, run_id, request
+        self._near: dict[int, frozenset[Slice]] = {}
+        self._found: dict[tuple[str, int], tuple[frozenset[Slice], dict[Slice, str]]] = {}
         self._attempt, self._numbers = attempt, count()
         self.ledger = PendingLedger(runtime.ledger)
         """Answers as if everything accepted were published."""
@@ -89,15 +94,41 @@ class Draft:
     def pin(self, table: Table) -> int:
         """The snapshot of the table that this load reads and stages on: main's head, with what it accepted itself.
 
-        The ledger agrees with main's head then. Raises SliceConflictError where others published slices that this load accepted.
+        A slice of which a data file is gone is empty there, so that nothing opens the file; what rests on it waits. The ledger
+        agrees with main's head. Raises SliceConflictError where others published slices that this load accepted.
         """
         head = self._main(table)
         own = self._tables.get(table.key)
         if own is None:
-            return head
+            if not self._lost(table, head):
+                return head
+            own = self._tables[table.key] = _TableDraft(table, head, head)
+            self._stand_on(own, head)
         if own.base_id != head:
             self._stand_on(own, head)
         return own.snapshot_id
+
+    def lost(self, table: Table) -> dict[Slice, str]:
+        """Slices within this load's reach of which a data file is gone, and that it has not accepted anew -> the file."""
+        own = self._tables.get(table.key)
+        lost = self._lost(table, own.base_id if own is not None else self._main(table))
+        return {key: path for key, path in lost.items() if key not in self.slices_of(table.key)}
+
+    def _lost(self, table: Table, head: int) -> dict[Slice, str]:
+        """Slices of a head, of those that this load may read -> a data file of it that is gone; one look for each head."""
+        if self._request is None:
+            return {}
+        request, settings = self._request, self._runtime.settings
+        # Only arrivals bring days into reach that were not there before.
+        arrived = sum(bool(step.batch_days) for _, step in self._steps)
+        if arrived not in self._near:
+            self._near[arrived] = slices_to_look_at(self.ledger, settings, request.projects, request.days)
+        slices = slices_read(self._near[arrived], settings, request, table)
+        looked_at, lost = self._found.get((table.key, head), (frozenset(), {}))
+        if not slices <= looked_at:
+            lost = lost | self._runtime.lakehouse.lost_slices(table, head, slices - looked_at)
+            self._found[table.key, head] = looked_at | slices, lost
+        return lost
 
     def still_pins(self, name: str, pin: int) -> bool:
         """Whether main and the ledger are what they were when this pin was taken."""
@@ -113,15 +144,18 @@ class Draft:
         return sync_ledger(self._runtime, table, self._run_id)
 
     def _stand_on(self, own: _TableDraft, head: int) -> None:
-        """What this load accepted, applied to another head of main; metadata alone."""
-        lakehouse, change = self._runtime.lakehouse, self._change(own)
-        if not own.slices:
-            own.base_id = own.snapshot_id = head
+        """What this load accepted, applied to another head of main, where lost slices are emptied; metadata alone."""
+        lakehouse, changes = self._runtime.lakehouse, [self._change(own)] if own.slices else []
+        if lost := self._lost(own.table, head).keys() - own.slices:
+            changes.append(lakehouse.changes.restoring(own.table, head, dict.fromkeys(lost)))
+        own.base_id = own.snapshot_id = head
+        if not changes:
             return
         branch = lakehouse.branches.create(own.table, self.next_attempt(), head)
         own.branches.append(branch)
-        published = lakehouse.changes.commit(change, branch, self._run_id, branch=branch)
-        own.base_id, own.snapshot_id = head, published.snapshot_id
+        for number, change in enumerate(changes):
+            published = lakehouse.changes.commit(change, f"{branch}_{number}", self._run_id, branch=branch)
+            own.snapshot_id = published.snapshot_id
         own.stand_ins.add(own.snapshot_id)
 
     # -- accepting ---------------------------------------------------------------------------------------------

@@ -54,19 +54,21 @@ def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days:
                 digest = records[key].digest if key in records else EMPTY
                 evaluation = next(iter(batch.evaluations), None)
                 figures = {"rows": digest.rows, **(evaluation.figures if evaluation else {})}
-                verdict = DAY_VERDICTS[batch.verdict]
+                loss = records[key].loss if key in records else None
+                told = loss or batch
+                verdict = Verdict.REFUSED if loss else DAY_VERDICTS[batch.verdict]
                 found.append(
                     Outcome(
                         table,
                         key,
                         verdict,
-                        batch.reason,
-                        batch.hint,
+                        told.reason,
+                        told.hint,
                         is_repeat=True,
                         digest=digest,
                         figures=figures,
-                        evaluations=batch.evaluations,
-                        is_early=batch.verdict is BatchVerdict.WAITING,
+                        evaluations=() if loss else batch.evaluations,
+                        is_early=not loss and batch.verdict is BatchVerdict.WAITING,
                     )
                 )
         return found

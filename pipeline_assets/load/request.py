@@ -34,6 +34,8 @@ class LoadRequest:
     """Timezone-aware; deadlines are compared with it."""
     accepted: Acceptances = field(default_factory=Acceptances)
     """Changes and losses that an operator accepts."""
+    is_read_again: bool = False
+    """Whether slices of which a data file is gone are brought back: raw from landing, others from their inputs."""
 
     @property
     def first_day(self) -> date:

@@ -70,7 +70,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
     if request.tables & SOURCE_OF_TABLE.keys():
         take_golden(runtime, request.first_day, request.last_day)
-    draft = Draft(runtime, request.run_id, request.attempt)
+    draft = Draft(runtime, request.run_id, request.attempt, request)
     try:
         reports, published = _published(runtime, request, tables, listings, draft)
     except BaseException:

@@ -54,6 +54,8 @@ class LoadConfig(dg.Config):
     """Also exclude objects that landing no longer holds, which cannot be restored."""
     lift: dict[str, str] = Field(default_factory=dict)
     """Key of an excluded object -> why its rows count again; kept on record."""
+    read_again: bool = False
+    """Bring back slices of which a data file is gone: raw from landing, others from their inputs."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def _load(
                 projects,
                 SHARED,
             ),
+            is_read_again=config.read_again,
         )
         read_back(runtime.ledger, runtime.log)
         exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)

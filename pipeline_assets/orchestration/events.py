@@ -183,8 +183,12 @@ def _evaluation(
         if evaluation.check == check
     ]
     bad = [(project, evaluation) for project, evaluation in evaluations if not evaluation.is_passed]
-    # A waiting day has no evaluation of its own; the reason is what it waits for.
-    waiting = [o for o in outcomes if not o.verdict.is_good and not o.evaluations]
+    # A waiting day has no evaluation of its own, nor has one with lost files; the reason is what it waits for.
+    waiting = [
+        o
+        for o in outcomes
+        if not o.verdict.is_good and all(evaluation.check == Check.FILES_ARE_THERE for evaluation in o.evaluations)
+    ]
     figures: dict[str, float] = {}
     for _, evaluation in evaluations:
         for name, value in evaluation.figures.items():

@@ -82,7 +82,11 @@ def op_runtime(
                     lakehouse.require_own(settings, EVERY_TABLE, meant, ledger.lake)
                 skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
                 runtime = Runtime(lakehouse, ledger, landing, settings, words, skew=skew)
-                with writing_metrics(runtime, context.instance), telling_receivers(runtime, is_dry_run=is_dry_run):
+                with (
+                    writing_metrics(runtime, context.instance),
+                    telling_receivers(runtime, is_dry_run=is_dry_run),
+                    lakehouse_failures("tables"),
+                ):
                     yield runtime
     except PublishConflictError as error:
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)

@@ -55,6 +55,8 @@ class TableAtRest:
     """The table's own location, below which its next files are written."""
     deletes: int = 0
     """Delete files that apply to main's snapshot. Only other programs write them."""
+    manifest_list: str | None = None
+    """The file that lists the manifests of main's snapshot."""
 
 
 class CatalogAtRest:
@@ -162,7 +164,7 @@ def _read(location: str) -> TableAtRest:
     head = fields.get("current-snapshot-id")
     snapshots = fields.get("snapshots", ())
     made = [int(snapshot["timestamp-ms"]) for snapshot in snapshots]
-    current = next((one for one in snapshots if one["snapshot-id"] == head), {"summary": {"operation": "replace"}})
+    current: Any = next((one for one in snapshots if one["snapshot-id"] == head), {"summary": {"operation": "replace"}})
     return TableAtRest(
         None if head in (None, -1) else int(head),
         frozenset(fields.get("refs", {})),
@@ -176,6 +178,7 @@ def _read(location: str) -> TableAtRest:
         location,
         str(fields["location"]),
         int(current.get("summary", {}).get("total-delete-files", 0)),
+        current.get("manifest-list"),
     )
 
 

@@ -81,6 +81,7 @@ _SHUT = (
 """Signs of a catalog that refuses us; they count only where no sign of a transient failure is present."""
 _EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
+_DATA_FILE = re.compile(r"(?:FileNotFound|NotFound|NoSuchKey)Exception\b[^\n]*?((?:\w+:)?/[^\s'\"]+?\.parquet)\b")
 _AHEAD = re.compile(
     r"(?:Invalid update timestamp \S+: before |Expected sorted snapshot log entries)[^\d\n]*(\d{10,14})?"
 )
@@ -181,6 +182,9 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
     if _EXPIRED in text:
         reason = "a snapshot that it reads was expired, or main was set back over it"
         return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")
+    if (lost := _DATA_FILE.search(text)) is not None:
+        hint = "Put it back, or bring its day back: tidemark load --source SOURCE --from DAY --to DAY --read-again"
+        return LakehouseError(subject, f"its data file {lost[1]} is gone from the warehouse", hint)
     if any(mark in text for mark in _GONE):
         reason = f"a file that the catalog names is not in the warehouse: {first_line(error)}"
         hint = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"

@@ -15,6 +15,7 @@ from resources.iceberg.branches import Branches, IsLive
 from resources.iceberg.creation import add_columns, begin_history, create_table, require_columns
 from resources.iceberg.errors import again
 from resources.iceberg.lake_identity import Purpose, require_own_lake
+from resources.iceberg.lost_files import lost_slices
 from resources.iceberg.metadata import (
     Commit,
     JavaTables,
@@ -118,6 +119,11 @@ class Lakehouse:
     ) -> dict[Slice, SliceFiles]:
         """Return the live files per slice, read from metadata; of all slices, or only of those given."""
         return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
+
+    def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
+        """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
+        files = self.slice_files(table, snapshot_id, slices)
+        return lost_slices({key: one.paths for key, one in files.items()})
 
     def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
         """Whether, by file metrics, any file may hold rows of one of these projects and days, with the day in `column`."""

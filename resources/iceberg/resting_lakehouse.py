@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
 from resources.iceberg.branches import PREFIX, IsLive
 from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
 from resources.iceberg.creation import KEPT_PROPERTIES
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake
 from resources.iceberg.lakehouse import Lakehouse
+from resources.iceberg.lost_files import lost_at_rest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +38,14 @@ class RestingLakehouse(Lakehouse):
         """As `Lakehouse.head`."""
         resting = self._at_rest(table)
         return super().head(table) if resting is None or resting.head is None else resting.head
+
+    def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
+        """As `Lakehouse.lost_slices`, by the metadata file; it needs no JVM."""
+        resting = self._catalog.table(table)
+        if resting is None or resting.head != snapshot_id:
+            return super().lost_slices(table, snapshot_id, slices)
+        lost = lost_at_rest(resting, {key.event_date for key in slices})
+        return {key: path for key, path in lost.items() if key in slices}
 
     def knows(self, table: Table) -> bool:
         """As `Lakehouse.knows`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from resources.iceberg.catalog_commit import commit_together
+from resources.iceberg.lost_files import gone_files
 from resources.iceberg.metadata import JavaTables, LiveFiles, slice_of
 from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare, was_named
 from resources.iceberg.slice_change import Published, SliceChange, files_of_base, load
@@ -17,9 +17,6 @@ from resources.iceberg.table_commit import commit_change
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
-
-_ASKED_AT_ONCE = 16
-"""Number of files checked in parallel: restoring a year needs thousands."""
 
 
 class SliceChanges:
@@ -57,7 +54,7 @@ class SliceChanges:
         java = load(self._tables, table)
         live = self._tables.files(java, base_id, None)
         key_of = {path: slice_of(file) for path, file in live.items()}
-        gone = self._gone(java, [path for path, key in key_of.items() if key in slices])
+        gone = gone_files([path for path, key in key_of.items() if key in slices])
         wanted = set(slices) - {key_of[path] for path in gone}
         tied = wanted
         while tied:
@@ -97,7 +94,7 @@ class SliceChanges:
     def require_restorable(self, change: SliceChange) -> None:
         """Raise LakehouseError where a file that a change restores is gone."""
         if change.is_restored:
-            self._require_there(change.table, change.files)
+            self._require_there(change.files)
 
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> LiveFiles:
         """Return the files of these slices in these snapshots; raises LakehouseError for a file that is gone."""
@@ -111,15 +108,9 @@ class SliceChanges:
                     min(found.deletes), "had rows deleted by another program then", "Choose another state"
                 )
             files |= found
-        self._require_there(table, files)
+        self._require_there(files)
         return files
 
-    def _require_there(self, table: Table, paths: Iterable[str]) -> None:
-        if gone := self._gone(load(self._tables, table), paths):
-            raise LakehouseError(gone[0], "is gone, so its rows cannot be restored", "Choose a later state")
-
-    def _gone(self, java: Any, paths: Iterable[str]) -> list[str]:
-        store, wanted = java.io(), sorted(paths)
-        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-            found = list(pool.map(lambda path: bool(store.newInputFile(path).exists()), wanted))
-        return [path for path, is_there in zip(wanted, found, strict=True) if not is_there]
+    def _require_there(self, paths: Collection[str]) -> None:
+        if gone := gone_files(paths):
+            raise LakehouseError(min(gone), "is gone, so its rows cannot be restored", "Choose a later state")

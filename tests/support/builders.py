@@ -239,6 +239,7 @@ class Pipeline(LandingFolder):
         exclude: Mapping[str, str] | None = None,
         lift: Mapping[str, str] | None = None,
         even_if_gone: bool = False,
+        read_again: bool = False,
     ) -> Outcome:
         """Run the job of a source over a range of days; of the given tables only, where any are given."""
         config = {
@@ -247,6 +248,7 @@ class Pipeline(LandingFolder):
             "exclude": dict(exclude or {}),
             "lift": dict(lift or {}),
             "exclude_even_if_gone": even_if_gone,
+            "read_again": read_again,
         }
         job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
             "daily_load" if source is Source.REGULAR else "backfill_load"

@@ -23,6 +23,7 @@ from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.deliveries.snapshot_exclusions import versions_of
 from pipeline_assets.load.draft import Draft, LoadRuntime
+from pipeline_assets.load.lost import await_lost
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts
@@ -69,14 +70,11 @@ def _pinned(
         # Pinning syncs the ledger, so slices that another writer changed count as stale.
         own = {table.key: runtime.draft.pin(table)}
         pins = {name: runtime.draft.pin(table_by_key(name)) for name in table.upstream}
-        decided = decide_with_neighbours(
-            runtime.ledger,
-            facts.reading(runtime.ledger, [table]),
-            table,
-            request.slices_of(table.kind),
-            request.accepted,
-            request.now,
-        )
+        lost = {name: runtime.draft.lost(table_by_key(name)) for name in (table.key, *table.upstream)}
+        read = replace(facts.reading(runtime.ledger, [table]), lost=lost, is_read_again=request.is_read_again)
+        requested, accepted, now = request.slices_of(table.kind), request.accepted, request.now
+        decided = decide_with_neighbours(runtime.ledger, read, table, requested, accepted, now)
+        decided = await_lost(read, table, decided)
         # The records may be newer than the pins, if another run published in between.
         if all(runtime.draft.still_pins(name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.change_rule import explain_change, next_baseline
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.checks import Evaluation, complete, holds_nothing
+from pipeline_assets.domain.checks import Check, Evaluation, complete, holds_nothing
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
@@ -73,7 +74,8 @@ def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
             )
             is_repeat = decision.is_judged_again and _is_already_reported(plan, prior, record)
         else:
-            is_changed = audit.digest != prior.digest
+            # Readers find no change where the same rows come back in other files.
+            is_changed = audit.digest != prior.digest or decision.cause.kind is CauseKind.FILES_GONE
             record = replace(
                 prior,
                 verdict=Verdict.PUBLISHED if is_changed else Verdict.UNCHANGED,
@@ -176,8 +178,8 @@ def _blocking_failure(evaluations: Sequence[Evaluation]) -> Evaluation | None:
     return next(failures, None)
 
 
-def _reason(failure: Evaluation) -> str:
-    return f"{failure.check.name}: {failure.reason}"
+def _reason(failure: Evaluation) -> str | None:
+    return failure.reason if failure.check == Check.FILES_ARE_THERE else f"{failure.check.name}: {failure.reason}"
 
 
 def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:

@@ -6,21 +6,26 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pipeline_assets.domain.checks import lost_file
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import ReadTwiceError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.deliveries.attempt import Attempt
+from pipeline_assets.load.deliveries.attempt import Attempt, Losses
 from pipeline_assets.load.deliveries.known_bytes import skip_excluded, skip_touched
 from pipeline_assets.load.deliveries.outcomes import report
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.load.deliveries.publish import Published, publish
 from pipeline_assets.load.deliveries.quarantine import quarantine
-from pipeline_assets.load.deliveries.stage import read_and_stage, without_refused
+from pipeline_assets.load.deliveries.stage import Staged, read_and_stage, without_refused
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
 from pipeline_assets.load.draft import LoadRuntime
+from pipeline_assets.load.lost import batches_holding, brought_back
 from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.metadata import slices_condition
 from resources.ledger.changes import Changes
 
 
@@ -32,13 +37,24 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
     """
     table = RAW_TABLES[source]
     started_at = time.monotonic()
-    may_list_again, moves = True, 0
+    may_list_again, moves, lost_before = True, 0, frozenset[Slice]()
     published_before: Mapping[Slice, Digest] = {}
     while True:
         base_id = runtime.draft.pin(table)
-        plan = plan_arrivals(runtime, request, source)
+        refused_lines = runtime.draft.lost(QUARANTINE)
+        paths = refused_lines | runtime.draft.lost(table)
+        lost = {key: lost_file(table.key, key, path) for key, path in paths.items()}
+        if may_list_again:
+            known = runtime.ledger.slices(table.key, request.projects, {key.event_date for key in lost})
+            lost_before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
+        holding = batches_holding(runtime.ledger, source, lost, refused_lines)
+        again = {batch for batches in holding.values() for batch in batches} if request.is_read_again else set()
+        plan = plan_arrivals(runtime, request, source, again)
         name = runtime.draft.next_attempt()
-        attempt = Attempt(runtime, request, source, table, base_id, name, started_at, may_list_again, published_before)
+        losses = Losses(lost, lost_before, frozenset(refused_lines), holding)
+        attempt = Attempt(
+            runtime, request, source, table, base_id, name, started_at, may_list_again, losses, published_before
+        )
         failpoint(Failpoint.AFTER_PIN, table.key)
         try:
             judged, published = _publish_accepted(attempt, plan)
@@ -62,13 +78,39 @@ def _publish_accepted(attempt: Attempt, plan: Plan) -> tuple[Judged, Published]:
     plan = skip_touched(attempt, skip_excluded(attempt, plan))
     read, staged = read_and_stage(attempt, plan)
     try:
-        judged = judge(read, attempt.runtime.settings)
+        judged = _beside_lost(attempt, judge(read, attempt.runtime.settings), staged)
         staged = without_refused(attempt, judged, staged) if staged is not None else None
         quarantine(attempt, judged)
         return judged, publish(attempt, judged, staged)
     finally:
         if staged is not None:
             attempt.runtime.draft.drop(staged.snapshot)
+
+
+def _beside_lost(attempt: Attempt, judged: Judged, staged: Staged | None) -> Judged:
+    """The verdicts, where a batch waits that brings rows to a slice that is not whole again."""
+    if staged is None or not attempt.losses.found:
+        return judged
+    source, table, lost = attempt.source, attempt.table, attempt.losses.found
+    holding = {key: set(attempt.losses.holding.get(key, ())) for key in lost}
+    known = {key for key, batches in holding.items() if batches}
+    # What lies in them now is new: also of batches that never brought any.
+    rows = attempt.runtime.lakehouse.read(table, staged.snapshot.snapshot_id).where(slices_condition(table, lost))
+    for row in rows.select(table.day_column, "project_id", "_arrival_date").distinct().collect():
+        batch = BatchKey(source, row["project_id"], row["_arrival_date"])
+        holding[Slice(row[table.day_column], row["project_id"])].add(batch)
+    accepted = {plan.key for plan in judged.batches(BatchVerdict.ACCEPTED)}
+    # Rows of objects that were moved to the other prefix come from there, with that source's next load.
+    able = {key for key in accepted if not judged.read.plan.batches[key].being_relocated}
+    whole, waiting = brought_back(holding, able if attempt.request.is_read_again else set())
+    verdicts = dict(judged.verdicts)
+    for batch in waiting & accepted:
+        key = min(key for key in holding.keys() - whole if batch in holding[key])
+        loss, evaluation = lost[key], verdicts[batch][1]
+        reason = f"brings rows to {table.key} {key}: {loss.reason}"
+        evaluation = replace(evaluation, is_passed=False, reason=reason, hint=loss.hint)
+        verdicts[batch] = BatchVerdict.WAITING, evaluation
+    return replace(judged, verdicts=verdicts, brought_back={key: sorted(holding[key]) for key in whole & known})
 
 
 def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
@@ -98,10 +140,14 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
         changes.forgotten_refusals.extend(
             (key, gone) for gone in (plan.refused if is_accepted else plan.stale_refusals)
         )
-    standing = runtime.ledger.slices(attempt.table.key, attempt.request.projects, attempt.request.days)
-    changes.slices.extend(
-        replace(record, verdict=Verdict.UNCHANGED)
-        for key, record in standing.items()
-        if key not in published.slices and record.verdict is Verdict.PUBLISHED
-    )
+    days = {*attempt.request.days, *(key.event_date for key in attempt.losses.found)}
+    standing = runtime.ledger.slices(attempt.table.key, attempt.request.projects, days)
+    for record in (record for key, record in standing.items() if key not in published.slices):
+        loss = attempt.losses.found.get(record.key)
+        if loss is not None:
+            told = replace(record, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint)
+            changes.slices.append(replace(told, refused_evaluations=(loss,)))
+        elif record.verdict is Verdict.PUBLISHED or record.loss is not None:
+            told = replace(record, verdict=Verdict.UNCHANGED, reason=None, hint=None, refused_evaluations=())
+            changes.slices.append(told)
     runtime.draft.record(attempt.table, changes)

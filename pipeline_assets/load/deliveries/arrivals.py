@@ -8,7 +8,7 @@ Does not contain: the rules (batch.py), reading (read.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import timedelta
 
@@ -28,11 +28,17 @@ _MOST_NAMED = 20
 """Objects that a load names one by one; a folder of strangers is counted."""
 
 
-def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Plan:
-    """List what arrived in reach of the requested days and plan every batch of it; logs what is told of it."""
+def plan_arrivals(
+    runtime: Runtime, request: LoadRequest, source: Source, read_again: Set[BatchKey] = frozenset()
+) -> Plan:
+    """List what arrived in reach of the requested days and plan every batch of it; logs what is told of it.
+
+    `read_again`: batches of which rows are lost; their arrival days are in reach, too.
+    """
     table = RAW_TABLES[source]
     window = timedelta(days=runtime.settings.reprocessing_window_days)
-    first, last = request.first_day - window, request.last_day + window
+    arrived = [batch.arrival_date for batch in read_again]
+    first, last = min([request.first_day - window, *arrived]), max([request.last_day + window, *arrived])
     asked = asked_for(runtime.settings, request.now.date())
     listing = runtime.landing.list(source, request.projects, first, last, asked)
     runtime.ledger.strays.replace(source, request.projects, listing.strays)
@@ -53,6 +59,7 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source) -> Pla
         request.now,
         code_version=table.code_version(runtime.settings),
         accepted_reasons=reasons,
+        read_again=read_again,
     )
     # Some markers alone are no reason to judge a day that nobody asked for; all of them say that it is empty.
     plans = {

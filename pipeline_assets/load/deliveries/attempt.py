@@ -7,13 +7,29 @@ Does not contain: what a step finds out (Plan, ReadResult, Judged, Staged, Publi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.tables.table import Table
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Slices of a raw table that cannot be read, or whose day in quarantine cannot; lost ones are empty in the attempt's base."""
+
+    found: Mapping[Slice, Evaluation] = field(default_factory=dict)
+    """Slice -> its refusal, which names a data file that is gone."""
+    before: frozenset[Slice] = frozenset()
+    """Those of them that an earlier run found, too."""
+    of_lines: frozenset[Slice] = frozenset()
+    """Those of which quarantine lost the refused lines."""
+    holding: Mapping[Slice, Set[BatchKey]] = field(default_factory=dict)
+    """Slice -> the batches that brought rows or refused lines of it."""
 
 
 @dataclass(frozen=True)
@@ -32,5 +48,6 @@ class Attempt:
     """By the monotonic clock, seconds: of the first attempt."""
     may_list_again: bool = False
     """Whether batches that moved are tried once more in this run."""
+    losses: Losses = field(default_factory=Losses)
     published_before: Mapping[Slice, Digest] = field(default_factory=dict)
     """What former attempts of this load accepted."""

@@ -84,10 +84,12 @@ def plan_batches(
     *,
     code_version: str,
     accepted_reasons: Mapping[Slice, str],
+    read_again: Set[BatchKey] = frozenset(),
 ) -> dict[BatchKey, BatchPlan]:
     """A plan for every batch that is requested, listed, marked or recorded.
 
-    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go.
+    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go. `read_again`: batches whose rows
+    are lost, so that only landing has them.
     """
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
@@ -130,6 +132,7 @@ def plan_batches(
             prior=recorded.batches.get(key),
             is_requested=key in requested,
             is_awaited=settings.first_arrival is None or key.arrival_date >= settings.first_arrival,
+            is_read_again=key in read_again,
             is_closed=len(hours) == HOURS_A_DAY or now > deadline(key.arrival_date, settings),
             accepted_reason=accepted_reasons.get(Slice(key.arrival_date, key.project_id)),
             code_version=code_version,
@@ -174,7 +177,8 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
     is_archived = plan.key.arrival_date < horizon
     # Past the horizon raw is the archive, except for objects that it lost rows of.
-    gone = sorted(key for key in unlisted - arrived - awaited if not is_archived or plan.recorded[key].is_damaged)
+    is_kept = is_archived and not plan.is_read_again
+    gone = sorted(key for key in unlisted - arrived - awaited if not is_kept or plan.recorded[key].is_damaged)
     plan = replace(plan, gone=tuple(gone))
     missing = () if plan.accepted_reason is not None else without_successor(plan, {}, settings)
     withdrawn = () if missing else tuple(sorted({*plan.gone, *ruled_out, *arrived}))
@@ -196,7 +200,9 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
 
 
 def _is_changed(plan: BatchPlan, delivery: Delivery, record: DeliveryRecord | None) -> bool:
-    return record is None or record.etag != delivery.etag or is_to_be_replayed(record, plan.code_version)
+    if record is None or plan.is_read_again:
+        return True
+    return record.etag != delivery.etag or is_to_be_replayed(record, plan.code_version)
 
 
 def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
@@ -205,7 +211,7 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
         prior is not None
         and prior.verdict is BatchVerdict.REFUSED
         and bool(plan.listed or plan.gone)
-        and not plan.is_to_be_tried_again
+        and not (plan.is_to_be_tried_again or plan.is_read_again)
         and prior.input_state == plan.input_state(settings)
         # Where what was missed is back or behind the horizon, the state is another one.
         and not (prior.is_missing and plan.accepted_reason is not None)

@@ -61,9 +61,24 @@ def report(attempt: Attempt, judged: Judged, published: Published) -> TableRepor
                 },
             )
         )
+    outcomes = [_lost(attempt, one.key, published, one) or one for one in outcomes]
+    told = {outcome.key for outcome in outcomes}
+    beside = (_lost(attempt, key, published) for key in sorted(attempt.losses.found.keys() - told))
+    outcomes.extend(one for one in beside if one is not None)
     outcomes.extend(_refused_in_reach(attempt, judged))
     outcomes.extend(_good_in_reach(attempt, judged, published))
     return TableReport(table.key, tuple(outcomes), seconds=time.monotonic() - attempt.started_at)
+
+
+def _lost(attempt: Attempt, key: Slice, published: Published, told: Outcome | None = None) -> Outcome | None:
+    """The outcome of a slice of which a data file is gone, in place of what its batch says; None for every other slice."""
+    loss = attempt.losses.found.get(key)
+    if loss is None or key in published.slices:
+        return None
+    told = told or Outcome(attempt.table.key, key, Verdict.REFUSED, is_requested=False)
+    is_repeat = key in attempt.losses.before
+    refused = replace(told, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint, evaluations=())
+    return replace(refused, is_repeat=is_repeat, is_early=False)
 
 
 def _late(batch: BatchKey, days: Mapping[date, BatchDay], settings: Settings) -> dict[str, float]:

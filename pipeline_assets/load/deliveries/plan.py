@@ -59,6 +59,8 @@ class BatchPlan:
     is_awaited: bool = True
     """False before the first arrival that the settings name: nothing of such a day counts as missing."""
     is_closed: bool = False
+    is_read_again: bool = False
+    """Whether rows of it lie in files that are gone, so that all its objects are read again."""
     accepted_reason: str | None = None
     """Why a person lets deliveries go that are missing."""
     code_version: str = ""
@@ -180,6 +182,7 @@ class BatchPlan:
             for d in self.changed
             if (record := self.recorded.get(d.key)) is not None
             and record.sha256 is not None
+            and not self.is_read_again
             and not is_to_be_replayed(record, self.code_version)
         }
 

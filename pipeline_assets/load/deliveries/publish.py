@@ -19,7 +19,7 @@ from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.attempt import Attempt
-from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
+from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.stage import Staged
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.transforms.digests import batch_days
@@ -55,13 +55,13 @@ def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Publishe
     for plan in staged.plans:
         _require_parsed_rows(judged, plan, staged.present[plan.key], days[plan.key])
     failpoint(Failpoint.AFTER_AUDIT, table.key)
-    changed = _changed_slices(before, days)
+    changed = {**_changed_slices(before, days), **judged.brought_back}
     # As of the base: what others publish meanwhile is theirs to tell.
     standing = _standing(attempt, changed)
     publication = attempt.runtime.draft.accept(staged.snapshot, changed.keys(), is_whole=True) if changed else None
     if publication is None:
         return Published(attempt.published_before, days)
-    return _account(attempt, judged.read.plan, publication, changed, standing, days)
+    return _account(attempt, judged, publication, changed, standing, days)
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,14 @@ def _changed_slices(
 
 def _account(
     attempt: Attempt,
-    plan: Plan,
+    judged: Judged,
     publication: StagedPublication,
     changed: Mapping[Slice, Sequence[BatchKey]],
     standing: _Standing,
     days: Mapping[BatchKey, Mapping[date, BatchDay]],
 ) -> Published:
     """Ledger rows of the published slices: a slice's digest is the sum of its batch days."""
-    table = attempt.table
+    table, plan = attempt.table, judged.read.plan
     code = table.code_version(attempt.runtime.settings)
     digests: dict[Slice, Digest] = {}
     records: list[SliceRecord] = []
@@ -179,6 +179,7 @@ def _account(
         ]
         cause = CauseKind.DELIVERY if digest != before else CauseKind.SAME_ROWS
         cause = CauseKind.EXCLUSION if any(batch_plan.ruled_out for batch_plan in plans) else cause
+        cause = CauseKind.FILES_GONE if key in judged.brought_back else cause
         publications.append(
             PublicationRecord(
                 table.key,

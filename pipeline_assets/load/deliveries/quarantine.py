@@ -7,8 +7,12 @@ Does not contain: why a line is refused (formats/).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import UNREAD, DeliveryRecord
-from pipeline_assets.domain.slices import BatchVerdict, Slice
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_objects, require_unmoved
 from pipeline_assets.load.deliveries.stage import delete_objects
@@ -16,6 +20,7 @@ from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parsed_batches import quarantined
 from resources.iceberg.metadata import in_batches
+from resources.ledger.changes import Changes
 
 
 def quarantine(attempt: Attempt, judged: Judged) -> None:
@@ -26,6 +31,10 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
     runtime, read = attempt.runtime, judged.read
     accepted = judged.batches(BatchVerdict.ACCEPTED)
     refused = [*judged.batches(BatchVerdict.REFUSED), *judged.batches(BatchVerdict.WAITING)]
+    restored = attempt.losses.of_lines & judged.brought_back.keys()
+    # Lines beside those of a lost file would hide that it is gone; they are read again with it.
+    stuck = {BatchKey(attempt.source, key.project_id, key.event_date) for key in attempt.losses.of_lines - restored}
+    accepted, refused = ([plan for plan in plans if plan.key not in stuck] for plans in (accepted, refused))
     # What was in the table: of any version of the object, or of refused versions alone.
     old = {key for plan in accepted for key in read.plan.replaced(plan) if _is_bad(plan.recorded.get(key))}
     old_refusals = {
@@ -40,7 +49,7 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
         for key in read.plan.replaced(plan)
         if key in read.summaries and _is_bad(read.summaries[key]) and key not in read.unread
     }
-    if not (old or old_refusals or new):
+    if not (old or old_refusals or new or restored):
         return
     concerned = old | old_refusals | new
     batches = [
@@ -48,7 +57,7 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
         for plan in (*accepted, *refused)
         if not concerned.isdisjoint({*plan.listed, *plan.recorded, *plan.refused})
     ]
-    slices = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
+    slices = {*restored, *(Slice(batch.arrival_date, batch.project_id) for batch in batches)}
 
     # Read once more: in one pass with the rows, every row would have to be kept for the sake of the few refused lines.
     bad = [delivery for plan in (*accepted, *refused) for delivery in plan.changed if delivery.key in new]
@@ -67,8 +76,27 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
             require_unmoved(reading)
 
     draft = runtime.draft
+    if restored:
+        draft.record(QUARANTINE, _read_by_next_load(attempt, restored))
     staged = runtime.lakehouse.stage(QUARANTINE, draft.pin(QUARANTINE), attempt.name, write)
     draft.accept(staged, slices, is_whole=True)
+
+
+def _read_by_next_load(attempt: Attempt, slices: Collection[Slice]) -> Changes:
+    """Marks objects of the other source whose refused lines were lost, too: its next load reads them again."""
+    (other,), ledger = set(Source) - {attempt.source}, attempt.runtime.ledger
+    known = [
+        record
+        for key in slices
+        for is_accepted in (True, False)
+        for record in ledger.deliveries(
+            other, [key.project_id], key.event_date, key.event_date, is_accepted=is_accepted
+        ).values()
+    ]
+    marked = [
+        replace(one, etag=f"{UNREAD}{one.etag.removeprefix(UNREAD)}", sha256=None) for one in known if _is_bad(one)
+    ]
+    return Changes(deliveries=marked)
 
 
 def _is_bad(record: DeliveryRecord | None) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pipeline_assets.domain.checks import MISSING_HINT, BatchFigures, Evaluation, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED, DeliveryRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import BatchVerdict
+from pipeline_assets.domain.slices import BatchVerdict, Slice
 from pipeline_assets.load.deliveries.losses import loss_of, without_successor
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import ReadResult
@@ -24,6 +24,8 @@ class Judged:
 
     read: ReadResult
     verdicts: Mapping[BatchKey, tuple[BatchVerdict, Evaluation]]
+    brought_back: Mapping[Slice, Sequence[BatchKey]] = field(default_factory=dict)
+    """Lost slices whose rows were all read again -> the batches that hold them."""
 
     def batches(self, verdict: BatchVerdict) -> list[BatchPlan]:
         """Batches that were worked on and ended so."""

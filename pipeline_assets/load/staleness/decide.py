@@ -143,7 +143,15 @@ class _Rule:
         present = self.inputs.state(key)
         plan = SlicePlan(key, Todo.KEEP, present, record, is_requested, is_final, was_settled, is_settled, final_at)
         plan = replace(plan, delivered=self.facts.delivered.get(key), months=self.inputs.months_of(present))
-        return self._obstructed(plan) or self._compared(plan)
+        plan = self._obstructed(plan) or self._compared(plan)
+        loss = self.facts.loss(self.table.key, key)
+        if loss is None:
+            return plan
+        is_readable = plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
+        is_able = is_readable and plan.todo not in (Todo.WAIT, Todo.HOLD, Todo.REFUSE)
+        if self.facts.is_read_again and is_able:
+            return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FILES_GONE))
+        return refused_as_lost(plan, loss)
 
     def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
         """The plan of a slice that cannot be built, whatever its inputs are; None if nothing prevents the build."""
@@ -199,6 +207,14 @@ class _Rule:
         if Match.NEIGHBOURS_DIFFER in (match, refused) and not is_code_asked:
             return replace(stale, todo=Todo.CHECK)
         return replace(stale, todo=Todo.REBUILD)
+
+
+def refused_as_lost(plan: SlicePlan, loss: Evaluation) -> SlicePlan:
+    """The plan of a slice of which a data file is gone and that is not built again: refused, also with what stands in the way."""
+    also = f"; {plan.reason}" if plan.reason else ""
+    return replace(
+        plan, todo=Todo.REFUSE, reason=loss.reason, failure=replace(loss, reason=f"{loss.reason}{also}"), is_early=False
+    )
 
 
 def _with_cross_day(present: InputState, recorded: InputState | None) -> InputState:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
 
+from pipeline_assets.domain.checks import Evaluation, lost_file
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
@@ -54,6 +55,10 @@ class Facts:
     """Slice with an excluded object in landing -> reason of the exclusion."""
     history: History | None = None
     """The delivered history that the slices are parts of; None for other tables, or if landing holds none."""
+    lost: Mapping[str, Mapping[Slice, str]] | None = None
+    """Table -> slice of which a data file is gone -> the file; None where nobody looked, so that records tell."""
+    is_read_again: bool = False
+    """Whether lost slices are built again."""
     released: frozenset[tuple[str, Slice]] = frozenset()
     """(table, slice) that count as not held, although a hold is on record."""
 
@@ -100,6 +105,14 @@ class Facts:
     def releasing(self, slices: Iterable[tuple[str, Slice]]) -> Facts:
         """The facts as if these (table, slice) were no longer held."""
         return replace(self, released=self.released | frozenset(slices))
+
+    def loss(self, table: str, key: Slice) -> Evaluation | None:
+        """The refusal of a slice of which a data file is gone; None for every other one."""
+        if self.lost is None:
+            record = self.records.get(table, {}).get(key)
+            return record.loss if record is not None else None
+        path = self.lost.get(table, {}).get(key)
+        return None if path is None else lost_file(table, key, path)
 
     def hold_of(self, table: str, key: Slice) -> str | None:
         """Why an operator holds a slice; None if it is not held or counts as released."""

@@ -15,6 +15,7 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
+from pipeline_assets.load.lost import await_lost
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide, release_waits
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS
@@ -92,12 +93,13 @@ def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) ->
 
 def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[SlicePlan]:
     """Plans for the slices of the facts; if slices wait for other days, those days are decided about too."""
-    plans = decide(facts.reading(ledger, [table]), table, (), Acceptances(), now)
+    facts = facts.reading(ledger, [table])
+    plans = decide(facts, table, (), Acceptances(), now)
     asked, decided_about = set(facts.slices), set(facts.slices)
     while beyond := _waited_for(plans) - decided_about:
         decided_about |= beyond
         plans += decide(facts.extended(ledger, beyond, [table]), table, (), Acceptances(), now)
-    return [plan for plan in release_waits(plans) if plan.key in asked]
+    return [plan for plan in release_waits(await_lost(facts, table, plans)) if plan.key in asked]
 
 
 def _waited_for(plans: Iterable[SlicePlan]) -> set[Slice]:

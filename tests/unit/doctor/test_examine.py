@@ -91,7 +91,7 @@ def test_nothing_loaded_is_no_fault_and_a_landing_that_is_not_there_is(shell: Ca
     assert ill.exit_code == 1, ill.output
     told = json.loads(ill.stdout)
     assert told["light"] == "red"
-    assert len(told["points"]) == 15
+    assert len(told["points"]) == 16
     (red,) = [point for point in told["points"] if point["light"] == "red"]
     assert red["name"] == "separate prefixes"
     assert red["found"].startswith("cannot be looked at: /nowhere/landing: ")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Digest, Slice, Source, Verdict
@@ -78,6 +80,12 @@ def test_a_raw_day_has_the_verdict_of_its_batches(ledger: Ledger) -> None:
     status = status_of(ledger, RAW)
     assert (status.verdict, status.rows, status.is_final) == (Verdict.REFUSED, 5, False)
     assert status.reasons == ("10002: unreadable. export it again",)
+    loss = lost_file(RAW, Slice(DAY, "10001"), "a.parquet")
+    lost = replace(
+        a_slice("10001", Verdict.REFUSED, RAW), reason=loss.reason, hint=loss.hint, refused_evaluations=(loss,)
+    )
+    ledger.record(Changes(slices=[lost]), "run")
+    assert "10001: its data file a.parquet is gone from the warehouse. Put it back" in status_of(ledger, RAW).reasons[0]
 
 
 def test_dimensions_stand_beside_events_where_they_are_in_use(ledger: Ledger) -> None:

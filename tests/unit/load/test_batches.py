@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -89,6 +89,7 @@ def plans_of(
     projects: Sequence[str] = (PROJECT,),
     now: datetime = SOON,
     code: str = CODE,
+    read_again: Set[BatchKey] = frozenset(),
     relocated: Relocated = Relocated(),  # noqa: B008 - a frozen value
     source: Source = Source.REGULAR,
     odd: Sequence[UnrecognizedObject] = (),
@@ -109,6 +110,7 @@ def plans_of(
         Settings(**settings),
         now,
         code_version=code,
+        read_again=read_again,
         accepted_reasons={Slice(day, PROJECT): reason for day, reason in (reasons or {}).items()},
     )
 
@@ -625,6 +627,9 @@ def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_land
     assert (lost.missing, lost.withdrawn) == ((damaged.object_key,), ())
     let_go = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER, reasons={DAY: "expired"})
     assert (let_go.missing, let_go.withdrawn) == ((), (damaged.object_key,))
+
+    again = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH})
+    assert (again.changed, again.missing, again.known_bytes) == ((a_delivery(9),), (a_record(10).object_key,), {})
 
 
 # A person's reason

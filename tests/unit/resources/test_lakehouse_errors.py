@@ -47,6 +47,22 @@ def test_a_lost_commit_is_a_conflict() -> None:
     assert is_conflict(Exception("org.apache.iceberg.exceptions.ValidationException: Found conflicting files"))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.iceberg.exceptions.NotFoundException: Location does not exist: s3://lake/data/event_date=2026-02-02/a.parquet",
+        "org.apache.iceberg.exceptions.NotFoundException: Failed to open input stream for file: "
+        "file:/lake/data/event_date=2026-02-02/a.parquet\nCaused by: java.io.FileNotFoundException: File not found",
+        "java.io.FileNotFoundException: File /lake/data/event_date=2026-02-02/a.parquet does not exist",
+    ],
+)
+def test_a_data_file_that_is_gone_is_named_with_the_command_that_brings_it_back(text: str) -> None:
+    ours = failure("refined/events", Exception(f"An error occurred while calling o1.collect\n: {text}\n\tat a.b.C"))
+    assert isinstance(ours, LakehouseError)
+    assert "data/event_date=2026-02-02/a.parquet is gone" in str(ours)
+    assert "--read-again" in str(ours)
+
+
 def test_a_full_disk_is_not_tried_again() -> None:
     error = Exception("java.io.IOException: No space left on device")
     assert not may_pass(error)

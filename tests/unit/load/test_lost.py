@@ -1,0 +1,81 @@
+"""What waits for slices of which a data file is gone, and when raw's are whole again: rules on values alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+
+import pytest
+
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.checks import lost_file
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import Slice, Source, Verdict
+from pipeline_assets.load.lost import await_lost, brought_back
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
+from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from tests.unit.load.test_decide import KEY, NEXT, NOW, OTHER_ROWS, PUBLISHED, RAW, Known
+
+FAR = Slice(KEY.event_date + timedelta(days=9), KEY.project_id)
+FILE = "s3://lake/refined/events/data/a.parquet"
+ONE, TWO, THREE = (BatchKey(Source.REGULAR, "10001", date(2026, 2, day)) for day in (2, 3, 4))
+
+
+def plans_of(facts: Facts, now: datetime = NOW) -> dict[Slice, SlicePlan]:
+    return {
+        plan.key: plan
+        for plan in await_lost(facts, REFINED_EVENTS, decide(facts, REFINED_EVENTS, [], Acceptances(), now))
+    }
+
+
+def facts_with(known: Known, lost: dict[str, dict[Slice, str]], *, is_read_again: bool = False) -> Facts:
+    return replace(known.facts, lost=lost, is_read_again=is_read_again)
+
+
+def test_a_slice_whose_file_is_gone_is_refused_by_name_until_it_is_to_be_read_again() -> None:
+    lost = {REFINED_EVENTS.key: {KEY: FILE}}
+    refused = plans_of(facts_with(Known(), lost))[KEY]
+    assert (refused.todo, refused.failure) == (Todo.REFUSE, lost_file(REFINED_EVENTS.key, KEY, FILE))
+    assert refused.failure is not None
+    assert FILE in (refused.failure.reason or "")
+    assert refused.failure.hint == (
+        "Put it back and load the day, or: tidemark load --source regular --from 2026-02-04 --to 2026-02-04 --project 10001 "
+        "--read-again"
+    )
+    built = plans_of(facts_with(Known(), lost, is_read_again=True))[KEY]
+    assert (built.todo, built.cause.kind) == (Todo.REBUILD, CauseKind.FILES_GONE)
+
+
+def test_a_held_slice_whose_file_is_gone_is_not_built_from_what_is_there_today() -> None:
+    facts = facts_with(Known(holds={KEY: "wrong prices"}), {REFINED_EVENTS.key: {KEY: FILE}}, is_read_again=True)
+    refused = plans_of(facts)[KEY]
+    assert refused.todo is Todo.REFUSE
+    assert refused.failure is not None
+    assert "held: wrong prices" in (refused.failure.reason or "")
+
+
+@pytest.mark.parametrize(("table", "key"), [(RAW, KEY), (RAW, NEXT), (REFINED_EVENTS.key, NEXT)])
+def test_what_would_read_a_lost_file_waits_and_what_is_up_to_date_stays(table: str, key: Slice) -> None:
+    lost = {table: {key: FILE}}
+    waits = plans_of(facts_with(Known(own=OTHER_ROWS), lost))[KEY]
+    assert (waits.todo, FILE in (waits.reason or "")) == (Todo.WAIT, True)
+    assert plans_of(facts_with(Known(), lost))[KEY].todo is Todo.KEEP
+    assert plans_of(facts_with(Known(own=OTHER_ROWS), {table: {FAR: FILE}}))[KEY].todo is Todo.REBUILD
+
+
+def test_where_nobody_looked_the_record_tells_so_that_no_sensor_asks_for_the_day_again() -> None:
+    loss = lost_file(REFINED_EVENTS.key, KEY, FILE)
+    record = replace(PUBLISHED, verdict=Verdict.REFUSED, reason=loss.reason, refused_evaluations=(loss,))
+    assert plans_of(Known(record=record).facts)[KEY].todo is Todo.REFUSE
+    assert plans_of(facts_with(Known(record=record), {}))[KEY].todo is Todo.KEEP
+
+
+def test_a_lost_slice_of_raw_is_whole_only_with_all_its_batches_and_a_batch_only_with_all_its_slices() -> None:
+    holding = {KEY: {ONE, TWO}, NEXT: {TWO, THREE}, FAR: {THREE}}
+    assert brought_back(holding, {ONE, TWO, THREE}) == ({KEY, NEXT, FAR}, set())
+    assert brought_back(holding, {ONE, TWO}) == (set(), {ONE, TWO, THREE})
+    assert brought_back({KEY: {ONE}, FAR: {THREE}}, {ONE}) == ({KEY}, {THREE})
+    # Nobody knows what a slice held of which no batch is on record.
+    assert brought_back({KEY: set()}, {ONE}) == (set(), set())
