@@ -1,4 +1,9 @@
-"""`tidemark`: the command line, with the same jobs and queries."""
+"""`tidemark`: the command line, with the same jobs and queries.
+
+Contains: commands with their options, what they print, running a job in this process.
+Add here: a command, or a renderer of a report.
+Does not contain: what a command asks or changes (inspection/, operations/), jobs (orchestration/).
+"""
 
 import sys
 

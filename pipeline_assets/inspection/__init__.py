@@ -1,1 +1,6 @@
-"""What an operator asks of published data; nothing is changed."""
+"""What an operator asks of published data; nothing is changed.
+
+Contains: status, changes, window, verify, and a folder for each larger question.
+Add here: another question of an operator.
+Does not contain: drawing (cli/, orchestration/health_page/), changes of data (operations/).
+"""

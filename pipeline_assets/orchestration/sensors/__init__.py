@@ -1,4 +1,9 @@
-"""Sensors: when days are loaded automatically."""
+"""Sensors: when days are loaded automatically.
+
+Contains: a sensor for each reason to start a load, its cursor, its requests.
+Add here: another reason to start a load.
+Does not contain: whether a batch is complete (load/deliveries/readiness.py).
+"""
 
 import dagster as dg
 
