@@ -109,7 +109,7 @@ class RawRow:
     content: tuple[int, int]
     """The two row hashes of the delivered columns and `_extra`."""
     unread: str | None = None
-    """The begin of the JSON text that was delivered for `processed_at` and could not be read."""
+    """The begin of the text that was delivered for `processed_at` and could not be read."""
 
     @property
     def named_row_id(self) -> str | None:

@@ -46,7 +46,7 @@ def key_parts(hash_a: str, hash_b: str) -> dict[str, Column]:
 
 
 def unread_text() -> Column:
-    """The JSON text of a time that ranks rows second, where it could not be read; else null."""
+    """The delivered text of a time that ranks rows second, where it could not be read; else null."""
     later = EXPORT_FORMAT.rank_columns[1]
     return F.when(F.col(later).isNull(), F.get_json_object(EXTRA_COLUMN, f"$.{later}"))
 

@@ -125,10 +125,10 @@ def test_a_time_that_could_not_be_read_is_told_where_it_decides(pipeline: Any) -
     """Scenario: of two events, two unequal rows of one upload each; a processed_time of the first could not be read, one of the
     second is absent. Outcome: the loser of the first is counted, and explain and status tell of it; nobody of the second."""
     p = pipeline()
-    broken = '"2026:02:02 12:00:00.000000"'
+    broken = "2026:02:02 12:00:00.000000"
     events = [an_event(insert_id=name, uuid=f"u-{name}") for name in ("unread", "absent")]
     corrected = [event | {"uuid": f"v-{event['uuid']}", "city": "Köln"} for event in events]
-    p.deliver(DAY, [events[0] | {"processed_time": json.loads(broken)}, events[1] | {"processed_time": None}], hour=10)
+    p.deliver(DAY, [events[0] | {"processed_time": broken}, events[1] | {"processed_time": None}], hour=10)
     p.deliver(DAY, corrected, hour=11)
     assert p.load(DAY).success
 

@@ -168,7 +168,7 @@ def test_a_row_loses_to_one_that_loses_itself() -> None:
     assert found == [RowFate.SUPERSEDED_BY_OTHER_DAY, RowFate.SUPERSEDED_BY_OTHER_DAY, RowFate.WINNER]
 
 
-UNREAD = '"2026:02:02 01:00:00"'
+UNREAD = "2026:02:02 01:00:00"
 LATER = replace(ROW, received_at=datetime(2026, 2, 2, 2, tzinfo=UTC), line_number=2, content=(2, 2))
 
 
