@@ -1,9 +1,4 @@
-"""Read the settings of a process: `tidemark.toml`, then `TIDEMARK_*` variables over it; and find its Dagster home.
-
-Contains: finding values, resolving paths, refusing what is wrong by name.
-Add here: another place settings come from.
-Does not contain: the values themselves (settings.py).
-"""
+"""Read the settings of a process: `tidemark.toml`, then `TIDEMARK_*` variables over it; and find its Dagster home."""
 
 from __future__ import annotations
 

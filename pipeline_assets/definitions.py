@@ -1,9 +1,4 @@
-"""Wire everything together: the one `build_defs` that production, tests and scripts call.
-
-Contains: all assets, jobs, schedules, sensors and resources in one Definitions.
-Add here: wiring.
-Does not contain: rules, and I/O at import: settings are read when Dagster asks for the definitions.
-"""
+"""Wire everything together: the one `build_defs` that production, tests and scripts call."""
 
 from __future__ import annotations
 

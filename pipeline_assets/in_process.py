@@ -1,9 +1,4 @@
-"""Run a Dagster job in this process, as the CLI and the drill do.
-
-Contains: the run, its process record in the ledger, and its unexpected failures.
-Add here: another step that every in-process run needs.
-Does not contain: choosing and configuring the job (cli/run.py), what a job does (orchestration/).
-"""
+"""Run a Dagster job in this process, as the CLI and the drill do."""
 
 from __future__ import annotations
 

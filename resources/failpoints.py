@@ -1,10 +1,4 @@
-"""Named points where a test or a drill may kill or pause the process, to prove that the next run converges.
-
-Contains: the names of the points, and arming them.
-Add here: a new step of the load path that must survive a kill.
-Does not contain: recovery after the kill (tests/scenarios, pipeline_assets/drill/). When off, a point costs one loop over
-an empty list.
-"""
+"""Named points where a test or a drill may kill or pause the process, to prove that the next run converges."""
 
 from __future__ import annotations
 

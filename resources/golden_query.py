@@ -1,9 +1,4 @@
-"""Golden totals from a database: one query of the deployment's own, asked so that it can change nothing and not run for ever.
-
-Contains: connecting, asking, the bounds.
-Add here: another database that totals may be in.
-Does not contain: what a row means (pipeline_assets/formats/golden_csv.py), comparing.
-"""
+"""Golden totals from a database: one query of the deployment's own, asked so that it can change nothing and not run for ever."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""An HTTP client that goes only where it may: names are resolved once, looked at, and connected to as what was looked at.
-
-Contains: resolving, refusing, connecting; when a proxy of the deployment does that instead.
-Add here: another thing that every request of ours needs.
-Does not contain: which addresses are refused (pipeline_assets/domain/addresses.py), what is asked (webhooks.py, export_api/).
-"""
+"""An HTTP client that goes only where it may: names are resolved once, looked at, and connected to as what was looked at."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A thread that says every few seconds, in the ledger, that the process of a run lives.
-
-Contains: beating beside an op.
-Add here: what must go on while an op works.
-Does not contain: what is written (ledger/processes.py), what silence means
-(pipeline_assets/domain/processes.py).
-"""
+"""A thread that says every few seconds, in the ledger, that the process of a run lives."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Who this process is, and whether another one runs: by boot, namespaces, number and start, which no later process shares.
-
-Contains: what the operating system tells of processes.
-Add here: another system.
-Does not contain: what follows from it (pipeline_assets/domain/processes.py).
-"""
+"""Who this process is, and whether another one runs: by boot, namespaces, number and start, which no later process shares."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""One request to a webhook: signed, tried again for a bounded time, and never followed to another place.
-
-Contains: the request, its signature, what an answer means.
-Add here: another answer that means something.
-Does not contain: what is sent and to whom (pipeline_assets/operations/notices.py).
-"""
+"""One request to a webhook: signed, tried again for a bounded time, and never followed to another place."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A file that other programs read: whole at each moment, with the rights that the umask leaves.
-
-Contains: putting a file's next state in its place.
-Add here: another form of such a file.
-Does not contain: files of landing, which are never replaced (landing/new_file.py).
-"""
+"""A file that other programs read: whole at each moment, with the rights that the umask leaves."""
 
 from __future__ import annotations
 

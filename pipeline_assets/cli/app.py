@@ -1,10 +1,4 @@
-"""`tidemark`: the command line for scripts and for operators outside the UI.
-
-Contains: the app, and the commands `load`, `status`, `explain` and `maintenance`.
-Add here: another command of these kinds.
-Does not contain: commands that correct (correct.py) or verify (inspect.py), what a command does
-(in_process.py, load/), its output (render_tables.py, render_trace.py).
-"""
+"""`tidemark`: the command line for scripts and for operators outside the UI."""
 
 from __future__ import annotations
 

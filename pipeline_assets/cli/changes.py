@@ -1,9 +1,4 @@
-"""Commands about changes of published numbers: `changes` lists them for any period, `notify` sends notices now.
-
-Contains: these commands, and printing changes.
-Add here: another option of them.
-Does not contain: finding changes (inspection/changes.py), sending (operations/notices.py).
-"""
+"""Commands about changes of published numbers: `changes` lists them for any period, `notify` sends notices now."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The frame of every command: options, exit codes, errors printed with their fix.
-
-Contains: what all commands share.
-Add here: an option that several commands have.
-Does not contain: commands.
-"""
+"""The frame of every command: options, exit codes, errors printed with their fix."""
 
 from __future__ import annotations
 

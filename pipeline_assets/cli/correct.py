@@ -1,10 +1,4 @@
-"""Commands that correct published data: exclude and include deliveries, roll days back and release them.
-
-Contains: these commands.
-Add here: another way to undo a mistake.
-Does not contain: the operations (operations/), their output (render_tables.py), commands that only read
-(inspect.py).
-"""
+"""Commands that correct published data: exclude and include deliveries, roll days back and release them."""
 
 from __future__ import annotations
 

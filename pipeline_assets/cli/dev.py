@@ -1,9 +1,4 @@
-"""`tidemark dev`: start and stop Dagster's webserver and daemon together, for the deployment in this folder.
-
-Contains: the command, starting both, watching them, ending all their processes.
-Add here: another process that a single-machine deployment needs.
-Does not contain: the definitions (pipeline_assets/definitions.py), production (docs/deployment.md).
-"""
+"""`tidemark dev`: start and stop Dagster's webserver and daemon together, for the deployment in this folder."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`tidemark doctor`: the checklist of whether a deployment can recover, each point with its evidence.
-
-Contains: the command and printing points.
-Add here: another output of a point.
-Does not contain: collecting and judging the evidence (doctor/).
-"""
+"""`tidemark doctor`: the checklist of whether a deployment can recover, each point with its evidence."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Show downloads: a progress bar on a terminal, a line per file elsewhere.
-
-Contains: the watcher of downloads.
-Add here: another display.
-Does not contain: downloading (resources/spark/jar_download.py).
-"""
+"""Show downloads: a progress bar on a terminal, a line per file elsewhere."""
 
 from __future__ import annotations
 

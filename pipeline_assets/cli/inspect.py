@@ -1,10 +1,4 @@
-"""Commands that read what is published and verify it: exclusions, history, diff, verify, drill.
-
-Contains: these commands.
-Add here: another command that publishes nothing.
-Does not contain: the queries (inspection/, drill/), their output (render_tables.py, verify.py),
-commands that correct (correct.py).
-"""
+"""Commands that read what is published and verify it: exclusions, history, diff, verify, drill."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""`tidemark init` and `tidemark setup`: create a deployment's folder, and prepare Spark for its first load.
-
-Contains: the commands and their output.
-Add here: another step between installing Tidemark and the first load.
-Does not contain: the files' content (pipeline_assets/deployment/), downloading jars (resources/spark/jars.py),
-starting Dagster (dev.py).
-"""
+"""`tidemark init` and `tidemark setup`: create a deployment's folder, and prepare Spark for its first load."""
 
 from __future__ import annotations
 

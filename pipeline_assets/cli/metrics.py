@@ -1,10 +1,4 @@
-"""`tidemark metrics`: print or write metrics for Prometheus.
-
-Contains: the command.
-Add here: another option.
-Does not contain: computing metrics (inspection/metrics/), the file written at the end of a load
-(orchestration/watching.py).
-"""
+"""`tidemark metrics`: print or write metrics for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`tidemark rebuild`: build days again beside main, show the report, swap them in, abandon them or undo the swap.
-
-Contains: the command.
-Add here: another action on a rebuild from the CLI.
-Does not contain: the rebuild (operations/rebuild/), its output (render_rebuild.py).
-"""
+"""`tidemark rebuild`: build days again beside main, show the report, swap them in, abandon them or undo the swap."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""`tidemark reconcile`: compare published data with other systems, and propose repairs of the differences.
-
-Contains: the command, for golden totals and for event keys.
-Add here: another source to compare published tables with.
-Does not contain: comparing (operations/reconcile.py, inspection/keys/), the output
-(render_reconcile.py, render_keys.py), running repairs (repair.py).
-"""
+"""`tidemark reconcile`: compare published data with other systems, and propose repairs of the differences."""
 
 from __future__ import annotations
 

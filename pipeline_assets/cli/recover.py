@@ -1,10 +1,4 @@
-"""`tidemark recover`: download hours from the vendor again, and load them.
-
-Contains: the command.
-Add here: another option.
-Does not contain: choosing hours (operations/recover_plan.py), the recovery (operations/recover.py), its output
-(render_recovery.py).
-"""
+"""`tidemark recover`: download hours from the vendor again, and load them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Results of a drill, as a table and as JSON.
-
-Contains: printing results.
-Add here: another figure of a result.
-Does not contain: the drill (drill/), options and exit codes (cli/inspect.py).
-"""
+"""Results of a drill, as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Results of comparing keys: counts by day, and samples of keys.
-
-Contains: the results as tables and as JSON.
-Add here: another detail of compared keys.
-Does not contain: comparing (inspection/keys/), the command (reconcile.py).
-"""
+"""Results of comparing keys: counts by day, and samples of keys."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Running and dead runs, for `tidemark status`.
-
-Contains: checking the recorded processes, and a line for each.
-Add here: another detail of a process.
-Does not contain: which process counts as dead (domain/processes.py), the report to Dagster
-(orchestration/dead_runs.py).
-"""
+"""Running and dead runs, for `tidemark status`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Output of rebuilds: their progress, and what each would change.
-
-Contains: the list of rebuilds, and the report as tables and JSON.
-Add here: another detail of a rebuild.
-Does not contain: measuring (operations/rebuild/report.py), the command (rebuild.py).
-"""
+"""Output of rebuilds: their progress, and what each would change."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Output of a reconciliation: totals by measure, each mismatch, proposed repairs.
-
-Contains: the results as tables and as JSON.
-Add here: another detail of a reconciliation.
-Does not contain: the command (reconcile.py), comparing (operations/reconcile.py, inspection/keys/).
-"""
+"""Output of a reconciliation: totals by measure, each mismatch, proposed repairs."""
 
 from __future__ import annotations
 

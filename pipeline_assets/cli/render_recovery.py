@@ -1,9 +1,4 @@
-"""Output of a recovery: plan, progress bar and outcome.
-
-Contains: printing these, and their JSON.
-Add here: another detail of a recovery.
-Does not contain: the command (recover.py), progress as lines (operations/recover_progress.py).
-"""
+"""Output of a recovery: plan, progress bar and outcome."""
 
 from __future__ import annotations
 

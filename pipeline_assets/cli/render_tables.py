@@ -1,10 +1,4 @@
-"""Tables of days, slices and decisions for the terminal.
-
-Contains: tables of statuses, exclusions, publications, rollbacks and holds.
-Add here: another table.
-Does not contain: reading statuses (inspection/status.py), commands (app.py, correct.py, inspect.py),
-exit codes (command.py).
-"""
+"""Tables of days, slices and decisions for the terminal."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Output of `tidemark explain`: where a row came from, and why competing rows lost.
-
-Contains: the answer as JSON and as text.
-Add here: another detail of an event.
-Does not contain: tracing (inspection/trace/), the command (app.py), exit codes (command.py).
-"""
+"""Output of `tidemark explain`: where a row came from, and why competing rows lost."""
 
 from __future__ import annotations
 

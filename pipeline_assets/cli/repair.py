@@ -1,9 +1,4 @@
-"""`tidemark reconcile --repair`: run proposed repairs, compare again, and propose the remaining ones.
-
-Contains: rounds of repairs, and running each kind of repair.
-Add here: running another kind of repair.
-Does not contain: the kinds of repairs (domain/repairs.py), comparing (reconcile.py).
-"""
+"""`tidemark reconcile --repair`: run proposed repairs, compare again, and propose the remaining ones."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`tidemark replay`: compute a published day again, from its original inputs or from the current ones.
-
-Contains: the command, and printing its results.
-Add here: another option.
-Does not contain: replaying (inspection/replay/).
-"""
+"""`tidemark replay`: compute a published day again, from its original inputs or from the current ones."""
 
 from __future__ import annotations
 

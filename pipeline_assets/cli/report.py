@@ -1,9 +1,4 @@
-"""`tidemark report`: write the health page.
-
-Contains: the command.
-Add here: another form of the report.
-Does not contain: the figures (inspection/health/), the page (orchestration/health_page/).
-"""
+"""`tidemark report`: write the health page."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Run the jobs of `load`, `exclude`, `include`, `rollback`, `release`, `rebuild` and `maintenance` in this process.
-
-Contains: running a job, and its lines on the terminal.
-Add here: starting another job from the CLI.
-Does not contain: commands (cli/app.py, cli/correct.py), exit codes (cli/command.py), what a job
-does (orchestration/assets.py, orchestration/maintenance_job.py, orchestration/rollback_jobs.py).
-"""
+"""Run the jobs of `load`, `exclude`, `include`, `rollback`, `release`, `rebuild` and `maintenance` in this process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The runtime of a command that works without Dagster.
-
-Contains: opening and closing the runtime.
-Add here: something that such commands share.
-Does not contain: what commands do with it (load/, inspection/).
-"""
+"""The runtime of a command that works without Dagster."""
 
 from __future__ import annotations
 

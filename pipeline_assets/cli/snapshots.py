@@ -1,9 +1,4 @@
-"""`tidemark snapshots`: a consistent cut of snapshots over all tables, and how a reader opens it.
-
-Contains: the command, and printing a cut.
-Add here: another way to select a cut.
-Does not contain: finding the cut and the lines of an engine (inspection/cuts.py).
-"""
+"""`tidemark snapshots`: a consistent cut of snapshots over all tables, and how a reader opens it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`tidemark split-landing`: show recovered objects among the regular ones with evidence, and move them.
-
-Contains: the command and its output.
-Add here: another column.
-Does not contain: finding and moving (operations/split/).
-"""
+"""`tidemark split-landing`: show recovered objects among the regular ones with evidence, and move them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The terminal of a command, and the log file beside it.
-
-Contains: standard output and error, and escaping: foreign text must not control the terminal.
-Add here: another way to write to a terminal.
-Does not contain: the output of commands (render_tables.py, render_trace.py).
-"""
+"""The terminal of a command, and the log file beside it."""
 
 from __future__ import annotations
 

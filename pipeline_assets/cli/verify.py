@@ -1,10 +1,4 @@
-"""Output of `tidemark verify`: the result of a replay, as tables and JSON.
-
-Contains: running and printing a proof.
-Add here: another detail of a proof.
-Does not contain: replaying and comparing (inspection/verify.py), the scratch tables
-(inspection/scratch.py), options and exit codes (inspect.py).
-"""
+"""Output of `tidemark verify`: the result of a replay, as tables and JSON."""
 
 from __future__ import annotations
 

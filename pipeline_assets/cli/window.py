@@ -1,9 +1,4 @@
-"""`tidemark window`: what each reprocessing window would catch and cost, and a recommendation.
-
-Contains: the command and its output.
-Add here: another column.
-Does not contain: computing the report (inspection/window.py).
-"""
+"""`tidemark window`: what each reprocessing window would catch and cost, and a recommendation."""
 
 from __future__ import annotations
 

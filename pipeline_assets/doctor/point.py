@@ -1,9 +1,4 @@
-"""A point of the checklist and its result.
-
-Contains: the values that rules return.
-Add here: another property of a point.
-Does not contain: the rules (recorded.py, places.py), the order of points (examine.py).
-"""
+"""A point of the checklist and its result."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Points of the checklist that the ledger alone answers: rules over records, without any reads.
-
-Contains: idempotence, one load path, the window, keys, skew, markers, notices.
-Add here: another rule over records.
-Does not contain: reading the records (examine.py), rules about places (places.py).
-"""
+"""Points of the checklist that the ledger alone answers: rules over records, without any reads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Acceptances: an operator lets a table's day of a project pass although a check would refuse it, with a reason.
-
-Contains: acceptances, and reading them from run config.
-Add here: another kind of acceptance.
-Does not contain: the checks that refuse (checks.py, change_rule.py).
-"""
+"""Acceptances: an operator lets a table's day of a project pass although a check would refuse it, with a reason."""
 
 from __future__ import annotations
 

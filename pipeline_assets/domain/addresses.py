@@ -1,9 +1,4 @@
-"""Addresses of machines that no request of ours may go to: what opens a machine's own keys, and what is no machine.
-
-Contains: which addresses and names are refused, by what is written and by what a name leads to.
-Add here: another range that a cloud serves its secrets from.
-Does not contain: URLs (places.py), resolving names and connecting (resources/guarded_http.py).
-"""
+"""Addresses of machines that no request of ours may go to: what opens a machine's own keys, and what is no machine."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Which arrival days are plausible and within reach of loads: the date in an object's name may be wrong by decades.
-
-Contains: the first arrival day of a project, and days that no load will ever request.
-Add here: another question about arrival days.
-Does not contain: listing (resources/landing/store.py) and recorded deliveries
-(resources/ledger/store.py).
-"""
+"""Which arrival days are plausible and within reach of loads: the date in an object's name may be wrong by decades."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Change bounds for single measures of single tables, as settings give them.
-
-Contains: the bound, the names of the key measures, the rule for a valid bound.
-Add here: another bounded measure that is not a figure of a table.
-Does not contain: the rule that applies bounds (change_rule.py), the default bounds of all tables
-(settings.py).
-"""
+"""Change bounds for single measures of single tables, as settings give them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`change_is_explained`: how far a final slice may change before it is refused.
-
-Contains: which changes are bounded, the rule as pure functions, the baseline for later changes.
-Add here: another bound on changes.
-Does not contain: the bounds' values (settings.py), the compared figures (changes.py).
-"""
+"""`change_is_explained`: how far a final slice may change before it is refused."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Changes of final slices: key changes of one publication, and the baseline that limits their sum.
-
-Contains: the change of keys, the baseline and how it advances.
-Add here: another figure to measure changes by.
-Does not contain: the bounds (change_rule.py), comparing tables (transforms/key_changes.py).
-"""
+"""Changes of final slices: key changes of one publication, and the baseline that limits their sum."""
 
 from __future__ import annotations
 

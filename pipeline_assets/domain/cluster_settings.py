@@ -1,9 +1,4 @@
-"""Settings that only work where Spark's workers are processes of this machine: refused for a cluster.
-
-Contains: the rule.
-Add here: another setting that does not work, or leaks something, on other machines.
-Does not contain: the settings themselves (settings.py).
-"""
+"""Settings that only work where Spark's workers are processes of this machine: refused for a cluster."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Commands that messages suggest as the fix, each spelled in one place.
-
-Contains: the text of such commands.
-Add here: a command that several messages suggest.
-Does not contain: what commands do (cli/), when to suggest one (load/deliveries/, inspection/health/answers.py).
-"""
+"""Commands that messages suggest as the fix, each spelled in one place."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Ranges of days: parsing, splitting, iterating; and when a day is closed.
-
-Contains: day arithmetic.
-Add here: a question about days that needs no ledger.
-Does not contain: partitions (orchestration/partitions.py) and the neighbourhood of slices
-(slices.py).
-"""
+"""Ranges of days: parsing, splitting, iterating; and when a day is closed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Dimensions: daily snapshots of a business table.
-
-Contains: a day's snapshot in landing, and the choices for a day without one.
-Add here: a value that describes snapshots.
-Does not contain: names and lines of the objects (formats/snapshot_objects.py), the tables (tables/dimension.py).
-"""
+"""Dimensions: daily snapshots of a business table."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Errors as types: one sentence each, and whether a retry can succeed.
-
-Contains: every exception Tidemark raises on purpose.
-Add here: a failure that a caller or the retry policy tells apart by type.
-Does not contain: the wrapping of library errors (that is done where the library is called).
-"""
+"""Errors as types: one sentence each, and whether a retry can succeed."""
 
 import json
 from collections.abc import Collection

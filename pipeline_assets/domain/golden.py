@@ -1,10 +1,4 @@
-"""Golden totals: control totals of an outside system, compared with published figures.
-
-Contains: a total, its comparison, and the rule that compares.
-Add here: another property of a comparison.
-Does not contain: reading totals (formats/golden_csv.py, resources/golden_query.py), reading published
-figures (load/golden.py), tolerances (golden_tolerance.py).
-"""
+"""Golden totals: control totals of an outside system, compared with published figures."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Which notice a comparison with golden totals causes: a new mismatch, or the end of one.
-
-Contains: the result for a day of a table, and the rule that compares it with the previous result.
-Add here: another result that receivers are notified of.
-Does not contain: comparing (golden.py), the notice itself (notices.py), recorded results (resources/ledger/golden.py).
-"""
+"""Which notice a comparison with golden totals causes: a new mismatch, or the end of one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Golden tolerances: how far a published figure may be from its golden total, as settings give it.
-
-Contains: the tolerance, the rule for valid names.
-Add here: another kind of tolerance.
-Does not contain: the comparison (golden.py).
-"""
+"""Golden tolerances: how far a published figure may be from its golden total, as settings give it."""
 
 from __future__ import annotations
 

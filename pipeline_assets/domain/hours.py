@@ -1,9 +1,4 @@
-"""Hours of arrival in UTC: parsing, ranges, halves.
-
-Contains: hour arithmetic.
-Add here: a question about hours that needs no ledger.
-Does not contain: days (days.py), which hours are missing (operations/recover_plan.py).
-"""
+"""Hours of arrival in UTC: parsing, ranges, halves."""
 
 from __future__ import annotations
 

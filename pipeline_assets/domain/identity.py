@@ -1,10 +1,4 @@
-"""Identity and winner: which rows are the same event, and which of them is kept.
-
-Contains: the rule over plain values, the reference that the Spark expression is tested against.
-Add here: a change of the rule.
-Does not contain: its Spark form (transforms/dedupe.py). The dedupe window narrows the vendor's rule that a resend within
-7 days is the same event: see the export documentation on `$insert_id`.
-"""
+"""Identity and winner: which rows are the same event, and which of them is kept."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The inputs of a slice as comparable values, and the inputs of a refused change.
-
-Contains: the input state of a slice, and a rejection.
-Add here: another input that can make a slice stale.
-Does not contain: their storage (resources/ledger/rows.py), their comparison
-(load/staleness/inputs.py).
-"""
+"""The inputs of a slice as comparable values, and the inputs of a refused change."""
 
 from __future__ import annotations
 

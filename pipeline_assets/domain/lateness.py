@@ -1,9 +1,4 @@
-"""How late rows arrive: a mergeable sketch of the seconds from an event to its arrival.
-
-Contains: the sketch, its percentiles, and its text form.
-Add here: another question that a sketch answers.
-Does not contain: filling it from rows (transforms/lateness.py), whole days and windows (window.py).
-"""
+"""How late rows arrive: a mergeable sketch of the seconds from an event to its arrival."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Memory and cores of this machine or its container, and whether Spark's workers run on it.
-
-Contains: questions to the operating system, and what `spark_master` says about machines.
-Add here: another default that depends on the machine.
-Does not contain: the settings themselves (settings.py).
-"""
+"""Memory and cores of this machine or its container, and whether Spark's workers run on it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What no output shows: passwords of databases, keys of stores. One place masks them.
-
-Contains: which values are secret, and their removal from text.
-Add here: another place that may hold a secret.
-Does not contain: what else is done to text before it is shown (plain_text.py), where settings come
-from (config.py).
-"""
+"""What no output shows: passwords of databases, keys of stores. One place masks them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Notices: messages to people and other systems about published days.
-
-Contains: the notice, its stable id, its JSON and text forms, and the notice of a change to a final day.
-Add here: another event that receivers are notified of.
-Does not contain: the rules that derive notices from verdicts (refusal_notices.py) and golden totals
-(golden_notices.py), where notices are kept (resources/ledger/outbox.py), how they are sent
-(operations/notices.py).
-"""
+"""Notices: messages to people and other systems about published days."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Names, values and reasons as data: text from outside is shown, and has no effect.
-
-Contains: the forms of text for a terminal, a log, a page or Dagster.
-Add here: another form.
-Does not contain: secrets (masking.py), drawing (cli/terminal.py, orchestration/event_text.py,
-inspection/diff/page.py).
-"""
+"""Names, values and reasons as data: text from outside is shown, and has no effect."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Whether a process that works on the lake is dead, judged by its record, this machine's view and observers' counts.
-
-Contains: the rule and its values.
-Add here: another sign of life.
-Does not contain: observing processes (resources/this_process.py), their records
-(resources/ledger/processes.py), the consequences (orchestration/dead_runs.py,
-orchestration/live_runs.py).
-"""
+"""Whether a process that works on the lake is dead, judged by its record, this machine's view and observers' counts."""
 
 from __future__ import annotations
 

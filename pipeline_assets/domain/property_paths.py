@@ -1,9 +1,4 @@
-"""The path by which Spark's `get_json_object` reads one property of an event, or why it cannot read that name.
-
-Contains: the path of a name.
-Add here: another case that the path language treats specially.
-Does not contain: the choice of properties (settings.py), reading them (transforms/revenue.py).
-"""
+"""The path by which Spark's `get_json_object` reads one property of an event, or why it cannot read that name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Reasons that operators give. They stay on record, so each must say something, be short, and suit any database.
-
-Contains: the one rule for reasons.
-Add here: another rule.
-Does not contain: the decisions that the reasons explain (load/, operations/).
-"""
+"""Reasons that operators give. They stay on record, so each must say something, be short, and suit any database."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A rebuild: slices built again on a branch, reported, and swapped into main when an operator decides so.
-
-Contains: the records of a rebuild and of its slices, and the difference that it would make.
-Add here: another fact to record of a rebuild.
-Does not contain: columns and queries (resources/ledger/rebuilds.py), building, swapping and undoing
-(operations/rebuild/).
-"""
+"""A rebuild: slices built again on a branch, reported, and swapped into main when an operator decides so."""
 
 from __future__ import annotations
 

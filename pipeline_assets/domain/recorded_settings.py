@@ -1,10 +1,4 @@
-"""Settings as a publication records them, so that a replay can build the slice with the same settings.
-
-Contains: their recorded form, the difference between two recordings, and settings restored from one.
-Add here: another question about recorded settings.
-Does not contain: the settings that each table reads (tables/), their storage
-(resources/ledger/rows.py).
-"""
+"""Settings as a publication records them, so that a replay can build the slice with the same settings."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Which notice a load's verdict on a day causes: a new refusal, or the end of one.
-
-Contains: the rule, which compares the verdict with the ledger and with the latest notice.
-Add here: another verdict that receivers are notified of.
-Does not contain: the notice itself (notices.py), the notices written so far (resources/ledger/notices.py).
-"""
+"""Which notice a load's verdict on a day causes: a new refusal, or the end of one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""How to close a mismatch of a day: the rule that proposes runs from facts about the day.
-
-Contains: the facts, the rule, the commands that it proposes.
-Add here: another reason for wrong published figures, and its remedy.
-Does not contain: finding the facts (operations/repair_plan.py), running anything (cli/reconcile.py).
-"""
+"""How to close a mismatch of a day: the rule that proposes runs from facts about the day."""
 
 from __future__ import annotations
 

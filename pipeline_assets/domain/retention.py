@@ -1,10 +1,4 @@
-"""What maintenance may remove: snapshots and metadata files that no reader, rollback or run needs any more.
-
-Contains: rules about age and reachability.
-Add here: another kind of object with a retention.
-Does not contain: finding and removing objects (operations/maintenance.py,
-resources/iceberg/procedures.py).
-"""
+"""What maintenance may remove: snapshots and metadata files that no reader, rollback or run needs any more."""
 
 from __future__ import annotations
 

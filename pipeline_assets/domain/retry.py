@@ -1,11 +1,4 @@
-"""Retries: how many, and how long to pause in between.
-
-Contains: retries with doubling pauses; pauses with jitter that honour the pause a server requests.
-Add here: another retry schedule.
-Does not contain: which failures are retried (resources/iceberg/errors.py,
-resources/ledger/engine.py, resources/export_api/), when a sensor tries a day again
-(orchestration/sensors/cursor.py).
-"""
+"""Retries: how many, and how long to pause in between."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The hash of a row: 128 bits of SHA-256 over an encoding that no two different rows share.
-
-Contains: encoding and hash over plain values, the reference for transforms/row_hash.py.
-Add here: a change of the encoding, with a new version.
-Does not contain: digests of many rows (slices.py).
-"""
+"""The hash of a row: 128 bits of SHA-256 over an encoding that no two different rows share."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Settings: every value with its type, default, meaning and what makes it wrong.
-
-Contains: the typed settings.
-Add here: a new value a deployment may change.
-Does not contain: where values are read from (config.py), secrets (they come from the environment of
-the libraries that use them), what makes a URL wrong (places.py), anything computed from landing.
-"""
+"""Settings: every value with its type, default, meaning and what makes it wrong."""
 
 from __future__ import annotations
 

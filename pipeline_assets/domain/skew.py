@@ -1,10 +1,4 @@
-"""Skew: how unevenly a step's work is spread over the values of a key and over tasks, forecast and measured.
-
-Contains: shares, task sizes, the threshold for a warning, the division of an object.
-Add here: another rule about uneven work.
-Does not contain: reading weights and reporting (load/skew.py), spreading work (transforms/spread.py,
-transforms/refine_files.py), comparing a hot key separately (transforms/hot_keys.py).
-"""
+"""Skew: how unevenly a step's work is spread over the values of a key and over tasks, forecast and measured."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Slices, digests and verdicts: the values that all other modules use.
-
-Contains: (project, event day) as a value, the additive content digest, the verdict of a slice or
-batch.
-Add here: a value that raw, refined and aggregates share.
-Does not contain: how digests are computed (transforms/digests.py) or stored
-(resources/ledger/store.py).
-"""
+"""Slices, digests and verdicts: the values that all other modules use."""
 
 from __future__ import annotations
 

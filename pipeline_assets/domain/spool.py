@@ -1,9 +1,4 @@
-"""Data too large for memory: unnamed temporary files in Spark's local directory, which vanish with the process.
-
-Contains: where such files are, and the errors for a full disk.
-Add here: another kind of data that a worker spills to disk.
-Does not contain: the content of the files.
-"""
+"""Data too large for memory: unnamed temporary files in Spark's local directory, which vanish with the process."""
 
 from __future__ import annotations
 

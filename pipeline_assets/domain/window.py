@@ -1,9 +1,4 @@
-"""How many days after its event day a row arrives, and how wide the reprocessing window has to be.
-
-Contains: exact counts by whole days, the share that each window catches, the window that suffices, rows out of reach.
-Add here: another rule about windows.
-Does not contain: percentiles in seconds (lateness.py), reading the ledger (load/late_arrivals.py).
-"""
+"""How many days after its event day a row arrives, and how wide the reprocessing window has to be."""
 
 from __future__ import annotations
 

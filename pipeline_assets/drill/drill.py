@@ -1,10 +1,4 @@
-"""Carry out a drill: deliver sample data day by day, disturb each load, and check the result.
-
-Contains: the course of a drill.
-Add here: another way to disturb a load.
-Does not contain: the list of trials (scenarios.py), the invariants (invariants.py), the scratch
-deployment (sandbox.py).
-"""
+"""Carry out a drill: deliver sample data day by day, disturb each load, and check the result."""
 
 from __future__ import annotations
 

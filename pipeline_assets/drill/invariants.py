@@ -1,9 +1,4 @@
-"""The invariants after a disturbed load, and which of them fail.
-
-Contains: the comparison, on plain values.
-Add here: another invariant.
-Does not contain: disturbing loads and reading the state (drill.py).
-"""
+"""The invariants after a disturbed load, and which of them fail."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A process that pauses at a failpoint and is then let go or killed, with its JVM and its workers.
-
-Contains: starting, pausing, killing.
-Add here: another way to die.
-Does not contain: the process's command, the checks afterwards (drill.py).
-"""
+"""A process that pauses at a failpoint and is then let go or killed, with its JVM and its workers."""
 
 from __future__ import annotations
 

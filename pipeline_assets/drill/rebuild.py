@@ -1,9 +1,4 @@
-"""A rebuild of sample data that is killed and started again, in a drill's tables.
-
-Contains: its course, and what main must show before, during and after.
-Add here: another invariant of a rebuild.
-Does not contain: loads (drill.py), recoveries (recovery.py).
-"""
+"""A rebuild of sample data that is killed and started again, in a drill's tables."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A recovery of sample data that is killed and started again, in a drill's landing.
-
-Contains: its course, and what landing must hold at any time and at the end.
-Add here: another invariant of a recovery.
-Does not contain: loads (drill.py), the vendor (vendor.py).
-"""
+"""A recovery of sample data that is killed and started again, in a drill's landing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The scratch deployment of a drill: the deployment's own catalog, storage and engine, under temporary names.
-
-Contains: its places, and the environment of its processes.
-Add here: another thing a drill must not share with the deployment.
-Does not contain: the work done there (drill.py), names and removal (inspection/scratch.py).
-"""
+"""The scratch deployment of a drill: the deployment's own catalog, storage and engine, under temporary names."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The trials of a drill: where a load is killed or meets another one, and how it is started again.
-
-Contains: the plan.
-Add here: another trial.
-Does not contain: carrying them out (drill.py).
-"""
+"""The trials of a drill: where a load is killed or meets another one, and how it is started again."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A local Export API for a drill, which serves given hourly files.
-
-Contains: the server.
-Add here: another feature of the vendor that a drill needs.
-Does not contain: a vendor's faults (tests/support/export_api.py), the client (recovery.py).
-"""
+"""A local Export API for a drill, which serves given hourly files."""
 
 from __future__ import annotations
 

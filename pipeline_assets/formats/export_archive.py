@@ -1,9 +1,4 @@
-"""The archive that the vendor's Export API sends: a zip of hourly gzip files, believed only as far as it is checked.
-
-Contains: what may be in it, its bounds, which hours it holds whole.
-Add here: another way for an archive to be bad.
-Does not contain: the grammar of names (base.py), gzip framing (gzip_lines.py), fetching (resources/export_api/).
-"""
+"""The archive that the vendor's Export API sends: a zip of hourly gzip files, believed only as far as it is checked."""
 
 from __future__ import annotations
 

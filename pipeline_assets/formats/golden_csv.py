@@ -1,10 +1,4 @@
-"""Reads golden totals from text: a small CSV file per day, or rows of a query; each line is a total or a fault.
-
-Contains: reading a file and a line, resolving the names of measures.
-Add here: another fault of a line.
-Does not contain: finding files (resources/landing/golden.py), querying a database
-(resources/golden_query.py), comparing (domain/golden.py).
-"""
+"""Reads golden totals from text: a small CSV file per day, or rows of a query; each line is a total or a fault."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Delivered intervals of a dimension: the status of each id from a first to a last day, as known on the day of the delivery.
-
-Contains: reading a history `dimensions/{dimension}_validity/{date}.csv|.jsonl`, and joining adjacent intervals.
-Add here: another column that every history has.
-Does not contain: names of objects (snapshot_objects.py), CSV and JSON (snapshot_lines.py), publishing (load/).
-"""
+"""Delivered intervals of a dimension: the status of each id from a first to a last day, as known on the day of the delivery."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""An external list of event keys: a CSV file whose header says which of the exporter's ids its lines hold.
-
-Contains: reading the file line by line, with a fault for each bad line.
-Add here: another column that a list may have.
-Does not contain: comparing (inspection/keys/).
-"""
+"""An external list of event keys: a CSV file whose header says which of the exporter's ids its lines hold."""
 
 from __future__ import annotations
 

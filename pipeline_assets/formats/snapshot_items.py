@@ -1,10 +1,4 @@
-"""Reads the items of a snapshot; memory holds one line and a hash per id, however large the object is.
-
-Contains: the fields of an item, and the check that each id occurs once.
-Add here: another column that every snapshot has.
-Does not contain: CSV and JSON (snapshot_lines.py), names of objects (snapshot_objects.py), batches of items
-(transforms/snapshot_rows.py), handling a refused snapshot (load/).
-"""
+"""Reads the items of a snapshot; memory holds one line and a hash per id, however large the object is."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Reads the records of dimension objects: CSV with a header, or one JSON object per line, with the required names.
-
-Contains: decoding and splitting into records, a line at a time, and the fields that all records share: an id, a status,
-and further columns as text.
-Add here: another file format of such objects.
-Does not contain: the meaning of a record (snapshot_items.py, interval_objects.py), names of objects (snapshot_objects.py).
-"""
+"""Reads the records of dimension objects: CSV with a header, or one JSON object per line, with the required names."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Names of the objects of a dimension.
-
-Contains: names `dimensions/{dimension}/{date}.csv|.jsonl`, markers `{date}_complete`.
-Add here: another form of name.
-Does not contain: the content of an object (snapshot_items.py, interval_objects.py), events (amplitude/), opening objects
-(resources/landing/).
-"""
+"""Names of the objects of a dimension."""
 
 from __future__ import annotations
 

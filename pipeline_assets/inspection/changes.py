@@ -1,10 +1,4 @@
-"""Changes since a given time, from the ledger alone: changes of final days, refusals and their ends, and copies to refresh.
-
-Contains: the questions of `tidemark changes`.
-Add here: another question about a period.
-Does not contain: drawing (cli/changes.py), sending notices
-(operations/notices.py).
-"""
+"""Changes since a given time, from the ledger alone: changes of final days, refusals and their ends, and copies to refresh."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Cuts: consistent states of all tables for readers, chosen by time or run, and the code lines that read them.
-
-Contains: finding a cut, whether it is still readable, the lines for each engine.
-Add here: another engine.
-Does not contain: recorded cuts (resources/ledger/cuts.py), the command (cli/snapshots.py).
-"""
+"""Cuts: consistent states of all tables for readers, chosen by time or run, and the code lines that read them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Receivers that miss notices, and why: they fail or refuse, or notices go unsigned.
-
-Contains: these problems in words, with the command that fixes each.
-Add here: another reason why notices do not reach people.
-Does not contain: sending (operations/notices.py), recorded deliveries to receivers
-(resources/ledger/outbox.py).
-"""
+"""Receivers that miss notices, and why: they fail or refuse, or notices go unsigned."""
 
 from __future__ import annotations
 

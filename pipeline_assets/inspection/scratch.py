@@ -1,9 +1,4 @@
-"""Scratch deployments: temporary tables and a ledger with names of their own, beside the real deployment.
-
-Contains: their names and settings, the removal of all they leave, the scratch deployment of a replay.
-Add here: another need of all scratch deployments.
-Does not contain: the work done in them (verify.py, drill/).
-"""
+"""Scratch deployments: temporary tables and a ledger with names of their own, beside the real deployment."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The status of days: the verdict, rows and reasons of each day and table, from the ledger alone.
-
-Contains: the status of a day, read from records of slices and batches.
-Add here: another figure that describes a day.
-Does not contain: drawing (cli/render_tables.py), the history of single rows (trace/).
-"""
+"""The status of days: the verdict, rows and reasons of each day and table, from the ledger alone."""
 
 from __future__ import annotations
 

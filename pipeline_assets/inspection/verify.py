@@ -1,10 +1,4 @@
-"""Replay a range of days from landing into scratch tables, in another order and split, and compare with the published tables.
-
-Contains: the days to replay, their order, and the comparison of each slice.
-Add here: another way for a replay to differ from the publishing runs.
-Does not contain: loading (load/run.py), where scratch tables are and when they are dropped
-(scratch.py).
-"""
+"""Replay a range of days from landing into scratch tables, in another order and split, and compare with the published tables."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The part of a replay for dimensions: tables, days, and differences between landing and the loaded state.
-
-Contains: the dimension tables of a lake, their slices for a range of days, and why one cannot be proven.
-Add here: another thing that a replay of dimensions needs.
-Does not contain: replaying and comparing (verify.py).
-"""
+"""The part of a replay for dimensions: tables, days, and differences between landing and the loaded state."""
 
 from __future__ import annotations
 

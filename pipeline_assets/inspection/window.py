@@ -1,9 +1,4 @@
-"""The catch and the cost of each reprocessing window, for the arrivals of some days, and the window that suffices.
-
-Contains: the report, from the ledger alone.
-Add here: another cost of a window.
-Does not contain: the rule (domain/window.py), drawing (cli/window.py).
-"""
+"""The catch and the cost of each reprocessing window, for the arrivals of some days, and the window that suffices."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Gathers what a load needs to know about dimensions before it builds: listings, tables and affected slices.
-
-Contains: the parts of a load that concern dimensions only.
-Add here: another question about dimensions that a load asks once.
-Does not contain: the order of steps (run.py), rules about one slice (staleness/), building (build/).
-"""
+"""Gathers what a load needs to know about dimensions before it builds: listings, tables and affected slices."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What one load is about to publish: per table the staged state that later steps read, and everything to be recorded.
-
-Contains: staged snapshots that steps accepted, on top of main as the load found it.
-Add here: what else a load publishes with its tables.
-Does not contain: publishing (resources/publishing/), whether a slice may be published (build/, deliveries/).
-"""
+"""What one load is about to publish: per table the staged state that later steps read, and everything to be recorded."""
 
 from __future__ import annotations
 

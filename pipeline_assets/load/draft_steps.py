@@ -1,9 +1,4 @@
-"""Merges the steps of a draft for the publish, so that the ledger gets each slice once, in its last state.
-
-Contains: merging the records of a slice from several steps, and the slices that a batch changes.
-Add here: another record that a later pass replaces.
-Does not contain: staged tables (draft.py), writing (resources/ledger/writing.py).
-"""
+"""Merges the steps of a draft for the publish, so that the ledger gets each slice once, in its last state."""
 
 from __future__ import annotations
 

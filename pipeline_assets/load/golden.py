@@ -1,10 +1,4 @@
-"""Golden totals: read by a load or on request, kept in the ledger, and compared with published figures.
-
-Contains: the measures that totals may name, reading during a load, comparing recorded totals, recording the result.
-Add here: another figure of a slice that an outside system may deliver.
-Does not contain: the rule (domain/golden.py), reading from landing or a database (resources/),
-repairing a difference (operations/repair_plan.py). No JVM is needed.
-"""
+"""Golden totals: read by a load or on request, kept in the ledger, and compared with published figures."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Reads the current delivery of a dimension's intervals once, before a load decides about its months.
-
-Contains: choosing, reading and judging the delivery.
-Add here: another fact about the delivery that decisions need.
-Does not contain: the rules (staleness/history.py, build/history_checks.py), building months (build/validity.py).
-"""
+"""Reads the current delivery of a dimension's intervals once, before a load decides about its months."""
 
 from __future__ import annotations
 

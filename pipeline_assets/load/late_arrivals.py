@@ -1,9 +1,4 @@
-"""The lateness of recent rows by the ledger, and a warning if the reprocessing window is too narrow for them.
-
-Contains: reading lateness from the ledger, and the warning.
-Add here: another question about recent arrivals that a load asks.
-Does not contain: the rule for windows (domain/window.py), the table of windows (inspection/window.py).
-"""
+"""The lateness of recent rows by the ledger, and a warning if the reprocessing window is too narrow for them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The recorded verdicts of days, for reports: a raw day has the verdict of its batch, a derived day that of its slice.
-
-Contains: verdicts and outcomes read from the ledger.
-Add here: another property of a day that this run did not load.
-Does not contain: decisions about slices (staleness/decide.py).
-"""
+"""The recorded verdicts of days, for reports: a raw day has the verdict of its batch, a derived day that of its slice."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The request of a load, and the reports that it returns.
-
-Contains: request, outcomes, reports.
-Add here: a value that a load exchanges with Dagster or the command line.
-Does not contain: the load itself (run.py), the resources of its steps (runtime.py).
-"""
+"""The request of a load, and the reports that it returns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Stages tables in topological order and publishes them at once: the load of daily runs, retries, late data and backfills.
-
-Contains: the order of the steps of a run.
-Add here: a step between tables.
-Does not contain: the steps themselves (deliveries/, staleness/, build/).
-"""
+"""Stages tables in topological order and publishes them at once: the load of daily runs, retries, late data and backfills."""
 
 from __future__ import annotations
 

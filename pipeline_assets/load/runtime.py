@@ -1,10 +1,4 @@
-"""The resources that every step of a load uses.
-
-Contains: lakehouse, ledger, landing, settings and log of one process.
-Add here: another resource that steps share.
-Does not contain: opening them (cli/runtime.py, orchestration/runtime.py), the request of a load
-(request.py).
-"""
+"""The resources that every step of a load uses."""
 
 from __future__ import annotations
 

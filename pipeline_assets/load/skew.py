@@ -1,9 +1,4 @@
-"""The skew of a load's heavy steps: forecast before each step, measured after it, recorded with the run.
-
-Contains: the heavy steps of one load, and their log lines.
-Add here: another figure of a heavy step.
-Does not contain: the rule (domain/skew.py), spreading work.
-"""
+"""The skew of a load's heavy steps: forecast before each step, measured after it, recorded with the run."""
 
 from __future__ import annotations
 

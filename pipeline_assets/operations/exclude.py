@@ -1,10 +1,4 @@
-"""Exclude deliveries and include them again: recorded here, applied by the load of their arrival day.
-
-Contains: which versions a key stands for, and when an exclusion is refused.
-Add here: another condition of an exclusion.
-Does not contain: how a load applies it (load/deliveries/batch.py), the record
-(resources/ledger/interventions.py).
-"""
+"""Exclude deliveries and include them again: recorded here, applied by the load of their arrival day."""
 
 from __future__ import annotations
 

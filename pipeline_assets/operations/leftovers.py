@@ -1,10 +1,4 @@
-"""Orphan files below a table: which may be removed, which stay, and when none is touched.
-
-Contains: the judgement, based on the table's own history.
-Add here: another reason to leave files alone.
-Does not contain: retention rules (domain/retention.py), finding and deleting
-(resources/iceberg/procedures.py), the order of maintenance (maintenance.py).
-"""
+"""Orphan files below a table: which may be removed, which stay, and when none is touched."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Maintenance: remove dead branches, old snapshots, orphan files and old quarantine, and compact small files of cold days.
-
-Contains: the steps for one table, safe beside running loads.
-Add here: another kind of leftover.
-Does not contain: retention rules (domain/retention.py), the procedures
-(resources/iceberg/procedures.py), rewriting slices (rewrites.py).
-"""
+"""Maintenance: remove dead branches, old snapshots, orphan files and old quarantine, and compact small files of cold days."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Send the notices of the outbox to every receiver, for a bounded time; and forget those that everybody was told of.
-
-Contains: one round of sending, batched per run.
-Add here: another way in which people are told.
-Does not contain: which notices there are (domain/notices.py), the outbox
-(resources/ledger/outbox.py), one request (resources/webhooks.py).
-"""
+"""Send the notices of the outbox to every receiver, for a bounded time; and forget those that everybody was told of."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Reconcile golden totals on request: read them from landing and the query, record them, compare with published figures.
-
-Contains: one reconciliation, for the shell and the job.
-Add here: another source of totals.
-Does not contain: the rule (domain/golden.py), repairing a mismatch (repair_plan.py). No JVM is needed.
-"""
+"""Reconcile golden totals on request: read them from landing and the query, record them, compare with published figures."""
 
 from __future__ import annotations
 

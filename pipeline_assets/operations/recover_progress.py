@@ -1,9 +1,4 @@
-"""The progress of a recovery in lines: one per finished day, one per failed hour.
-
-Contains: counting hours and bytes, and the lines.
-Add here: another line of progress.
-Does not contain: a progress bar (cli/render_recovery.py).
-"""
+"""The progress of a recovery in lines: one per finished day, one per failed hour."""
 
 from __future__ import annotations
 

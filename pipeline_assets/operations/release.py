@@ -1,9 +1,4 @@
-"""Release held slices: a preview of the effects, then the release. From the ledger alone, no JVM.
-
-Contains: which holds are in force, and what the next load does with their slices.
-Add here: another thing to know before a release.
-Does not contain: holding (rollback.py), building (load/build/).
-"""
+"""Release held slices: a preview of the effects, then the release. From the ledger alone, no JVM."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Plan runs that repair days which do not agree, from ledger and landing; no JVM.
-
-Contains: the facts about a day, and the plan.
-Add here: another fact that explains a mismatch.
-Does not contain: the rule (domain/repairs.py), comparing (load/golden.py, inspection/keys/), running
-the proposals (cli/reconcile.py).
-"""
+"""Plan runs that repair days which do not agree, from ledger and landing; no JVM."""
 
 from __future__ import annotations
 

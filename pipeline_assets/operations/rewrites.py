@@ -1,9 +1,4 @@
-"""Rewrite slices of published tables: compact cold ones, remove old rows from quarantine.
-
-Contains: staging, the proof that no row is lost, the publish, in bounded parts.
-Add here: another reason to rewrite published slices.
-Does not contain: the choice of slices (maintenance.py), publishing (resources/publishing/), changes of content (load/).
-"""
+"""Rewrite slices of published tables: compact cold ones, remove old rows from quarantine."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Roll slices of derived tables back to an earlier state and hold them until an operator releases them: metadata only.
-
-Contains: the operation over all tables, and its records.
-Add here: another step in rolling back a slice.
-Does not contain: the choice of the state (rollback_plan.py), the publish
-(resources/publishing/), how a load treats a held slice (load/staleness/decide.py).
-"""
+"""Roll slices of derived tables back to an earlier state and hold them until an operator releases them: metadata only."""
 
 from __future__ import annotations
 

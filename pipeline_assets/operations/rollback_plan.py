@@ -1,9 +1,4 @@
-"""The plan of a rollback: the state to which slices of derived tables go back, and when that is not allowed.
-
-Contains: the request, the choice of slices, the conditions.
-Add here: another condition of a rollback.
-Does not contain: the earlier state of one slice (slice_restores.py), holding and restoring (rollback.py).
-"""
+"""The plan of a rollback: the state to which slices of derived tables go back, and when that is not allowed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The earlier state that a slice is restored to: on record, and in a kept snapshot.
-
-Contains: the restore of one slice, and where its earlier files are.
-Add here: another place to find an earlier state.
-Does not contain: the choice of slices and the conditions of a rollback (rollback_plan.py).
-"""
+"""The earlier state that a slice is restored to: on record, and in a kept snapshot."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The `load` op: one multi-asset of raw, refined and aggregates that loads the tables in order and reports per day.
-
-Contains: the asset graph of our tables and its op.
-Add here: config and wiring of a load.
-Does not contain: loading (load/), the events of a load (events.py), the specs of its assets
-(specs.py).
-"""
+"""The `load` op: one multi-asset of raw, refined and aggregates that loads the tables in order and reports per day."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Iterator

@@ -1,9 +1,4 @@
-"""The metadata of a day's materialization in Dagster: verdict, rows and figures.
-
-Contains: converting the outcomes of a day to metadata, and the day's data version.
-Add here: metadata that operators look for in the UI.
-Does not contain: the events that carry it (events.py), formatting text (event_text.py).
-"""
+"""The metadata of a day's materialization in Dagster: verdict, rows and figures."""
 
 from __future__ import annotations
 

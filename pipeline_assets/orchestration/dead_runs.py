@@ -1,10 +1,4 @@
-"""Report runs whose process died to Dagster as failed, so that they no longer block a slot or a day.
-
-Contains: finding dead runs, the sensor that does so, and the report to Dagster.
-Add here: another caller that checks for dead runs.
-Does not contain: which process counts as dead (domain/processes.py), starting runs again (Dagster's run
-retries, sensors/).
-"""
+"""Report runs whose process died to Dagster as failed, so that they no longer block a slot or a day."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Text in Dagster's events: Markdown of limited length, with names and reasons escaped.
-
-Contains: lists, tables and code blocks for metadata.
-Add here: another form of text.
-Does not contain: what is reported (events.py, the modules of jobs).
-"""
+"""Text in Dagster's events: Markdown of limited length, with names and reasons escaped."""
 
 from __future__ import annotations
 

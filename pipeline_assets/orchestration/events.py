@@ -1,9 +1,4 @@
-"""The Dagster events of a load: materializations, check evaluations and the failure that names every reason.
-
-Contains: converting outcomes of slices to Dagster events per day.
-Add here: another event that a load reports to Dagster.
-Does not contain: metadata of a day (day_metadata.py), the op (assets.py), loading (load/).
-"""
+"""The Dagster events of a load: materializations, check evaluations and the failure that names every reason."""
 
 from __future__ import annotations
 

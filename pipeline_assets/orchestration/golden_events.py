@@ -1,9 +1,4 @@
-"""Check evaluations of golden totals: one for each table and day that an outside system has totals of.
-
-Contains: converting comparisons to check evaluations.
-Add here: another event about golden totals.
-Does not contain: comparing totals (load/golden.py), the checks of a load (events.py).
-"""
+"""Check evaluations of golden totals: one for each table and day that an outside system has totals of."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The asset `ops/health_report`: the health page in the deployment's data folder, and the job that writes it.
-
-Contains: the asset, its job and its schedule.
-Add here: another asset that only reads the ledger.
-Does not contain: the page (health_page/), its figures (inspection/health/).
-"""
+"""The asset `ops/health_report`: the health page in the deployment's data folder, and the job that writes it."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 

@@ -1,10 +1,4 @@
-"""Jobs: which assets are loaded together.
-
-Contains: the jobs that use the load op.
-Add here: another selection of tables.
-Does not contain: jobs with an op of their own (maintenance_job.py, rollback_jobs.py), when they run
-(sensors/).
-"""
+"""Jobs: which assets are loaded together."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The source assets in Dagster: the vendor's deliveries, and the snapshots of dimensions.
-
-Contains: landing/regular_exports, landing/backfill_exports, and for each dimension one asset of its snapshots, and one
-of its intervals if these are delivered.
-Add here: what Dagster shows of landing.
-Does not contain: listing and reading (resources/landing/store.py).
-"""
+"""The source assets in Dagster: the vendor's deliveries, and the snapshots of dimensions."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Which runs are alive, by their processes in the ledger, or by Dagster for runs without a recorded process.
-
-Contains: the queries of sensors and of sweeping branches.
-Add here: another query about live runs.
-Does not contain: which process counts as dead (domain/processes.py), reporting dead runs (dead_runs.py),
-branches (resources/iceberg/branches.py).
-"""
+"""Which runs are alive, by their processes in the ledger, or by Dagster for runs without a recorded process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The `maintenance` job: upkeep of all tables, started by hand, from the CLI or every night.
-
-Contains: the op, its config, the job and its schedule.
-Add here: another way to start maintenance.
-Does not contain: what it does (operations/maintenance.py).
-"""
+"""The `maintenance` job: upkeep of all tables, started by hand, from the CLI or every night."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 import dagster as dg

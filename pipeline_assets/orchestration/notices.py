@@ -1,9 +1,4 @@
-"""Send notices to receivers: at the end of each run, and by a sensor that sends what a run could not.
-
-Contains: when notices are sent.
-Add here: another occasion to send notices.
-Does not contain: sending (operations/notices.py), the rules for notices (domain/notices.py).
-"""
+"""Send notices to receivers: at the end of each run, and by a sensor that sends what a run could not."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The calendar: the days that have a partition in Dagster.
-
-Contains: the daily partitions.
-Add here: another kind of partition.
-Does not contain: day arithmetic (domain/days.py), event days outside the calendar, which are also loaded
-(law 7).
-"""
+"""The calendar: the days that have a partition in Dagster."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The job `rebuild`: build slices again beside main, report, swap them in, abandon them or undo the swap.
-
-Contains: the op and its config, and the rebuild's metadata in Dagster.
-Add here: another way to start or answer a rebuild.
-Does not contain: the rebuild itself (operations/rebuild/).
-"""
+"""The job `rebuild`: build slices again beside main, report, swap them in, abandon them or undo the swap."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,4 @@
-"""The job `reconcile`: compare published days with golden totals that arrived since they were loaded.
-
-Contains: the op, its config, the job and its schedule.
-Add here: another detail that Dagster shows of a reconciliation.
-Does not contain: comparing (operations/reconcile.py), running repairs (cli/repair.py).
-"""
+"""The job `reconcile`: compare published days with golden totals that arrived since they were loaded."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from datetime import timedelta

@@ -1,9 +1,4 @@
-"""The job `recover_exports`: download hours from the vendor again, and load them.
-
-Contains: the op and its config.
-Add here: another way to start a recovery, or another detail that Dagster shows.
-Does not contain: choosing hours (operations/recover_plan.py), the recovery (operations/recover.py).
-"""
+"""The job `recover_exports`: download hours from the vendor again, and load them."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Callable, Sequence

@@ -1,10 +1,4 @@
-"""The jobs `rollback` and `release`: restore published slices to an earlier state and hold them, and release them.
-
-Contains: the ops, their config and the jobs.
-Add here: another way to start a rollback, or another detail that Dagster shows.
-Does not contain: the operations themselves (operations/rollback_plan.py, operations/rollback.py,
-operations/release.py).
-"""
+"""The jobs `rollback` and `release`: restore published slices to an earlier state and hold them, and release them."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Iterable

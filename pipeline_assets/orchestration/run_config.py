@@ -1,9 +1,4 @@
-"""Run config is written by whoever reaches Dagster's page: it configures our ops, and nothing else.
-
-Contains: resources and a logger that take no run config, and the executor that refuses what schemas let pass.
-Add here: another part of run config that no run may set.
-Does not contain: the config of an op (assets.py, the modules of jobs).
-"""
+"""Run config is written by whoever reaches Dagster's page: it configures our ops, and nothing else."""
 
 from __future__ import annotations
 

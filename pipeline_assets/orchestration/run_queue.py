@@ -1,9 +1,4 @@
-"""The length of Dagster's run queue, for monitoring.
-
-Contains: the query.
-Add here: another figure that only Dagster knows.
-Does not contain: which runs are dead (dead_runs.py), figures of the ledger (inspection/metrics/).
-"""
+"""The length of Dagster's run queue, for monitoring."""
 
 from __future__ import annotations
 

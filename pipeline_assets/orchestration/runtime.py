@@ -1,9 +1,4 @@
-"""What every op needs: the runtime of its run, and our errors translated to Dagster's failures.
-
-Contains: opening and closing the runtime.
-Add here: something that all ops need from Dagster.
-Does not contain: what a single op does.
-"""
+"""What every op needs: the runtime of its run, and our errors translated to Dagster's failures."""
 
 from __future__ import annotations
 

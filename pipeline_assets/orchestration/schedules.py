@@ -1,9 +1,4 @@
-"""Scheduled jobs, on by default where a deployment lets its sensors run.
-
-Contains: creating a schedule.
-Add here: something that all schedules share.
-Does not contain: jobs and their times (each job has a module of its own).
-"""
+"""Scheduled jobs, on by default where a deployment lets its sensors run."""
 
 from __future__ import annotations
 

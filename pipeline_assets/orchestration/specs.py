@@ -1,9 +1,4 @@
-"""Asset specs: description, columns, lineage, owners, location and recovery of each table, as its page shows them.
-
-Contains: converting tables to Dagster's asset and check specs.
-Add here: another detail that the UI shows of an asset before any run.
-Does not contain: events of a day (events.py), anything about a single table (tables/).
-"""
+"""Asset specs: description, columns, lineage, owners, location and recovery of each table, as its page shows them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Run tags that several modules write or read.
-
-Contains: tags for the days of a run, the reason of its request, and its skew.
-Add here: another tag that two modules share.
-Does not contain: tags of one module (jobs.py, dead_runs.py).
-"""
+"""Run tags that several modules write or read."""
 
 from __future__ import annotations
 

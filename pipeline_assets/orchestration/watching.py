@@ -1,9 +1,4 @@
-"""The metrics file that every run writes at its end, for external monitoring.
-
-Contains: the output, around every op.
-Add here: another output of every run.
-Does not contain: computing figures (inspection/metrics/).
-"""
+"""The metrics file that every run writes at its end, for external monitoring."""
 
 from __future__ import annotations
 

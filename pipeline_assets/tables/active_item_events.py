@@ -1,9 +1,4 @@
-"""aggregates.active_item_events: events of items that were active on the day of the event.
-
-Contains: the table, its build and its control figures.
-Add here: what this table holds.
-Does not contain: choosing the snapshot for a day (load/staleness/as_of.py), the two joins (transforms/intervals.py).
-"""
+"""aggregates.active_item_events: events of items that were active on the day of the event."""
 
 from __future__ import annotations
 

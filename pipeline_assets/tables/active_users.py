@@ -1,9 +1,4 @@
-"""aggregates.active_users: exact distinct users per platform.
-
-Contains: the table, its build and its control totals.
-Add here: what this table holds.
-Does not contain: how a user is identified (transforms/users.py).
-"""
+"""aggregates.active_users: exact distinct users per platform."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""aggregates.daily_revenue: revenue, purchases and paying users per currency.
-
-Contains: the table, its build and its control totals.
-Add here: what this table holds.
-Does not contain: how revenue is read from an event (transforms/revenue.py, transforms/narrow_events.py).
-"""
+"""aggregates.daily_revenue: revenue, purchases and paying users per currency."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Declares the two tables of every dimension: daily snapshots, and validity intervals.
-
-Contains: both declarations, built from the dimension's name.
-Add here: a column or a check that all dimensions have.
-Does not contain: a particular dimension (item.py), reading snapshots (transforms/snapshot_rows.py), computing
-intervals (transforms/intervals.py).
-"""
+"""Declares the two tables of every dimension: daily snapshots, and validity intervals."""
 
 from __future__ import annotations
 

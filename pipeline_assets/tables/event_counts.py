@@ -1,9 +1,4 @@
-"""aggregates.event_counts: events and users per event type.
-
-Contains: the table, its build and its control totals.
-Add here: what this table holds.
-Does not contain: how a user is identified (transforms/users.py).
-"""
+"""aggregates.event_counts: events and users per event type."""
 
 from __future__ import annotations
 

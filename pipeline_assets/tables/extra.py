@@ -1,9 +1,4 @@
-"""Aggregates and dimensions that users define themselves and name in settings as `package.module:NAME`.
-
-Contains: importing them, and refusing names that do not lead to one.
-Add here: another kind of table that users may define.
-Does not contain: the order of tables (registry.py), the declaration of a table (table.py).
-"""
+"""Aggregates and dimensions that users define themselves and name in settings as `package.module:NAME`."""
 
 from __future__ import annotations
 

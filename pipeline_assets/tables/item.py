@@ -1,9 +1,4 @@
-"""dimensions.item_snapshot and dimensions.item_validity: the items that events name, as they were on each day.
-
-Contains: the dimension.
-Add here: another property of items.
-Does not contain: what all dimensions share (dimension.py), figures per item (active_item_events.py).
-"""
+"""dimensions.item_snapshot and dimensions.item_validity: the items that events name, as they were on each day."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Kinds of tables: what a table's kind says about its slices before any row is read.
-
-Contains: the interface of a kind, and all kinds.
-Add here: another kind; its builder goes beside the others in load/build/.
-Does not contain: answers that need rows (load/build/builder.py), a particular table (its own module).
-"""
+"""Kinds of tables: what a table's kind says about its slices before any row is read."""
 
 from __future__ import annotations
 

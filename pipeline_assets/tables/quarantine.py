@@ -1,9 +1,4 @@
-"""raw.quarantine: refused lines and objects, each with its position and reason.
-
-Contains: the table's columns and layout.
-Add here: another column about a refused line.
-Does not contain: why a line is refused (formats/).
-"""
+"""raw.quarantine: refused lines and objects, each with its position and reason."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""refined.events: one row per event, the winner among all deliveries of both sources.
-
-Contains: columns, layout, code version.
-Add here: another column of refined events.
-Does not contain: the winner rule (domain/identity.py) or its Spark form (transforms/dedupe.py).
-"""
+"""refined.events: one row per event, the winner among all deliveries of both sources."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""All tables in topological order: the one list that the load, the asset graph and the command line iterate over.
-
-Contains: the order, ancestors and descendants, and checks of settings that name tables.
-Add here: a new table.
-Does not contain: the declaration of a table (its own module).
-"""
+"""All tables in topological order: the one list that the load, the asset graph and the command line iterate over."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The declaration of a table: columns, layout, kind, upstream, checks, build and measures.
-
-Contains: the classes that every table module instantiates.
-Add here: a property that all tables have.
-Does not contain: a particular table (its own module), the answers of its kind (kinds.py).
-"""
+"""The declaration of a table: columns, layout, kind, upstream, checks, build and measures."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Groups the rows of one task by day in bounded memory, so that the writer needs one open file for any number of days.
-
-Contains: holding rows back, the spill to disk, the merge.
-Add here: another step in ordering the rows of a task.
-Does not contain: parsing rows (parse.py).
-"""
+"""Groups the rows of one task by day in bounded memory, so that the writer needs one open file for any number of days."""
 
 from __future__ import annotations
 

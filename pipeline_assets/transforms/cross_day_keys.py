@@ -1,10 +1,4 @@
-"""Keys that occur on several days: they make a slice depend on its neighbours, and can move between days.
-
-Contains: the digest of the rows on other days that compete with a slice, and the keys that a
-publication would move from one day to another.
-Add here: another question about keys across days.
-Does not contain: choosing the winning row of a key (dedupe.py).
-"""
+"""Keys that occur on several days: they make a slice depend on its neighbours, and can move between days."""
 
 from __future__ import annotations
 

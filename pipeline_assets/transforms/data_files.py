@@ -1,10 +1,4 @@
-"""Parquet data files of an Iceberg table, written by tasks; no snapshot refers to them until the driver commits them.
-
-Contains: layout and rolling of files, and the description of a file as Iceberg's JSON.
-Add here: another property of a file's layout.
-Does not contain: metrics of a file (file_metrics.py), committing
-(resources/iceberg/lakehouse.py), the source of rows (write_objects.py, refine_task.py).
-"""
+"""Parquet data files of an Iceberg table, written by tasks; no snapshot refers to them until the driver commits them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Raw rows to outcomes and winners: the rule of domain/identity.py in Spark; tests prove that both agree.
-
-Contains: rank and outcome as Spark expressions.
-Add here: another step in computing the rule.
-Does not contain: the rule itself (domain/identity.py).
-"""
+"""Raw rows to outcomes and winners: the rule of domain/identity.py in Spark; tests prove that both agree."""
 
 from __future__ import annotations
 

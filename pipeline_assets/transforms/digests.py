@@ -1,9 +1,4 @@
-"""Measuring staged data: content digests and figures per slice.
-
-Contains: the digest expressions and grouped measurements.
-Add here: another figure computed from rows.
-Does not contain: comparing figures (domain/checks.py).
-"""
+"""Measuring staged data: content digests and figures per slice."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The hashes stored with an event in raw and refined: computed by the parser, recomputed when a file is checked.
-
-Contains: the hash columns, and the columns that each covers.
-Add here: another hash that is stored with an event.
-Does not contain: the hash itself (row_hash_arrow.py, domain/row_hash.py).
-"""
+"""The hashes stored with an event in raw and refined: computed by the parser, recomputed when a file is checked."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The item of an event, as its properties name it.
-
-Contains: reading an item from an event.
-Add here: another way to name an item.
-Does not contain: which items there are (tables/item.py), grouping (tables/).
-"""
+"""The item of an event, as its properties name it."""
 
 from __future__ import annotations
 

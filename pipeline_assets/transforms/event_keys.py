@@ -1,9 +1,4 @@
-"""The event key in Spark: two stored columns (event_hashes.py), equal exactly if `RawRow.key` (domain/identity.py) is.
-
-Contains: the parts that a key is hashed from, windows over keys, keys shared by several rows.
-Add here: another helper for comparisons by key.
-Does not contain: the comparisons (dedupe.py, cross_day_keys.py), how tasks compute keys (event_hashes.py).
-"""
+"""The event key in Spark: two stored columns (event_hashes.py), equal exactly if `RawRow.key` (domain/identity.py) is."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Iceberg's metrics of a data file, computed from the rows written to it: counts, bounds, nulls, NaNs.
-
-Contains: how Iceberg counts, truncates and encodes (its specification, appendix D "Binary
-single-value serialization", and `truncate(16)`, its default mode of metrics).
-Add here: the encoding of another column type.
-Does not contain: writing (data_files.py).
-"""
+"""Iceberg's metrics of a data file, computed from the rows written to it: counts, bounds, nulls, NaNs."""
 
 from __future__ import annotations
 

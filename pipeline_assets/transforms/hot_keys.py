@@ -1,9 +1,4 @@
-"""Compares keys with very many rows without one task holding all rows of a key: each task first finds its own best rows.
-
-Contains: the results of the windows of dedupe.py and cross_day_keys.py, for rows of hot keys.
-Add here: another figure over all rows of a key.
-Does not contain: finding hot keys (load/build/competing_rows.py), the rule (dedupe.py).
-"""
+"""Compares keys with very many rows without one task holding all rows of a key: each task first finds its own best rows."""
 
 from __future__ import annotations
 

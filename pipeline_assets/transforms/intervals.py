@@ -1,9 +1,4 @@
-"""Intervals during which an id had a status, computed from daily snapshots or delivered as a history.
-
-Contains: computing intervals, cutting them by month, their digest on each day, and the items as of a day.
-Add here: another view of snapshots over days.
-Does not contain: the tables (tables/dimension.py), choosing the snapshot for a day (load/staleness/as_of.py).
-"""
+"""Intervals during which an id had a status, computed from daily snapshots or delivered as a history."""
 
 from __future__ import annotations
 

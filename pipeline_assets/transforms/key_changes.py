@@ -1,9 +1,4 @@
-"""Compares the keys of slices in two states: kept, added, removed, changed, moved to or from another day.
-
-Contains: the comparison of two states by key.
-Add here: another kind of change of a key.
-Does not contain: bounds (domain/change_rule.py), the key of a table (tables/, event_keys.py).
-"""
+"""Compares the keys of slices in two states: kept, added, removed, changed, moved to or from another day."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Compares the keys of two sets of events: on one side only, the same on both, or different.
-
-Contains: each side as a narrow frame, and the comparison.
-Add here: another way to identify events for the comparison.
-Does not contain: reading tables and lists (inspection/keys/), the definition of a key
-(event_keys.py, domain/identity.py).
-"""
+"""Compares the keys of two sets of events: on one side only, the same on both, or different."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""How late raw rows arrive: the bin of a row, and sketches of groups of rows.
-
-Contains: the expressions, and reading their results.
-Add here: another measure of lateness computed from rows.
-Does not contain: the sketch itself (domain/lateness.py).
-"""
+"""How late raw rows arrive: the bin of a row, and sketches of groups of rows."""
 
 from __future__ import annotations
 

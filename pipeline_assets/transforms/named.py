@@ -1,9 +1,4 @@
-"""Reads ids and names as domain/identity.py does: an empty or blank id, user or currency counts as missing.
-
-Contains: the Spark form of `named`.
-Add here: another helper for delivered names.
-Does not contain: the list of id columns (formats/).
-"""
+"""Reads ids and names as domain/identity.py does: an empty or blank id, user or currency counts as missing."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The columns of an event that aggregates read, computed once: user, platform, revenue, currency.
-
-Contains: the narrow frame.
-Add here: a value that several aggregates read.
-Does not contain: reading a value (revenue.py, users.py), grouping (tables/), keeping the frame
-during a load (load/build/shared_events.py).
-"""
+"""The columns of an event that aggregates read, computed once: user, platform, revenue, currency."""
 
 from __future__ import annotations
 

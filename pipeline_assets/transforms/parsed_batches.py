@@ -1,9 +1,4 @@
-"""Rows, quarantined lines and object summaries as flat Arrow batches, and views of a frame of such batches.
-
-Contains: the columns of a batch, building a batch, and the views.
-Add here: a column, or another view.
-Does not contain: reading objects and lines (parse.py).
-"""
+"""Rows, quarantined lines and object summaries as flat Arrow batches, and views of a frame of such batches."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Writes files of refined from files of raw: losing rows are left out, the others are copied with their hashes.
-
-Contains: spreading files over tasks by weight, and collecting the results of the tasks.
-Add here: another figure that tasks return.
-Does not contain: the task (refine_task.py), which rows lost (dedupe.py), the layout of files
-(data_files.py).
-"""
+"""Writes files of refined from files of raw: losing rows are left out, the others are copied with their hashes."""
 
 from __future__ import annotations
 

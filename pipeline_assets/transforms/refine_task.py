@@ -1,10 +1,4 @@
-"""The task that writes files of refined from files of raw; for a slice already in refined it writes only the difference.
-
-Contains: reading, leaving out losing rows, rehashing a sample.
-Add here: another step for each row.
-Does not contain: assigning files to tasks (refine_files.py), the comparison
-(slice_difference.py), the layout of files (data_files.py).
-"""
+"""The task that writes files of refined from files of raw; for a slice already in refined it writes only the difference."""
 
 from __future__ import annotations
 

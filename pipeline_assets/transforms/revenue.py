@@ -1,9 +1,4 @@
-"""Reads the revenue of an event (for tables/daily_revenue.py).
-
-Contains: reading amounts and currencies from an event.
-Add here: another value read from property bags.
-Does not contain: how a user is identified (users.py), grouping (tables/).
-"""
+"""Reads the revenue of an event (for tables/daily_revenue.py)."""
 
 from __future__ import annotations
 

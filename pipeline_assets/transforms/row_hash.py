@@ -1,9 +1,4 @@
-"""The hash of a row in Spark; tests prove that it equals domain/row_hash.py.
-
-Contains: the hash as one SQL expression.
-Add here: a faster form of the hash.
-Does not contain: what is hashed and why (domain/row_hash.py), digests of many rows (digests.py).
-"""
+"""The hash of a row in Spark; tests prove that it equals domain/row_hash.py."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The hash of a row in Arrow, used by the parser and to check files; tests prove that it equals domain/row_hash.py.
-
-Contains: encoding and hashing whole columns.
-Add here: the encoding of another column type.
-Does not contain: what is hashed and why (domain/row_hash.py), the hash in Spark (row_hash.py).
-"""
+"""The hash of a row in Arrow, used by the parser and to check files; tests prove that it equals domain/row_hash.py."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Compares the rows that a slice should hold with the rows in its files, by a few narrow columns.
-
-Contains: numbering rows, finding rows on one side only, and the resulting changes of keys.
-Add here: another comparison of the two sides.
-Does not contain: reading and writing files (refine_task.py), comparing keys with other days
-(key_changes.py).
-"""
+"""Compares the rows that a slice should hold with the rows in its files, by a few narrow columns."""
 
 from __future__ import annotations
 

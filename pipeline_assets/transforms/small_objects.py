@@ -1,9 +1,4 @@
-"""Small objects whose lines are parsed together, because an Arrow call costs as much for ten lines as for thousands.
-
-Contains: which objects can be joined, and the object of each joined line.
-Add here: another bound on joining objects.
-Does not contain: reading objects and parsing lines (parse.py).
-"""
+"""Small objects whose lines are parsed together, because an Arrow call costs as much for ten lines as for thousands."""
 
 from __future__ import annotations
 

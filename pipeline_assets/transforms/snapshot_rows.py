@@ -1,10 +1,4 @@
-"""Objects of a dimension to rows, one task per object, so that the driver never holds items.
-
-Contains: reading snapshots and histories of intervals, and the problem of an object that is refused.
-Add here: another rule for batching rows.
-Does not contain: the format of an object (formats/snapshot_items.py, formats/interval_objects.py), handling a refused
-object (load/).
-"""
+"""Objects of a dimension to rows, one task per object, so that the driver never holds items."""
 
 from __future__ import annotations
 

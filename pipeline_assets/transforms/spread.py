@@ -1,9 +1,4 @@
-"""Assigns objects to tasks: every task reads about as many bytes, in the order of names; several tasks share a large object.
-
-Contains: the assignment, and frames with one row per assigned part.
-Add here: another weight of an object.
-Does not contain: reading and parsing (parse.py), the rule for a large object (domain/skew.py).
-"""
+"""Assigns objects to tasks: every task reads about as many bytes, in the order of names; several tasks share a large object."""
 
 from __future__ import annotations
 

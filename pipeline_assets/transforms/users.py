@@ -1,9 +1,4 @@
-"""How an event identifies its user, for every table that counts users (such as tables/active_users.py).
-
-Contains: reading a user from an event.
-Add here: another id that identifies users.
-Does not contain: counting them (tables/).
-"""
+"""How an event identifies its user, for every table that counts users (such as tables/active_users.py)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Objects to raw data files, written by the tasks that read the objects; the job returns a row per object, file and task.
-
-Contains: the mapInArrow job that reads, hashes and writes.
-Add here: another value that is computed once per row and stored.
-Does not contain: parsing (parse.py), the order of rows (clusters.py), the layout of files
-(data_files.py).
-"""
+"""Objects to raw data files, written by the tasks that read the objects; the job returns a row per object, file and task."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The keys of a project for the vendor's Export API, from the environment.
-
-Contains: which variables they are, and what is said where they are missing.
-Add here: another place keys come from.
-Does not contain: sending them (client.py), keeping them out of text (pipeline_assets/domain/masking.py).
-"""
+"""The keys of a project for the vendor's Export API, from the environment."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""One commit of a REST catalog that changes several tables atomically (`POST …/transactions/commit`).
-
-Contains: the commit, and finding out what a refused or unanswered commit did.
-Add here: another answer of a server.
-Does not contain: the next state of each table (prepared.py), what the ledger records (publishing/tables_together.py), a
-commit of one table (table_commit.py), catalogs in a database (pointers.py).
-"""
+"""One commit of a REST catalog that changes several tables atomically (`POST …/transactions/commit`)."""
 
 from __future__ import annotations
 

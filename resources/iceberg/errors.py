@@ -1,9 +1,4 @@
-"""Translate failures of Spark, Iceberg and their stores: lost races, transient failures, and those an operator must fix.
-
-Contains: classifying errors of the JVM, and retrying transient ones.
-Add here: another failure seen in the wild.
-Does not contain: the operations themselves (lakehouse.py, branches.py).
-"""
+"""Translate failures of Spark, Iceberg and their stores: lost races, transient failures, and those an operator must fix."""
 
 from __future__ import annotations
 

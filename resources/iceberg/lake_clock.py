@@ -1,9 +1,4 @@
-"""Check that this machine's clock agrees with the store's: files carry the store's time, and their age is measured by ours.
-
-Contains: the comparison of the two clocks.
-Add here: another clock to compare.
-Does not contain: how long files are kept (pipeline_assets/domain/retention.py).
-"""
+"""Check that this machine's clock agrees with the store's: files carry the store's time, and their age is measured by ours."""
 
 from __future__ import annotations
 

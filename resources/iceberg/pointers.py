@@ -1,9 +1,4 @@
-"""Read and swap the pointers of Iceberg's SQL catalog, each to a metadata file, inside a transaction of ours.
-
-Contains: locking, comparing and swapping rows of `iceberg_tables`; whether catalog and ledger share a database.
-Add here: another column of a catalog's row.
-Does not contain: metadata files (prepared.py), the rest of the transaction (publishing/one_transaction.py).
-"""
+"""Read and swap the pointers of Iceberg's SQL catalog, each to a metadata file, inside a transaction of ours."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""List several folders of a bucket in parallel: each costs a few sequential requests, even an empty one.
-
-Contains: the order of the answers and the limit of parallel requests.
-Add here: another way to run requests in parallel.
-Does not contain: the requests themselves (store.py).
-"""
+"""List several folders of a bucket in parallel: each costs a few sequential requests, even an empty one."""
 
 from __future__ import annotations
 

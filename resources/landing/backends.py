@@ -1,10 +1,4 @@
-"""Landing as an S3 bucket: how it is opened, listed, read and written.
-
-Contains: what differs between a bucket and a local folder.
-Add here: another kind of object store.
-Does not contain: a local folder (folder.py), which objects are listed, read and written (store.py), what a failure
-means (errors.py).
-"""
+"""Landing as an S3 bucket: how it is opened, listed, read and written."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Translate failures of landing: permanent ones, which an operator must fix, and transient ones.
-
-Contains: classifying errors of obstore and boto3 by type, HTTP status and text.
-Add here: another failure seen in the wild.
-Does not contain: how callers react.
-"""
+"""Translate failures of landing: permanent ones, which an operator must fix, and transient ones."""
 
 from __future__ import annotations
 

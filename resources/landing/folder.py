@@ -1,9 +1,4 @@
-"""Landing as a local folder; links that lead out of it are never followed.
-
-Contains: listing, reading and writing files with system calls.
-Add here: another kind of file that a folder may hold and a bucket may not.
-Does not contain: names (formats/amplitude/keys.py), what a failure means (errors.py).
-"""
+"""Landing as a local folder; links that lead out of it are never followed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Golden totals in landing: `golden/{date}.csv`, one small file per day, beside the folders of projects.
-
-Contains: finding and reading these files.
-Add here: another kind of file that others put beside the exports.
-Does not contain: what a line means (pipeline_assets/formats/golden_csv.py), comparing totals
-(pipeline_assets/load/golden.py).
-"""
+"""Golden totals in landing: `golden/{date}.csv`, one small file per day, beside the folders of projects."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Move objects within landing: copy, read back, compare, and only then delete.
-
-Contains: upload times, the verified copy, and the delete of one version.
-Add here: another way in which a move may go wrong.
-Does not contain: which objects move (operations/split/), kinds of places (move_places.py), names
-(formats/amplitude/keys.py).
-"""
+"""Move objects within landing: copy, read back, compare, and only then delete."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a move needs from a folder and a bucket: upload times, and deletes of one version.
-
-Contains: these calls for each kind of landing.
-Add here: another kind of landing.
-Does not contain: the order of the calls (move.py), listing, reading and create-only writes (folder.py, backends.py).
-"""
+"""What a move needs from a folder and a bucket: upload times, and deletes of one version."""
 
 from __future__ import annotations
 

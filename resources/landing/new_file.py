@@ -1,9 +1,4 @@
-"""Create a file in a folder: complete and synced before it gets its name, and never over another file.
-
-Contains: the only code that writes into a local landing.
-Add here: a workaround for another feature that a file system lacks.
-Does not contain: choosing the folder (folder.py), what a failure means (errors.py).
-"""
+"""Create a file in a folder: complete and synced before it gets its name, and never over another file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What landing needs from a folder or a bucket.
-
-Contains: the protocol, and a listed object.
-Add here: another call that every kind of landing must support.
-Does not contain: the kinds of landing (folder.py, backends.py).
-"""
+"""What landing needs from a folder or a bucket."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Landing as the load path sees it: list arrivals, read and create objects, in a local folder or S3 alike.
-
-Contains: listing, reading and adding to landing.
-Add here: another read of landing.
-Does not contain: the grammar of keys (pipeline_assets/formats/), the kinds of landing (folder.py, backends.py), what a
-failure means (errors.py).
-"""
+"""Landing as the load path sees it: list arrivals, read and create objects, in a local folder or S3 alike."""
 
 from __future__ import annotations
 

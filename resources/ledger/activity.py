@@ -1,9 +1,4 @@
-"""Recent activity of loads, for monitoring: reported verdicts, seconds per table, live processes.
-
-Contains: one query per figure, none of which writes.
-Add here: another figure about runs that the database can compute.
-Does not contain: sums over days (summaries.py), observing processes, which writes to the ledger (processes.py).
-"""
+"""Recent activity of loads, for monitoring: reported verdicts, seconds per table, live processes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Decisions of operators on deliveries and slices, as acts that can be stored anywhere and applied to a ledger idempotently.
-
-Contains: acts, their JSON, and applying them to the rows of a ledger.
-Add here: another kind of act.
-Does not contain: where acts are stored (decision_objects.py), queries about decisions (interventions.py), how loads
-react to them (pipeline_assets/load/).
-"""
+"""Decisions of operators on deliveries and slices, as acts that can be stored anywhere and applied to a ledger idempotently."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Figures over years of arrivals, computed by the database: objects, rows, lateness and refusals.
-
-Contains: one query per figure, and the plain rows that it returns.
-Add here: another figure about arrivals that the database can compute.
-Does not contain: figures of slices, batches and runs (summaries.py), interpreting figures
-(pipeline_assets/inspection/).
-"""
+"""Figures over years of arrivals, computed by the database: objects, rows, lateness and refusals."""
 
 from __future__ import annotations
 

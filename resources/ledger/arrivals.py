@@ -1,9 +1,4 @@
-"""Deliveries that arrived or were excluded since a slice was last published, to explain where a change came from.
-
-Contains: one query, run inside the transaction that records the change.
-Add here: another event that changes the content of a slice.
-Does not contain: which changes get a notice (notices.py).
-"""
+"""Deliveries that arrived or were excluded since a slice was last published, to explain where a change came from."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What one step of a load writes to the ledger, in one transaction.
-
-Contains: the changes, and what they rest on.
-Add here: another kind of row that a step writes.
-Does not contain: the records themselves (pipeline_assets/domain/records.py), writing them (store.py).
-"""
+"""What one step of a load writes to the ledger, in one transaction."""
 
 from __future__ import annotations
 

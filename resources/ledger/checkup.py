@@ -1,9 +1,4 @@
-"""Evidence in the ledger of whether this deployment can recover: rebuilds, foreign commits, markers, objects, processes.
-
-Contains: one query per question, and the plain rows that it returns.
-Add here: another question of `tidemark doctor` to the ledger.
-Does not contain: judging the answers (pipeline_assets/doctor/), figures over time (summaries.py).
-"""
+"""Evidence in the ledger of whether this deployment can recover: rebuilds, foreign commits, markers, objects, processes."""
 
 from __future__ import annotations
 

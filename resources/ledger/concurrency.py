@@ -1,9 +1,4 @@
-"""What another run, or a person, recorded since this run read it, and must not be written over.
-
-Contains: the comparisons, inside of the transaction that writes; what persons decided meanwhile.
-Add here: another row that two runs may write.
-Does not contain: the writes (store.py).
-"""
+"""What another run, or a person, recorded since this run read it, and must not be written over."""
 
 from __future__ import annotations
 

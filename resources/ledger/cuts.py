@@ -1,9 +1,4 @@
-"""Consistent cuts: the snapshots of all tables that belong together, one cut per publish.
-
-Contains: finding a cut: the newest, that of a run, or that of a moment.
-Add here: another way to select a cut.
-Does not contain: writing cuts (writing.py), whether their snapshots still exist (pipeline_assets/inspection/cuts.py).
-"""
+"""Consistent cuts: the snapshots of all tables that belong together, one cut per publish."""
 
 from __future__ import annotations
 

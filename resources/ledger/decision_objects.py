@@ -1,10 +1,4 @@
-"""Decisions of operators, stored in the warehouse as small objects, so that they survive the loss of the ledger.
-
-Contains: the names and content of these objects.
-Add here: a change of the stored format.
-Does not contain: what an act does (acts.py), reading acts back into a ledger (load/read_back.py), storing bytes
-(iceberg/lake_objects.py).
-"""
+"""Decisions of operators, stored in the warehouse as small objects, so that they survive the loss of the ledger."""
 
 from __future__ import annotations
 

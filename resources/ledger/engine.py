@@ -1,9 +1,4 @@
-"""Open the ledger's database, create its tables, and begin transactions on each kind of database.
-
-Contains: what differs between SQLite and PostgreSQL when connecting.
-Add here: another kind of database.
-Does not contain: queries (queries.py), the schema itself (schema.py).
-"""
+"""Open the ledger's database, create its tables, and begin transactions on each kind of database."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Golden totals as last read, and the results of comparing them; `status` and the health page read these, not landing.
-
-Contains: reading and replacing totals and faults, recording results with notices.
-Add here: another query of them.
-Does not contain: comparing totals (pipeline_assets/load/golden.py), reading their sources
-(resources/landing/golden.py, resources/golden_query.py).
-"""
+"""Golden totals as last read, and the results of comparing them; `status` and the health page read these, not landing."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What persons decided, kept in the ledger: deliveries they ruled out, slices they hold.
-
-Contains: questions about decisions and the transactions that write them.
-Add here: another question.
-Does not contain: what an act does to rows (acts.py), where else it is kept (decision_objects.py),
-what follows from one (pipeline_assets/load/).
-"""
+"""What persons decided, kept in the ledger: deliveries they ruled out, slices they hold."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Write the notices of a run's changes in the transaction that records them, so that a crash neither loses nor repeats one.
-
-Contains: comparing the records before and after a run.
-Add here: another record that deserves a notice.
-Does not contain: the rules for notices (pipeline_assets/domain/notices.py), sending and reading them
-(outbox.py).
-"""
+"""Write the notices of a run's changes in the transaction that records them, so that a crash neither loses nor repeats one."""
 
 from __future__ import annotations
 

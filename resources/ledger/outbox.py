@@ -1,10 +1,4 @@
-"""The outbox: notices that runs wrote with their records, and the last notice that each receiver got.
-
-Contains: queries of notices and changes, and the state of receivers.
-Add here: another query of notices.
-Does not contain: creating notices (notices.py), notices that a receiver refused for good (set_aside.py), sending
-(pipeline_assets/operations/notices.py).
-"""
+"""The outbox: notices that runs wrote with their records, and the last notice that each receiver got."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The ledger as it will be once a load's staged changes are published: the records, overlaid with the pending changes.
-
-Contains: every query of a load about records that the load itself changes.
-Add here: another such query.
-Does not contain: writing the changes (writing.py), records that are written at once, not on publish: decisions,
-strays, golden totals (store.py).
-"""
+"""The ledger as it will be once a load's staged changes are published: the records, overlaid with the pending changes."""
 
 from __future__ import annotations
 

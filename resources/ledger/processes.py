@@ -1,10 +1,4 @@
-"""The processes of runs in the ledger: which are running, their last heartbeat, and what observers saw.
-
-Contains: writing heartbeats and observing all processes.
-Add here: another fact about a process.
-Does not contain: which process counts as dead (pipeline_assets/domain/processes.py), the heartbeat thread
-(heartbeat.py).
-"""
+"""The processes of runs in the ledger: which are running, their last heartbeat, and what observers saw."""
 
 from __future__ import annotations
 

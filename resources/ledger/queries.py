@@ -1,10 +1,4 @@
-"""Queries of the ledger: deliveries, batches, slices, publications and runs.
-
-Contains: queries that return records.
-Add here: a new query.
-Does not contain: writing (store.py), sums over years (summaries.py), decisions of operators
-(interventions.py).
-"""
+"""Queries of the ledger: deliveries, batches, slices, publications and runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rebuilds on record: what was asked for, how far each is, and what it made of each slice.
-
-Contains: questions about rebuilds, the transactions that write them, what a publish writes of one.
-Add here: another question.
-Does not contain: what a rebuild is (pipeline_assets/domain/rebuilds.py), what main holds (store.py).
-"""
+"""Rebuilds on record: what was asked for, how far each is, and what it made of each slice."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Claims on hours under recovery: until the marker of an hour exists, landing may hold only a part of it.
-
-Contains: claims of recoveries, and which of them count.
-Add here: another message of a recovery to loads.
-Does not contain: recovering (pipeline_assets/operations/recover.py), what a load skips because of a claim
-(pipeline_assets/load/deliveries/batch.py).
-"""
+"""Claims on hours under recovery: until the marker of an hour exists, landing may hold only a part of it."""
 
 from __future__ import annotations
 

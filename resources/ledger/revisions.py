@@ -1,9 +1,4 @@
-"""Revisions: changes of final days, with measures, time, cause and run.
-
-Contains: finding revisions among all publications, and their measures before and after.
-Add here: another field of a revision.
-Does not contain: recording publications (store.py), figures over all records (summaries.py).
-"""
+"""Revisions: changes of final days, with measures, time, cause and run."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Convert the ledger's rows to records and back.
-
-Contains: one pair of functions per kind of row.
-Add here: the stored form of a new field.
-Does not contain: what a field means (pipeline_assets/domain/records.py), columns (schema.py),
-queries and transactions (store.py).
-"""
+"""Convert the ledger's rows to records and back."""
 
 from __future__ import annotations
 

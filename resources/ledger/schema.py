@@ -1,9 +1,4 @@
-"""The ledger's SQL tables.
-
-Contains: tables, columns, indexes, the schema's version.
-Add here: a column; raise SCHEMA_VERSION with it, since no other version is read.
-Does not contain: records (pipeline_assets/domain/records.py), converting rows to records and back (rows.py).
-"""
+"""The ledger's SQL tables."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Set aside notices that a receiver refused for good, so that they do not block later ones.
-
-Contains: setting notices aside, listing them, and recording the result of sending them again.
-Add here: another operation on them.
-Does not contain: which refusals are permanent (resources/webhooks.py), after how many refusals notices are set aside
-(pipeline_assets/operations/notices.py).
-"""
+"""Set aside notices that a receiver refused for good, so that they do not block later ones."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""The ledger: records of deliveries, batches, slices and publications in a SQL database; reading it needs no JVM.
-
-Contains: transactions.
-Add here: another transaction.
-Does not contain: queries (queries.py), what a transaction writes (writing.py), records (pipeline_assets/domain/records.py),
-opening the database (engine.py), changes of concurrent runs (concurrency.py), decisions of operators (interventions.py),
-decisions of loads (pipeline_assets/load/), reading tables (iceberg/lakehouse.py).
-"""
+"""The ledger: records of deliveries, batches, slices and publications in a SQL database; reading it needs no JVM."""
 
 from __future__ import annotations
 

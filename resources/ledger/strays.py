@@ -1,9 +1,4 @@
-"""Objects in landing that no load will ever request, recorded at the last listing for `status`, which does not list landing.
-
-Contains: reading and replacing these records.
-Add here: another query of them.
-Does not contain: which objects are strays (domain/arrival_days.py).
-"""
+"""Objects in landing that no load will ever request, recorded at the last listing for `status`, which does not list landing."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Figures over years of records, computed by the database: verdicts, rows, checks and runs.
-
-Contains: one query per figure, and the plain rows that it returns.
-Add here: another figure that the database can compute.
-Does not contain: arrivals (arrival_summaries.py), interpreting and joining figures
-(pipeline_assets/inspection/health/), queries of a load (queries.py), changes of final days (revisions.py).
-"""
+"""Figures over years of records, computed by the database: verdicts, rows, checks and runs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What a transaction writes to the ledger: the changes of steps, the cut that belongs together since, the run.
-
-Contains: the writes, on a connection whose transaction somebody else ends.
-Add here: another row that a publish writes.
-Does not contain: transactions (store.py), what another run wrote meanwhile (concurrency.py), the notices that follow
-(notices.py), rows (rows.py).
-"""
+"""What a transaction writes to the ledger: the changes of steps, the cut that belongs together since, the run."""
 
 from __future__ import annotations
 

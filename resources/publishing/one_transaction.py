@@ -1,10 +1,4 @@
-"""Publish all tables of a run, and the ledger rows of the run, in one SQL transaction (ARCHITECTURE, laws 2 and 10).
-
-Contains: the order of prepare, lock, compare and swap; finding out whether a commit succeeded when its answer was lost.
-Add here: another check of the catalog inside the transaction.
-Does not contain: preparing a table (resources/iceberg/prepared.py), the ledger's rows and checks (recording.py),
-deployments whose catalog lies elsewhere (tables_together.py, table_by_table.py).
-"""
+"""Publish all tables of a run, and the ledger rows of the run, in one SQL transaction (ARCHITECTURE, laws 2 and 10)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Which promise the publishes of a deployment keep, and which publisher keeps it.
-
-Contains: the one place that knows the difference.
-Add here: another place for a catalog or a ledger.
-Does not contain: publishing.
-"""
+"""Which promise the publishes of a deployment keep, and which publisher keeps it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The ledger's part of a publish: rows to write and conditions to check, in a transaction that the caller ends.
-
-Contains: the records of each step, the checks of inputs, holds and decisions, the cut, the run, what is written alongside.
-Add here: another condition that is checked inside the transaction.
-Does not contain: making tables visible (one_transaction.py, tables_together.py), the conditions on records
-(resources/ledger/concurrency.py).
-"""
+"""The ledger's part of a publish: rows to write and conditions to check, in a transaction that the caller ends."""
 
 from __future__ import annotations
 

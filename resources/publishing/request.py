@@ -1,9 +1,4 @@
-"""What one publish makes visible, of all its tables, and what is recorded of it.
-
-Contains: the request, and records that name published snapshots where they named staged ones.
-Add here: another thing that is written with a publish.
-Does not contain: publishing (one_transaction.py, table_by_table.py), what is recorded (resources/ledger/changes.py).
-"""
+"""What one publish makes visible, of all its tables, and what is recorded of it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Publish the tables of a run one after another, each followed by its ledger rows, where no transaction spans them.
-
-Contains: the order of commits and records; taking back a restore whose files vanished.
-Add here: what the order of commits must mind.
-Does not contain: the commit of one table (resources/iceberg/table_commit.py), a catalog that commits several at once
-(tables_together.py), what a run that died in between left (pipeline_assets/load/ledger_sync.py).
-"""
+"""Publish the tables of a run one after another, each followed by its ledger rows, where no transaction spans them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Publish all tables of a run in one commit of a REST catalog, inside the ledger's transaction, which ends right after it.
-
-Contains: the order of both transactions; trying again where other writers moved a table's metadata meanwhile.
-Add here: another check before the catalog's commit.
-Does not contain: the commit of several tables (resources/iceberg/catalog_commit.py), the ledger's rows and checks
-(recording.py), finding the commit of a run that died between both transactions (pipeline_assets/load/ledger_sync.py).
-"""
+"""Publish all tables of a run in one commit of a REST catalog, inside the ledger's transaction, which ends right after it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""An archive of the classes that a load needs: a JVM maps it instead of loading each class, and starts a third faster.
-
-Contains: the archive's path, the JVM options that use it, and creating it.
-Add here: something else that is prepared for the start of a JVM.
-Does not contain: the jars (jars.py), configuration of Spark (session.py). `make setup` runs it as
-`python -m resources.spark.class_archive`.
-"""
+"""An archive of the classes that a load needs: a JVM maps it instead of loading each class, and starts a third faster."""
 
 from __future__ import annotations
 

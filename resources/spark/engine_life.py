@@ -1,9 +1,4 @@
-"""Detect that Spark's JVM, or the Python of a worker, died, and name the error.
-
-Contains: distinguishing a dead engine from other failures.
-Add here: another way in which the engine dies.
-Does not contain: failures of a running engine (iceberg/errors.py).
-"""
+"""Detect that Spark's JVM, or the Python of a worker, died, and name the error."""
 
 from __future__ import annotations
 

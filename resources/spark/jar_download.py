@@ -1,9 +1,4 @@
-"""Download one jar atomically: into a temporary file, which is verified, synced and renamed.
-
-Contains: requests to a Maven repository, resuming a download, its limits, what a failure means.
-Add here: a change of the requests.
-Does not contain: the list of jars (jars.py), displaying progress (pipeline_assets/cli/downloads.py).
-"""
+"""Download one jar atomically: into a temporary file, which is verified, synced and renamed."""
 
 from __future__ import annotations
 

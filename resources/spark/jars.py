@@ -1,10 +1,4 @@
-"""The pinned jars that Spark needs, and the folder that holds them.
-
-Contains: coordinates and SHA-256 of every jar, the jars folder, which jars are present.
-Add here: a new jar or version.
-Does not contain: downloading a jar (jar_download.py), Spark's configuration (session.py). Run as
-`python -m resources.spark.jars`.
-"""
+"""The pinned jars that Spark needs, and the folder that holds them."""
 
 from __future__ import annotations
 

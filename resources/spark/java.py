@@ -1,10 +1,4 @@
-"""Find the installed Java and check that Spark supports it.
-
-Contains: finding Java the way Spark does, reading its version.
-Add here: another version that Spark supports.
-Does not contain: the same check before anything is installed (deploy/preflight.sh), detecting a dead JVM
-(engine_life.py).
-"""
+"""Find the installed Java and check that Spark supports it."""
 
 from __future__ import annotations
 

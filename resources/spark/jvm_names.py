@@ -1,9 +1,4 @@
-"""Cache JVM classes and static methods: looking them up repeatedly takes an eighth of a small load.
-
-Contains: the cache of py4j's lookups.
-Add here: another lookup whose result never changes while a JVM runs.
-Does not contain: Spark's configuration (session.py).
-"""
+"""Cache JVM classes and static methods: looking them up repeatedly takes an eighth of a small load."""
 
 from __future__ import annotations
 

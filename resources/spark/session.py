@@ -1,9 +1,4 @@
-"""The Spark session: one per process, local or on a cluster, with the lakehouse's jars, which need no download at run time.
-
-Contains: the configuration of Spark and of the Iceberg catalog, from settings.
-Add here: a Spark setting that every job needs.
-Does not contain: using the session (iceberg/lakehouse.py, load/).
-"""
+"""The Spark session: one per process, local or on a cluster, with the lakehouse's jars, which need no download at run time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Send our code to workers: an archive named after its content, and the session's settings for it.
-
-Contains: which code is sent, the archive, the Spark settings that make workers import from it.
-Add here: another kind of code that tasks import.
-Does not contain: whether a worker runs that code (worker_check.py).
-"""
+"""Send our code to workers: an archive named after its content, and the session's settings for it."""
 
 from __future__ import annotations
 

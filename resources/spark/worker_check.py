@@ -1,9 +1,5 @@
 """Check that a worker can run our tasks: a starting worker compares its Python, packages and code with the driver's.
 
-Contains: what both sides compare, and the line that a worker reports to the driver.
-Add here: another package that tasks import (`PACKAGES`).
-Does not contain: how code reaches workers (shipping.py), the error that an operator reads (workers.py).
-
 It runs before anyone knows what a worker has installed, so it imports only the standard library.
 """
 

@@ -1,9 +1,4 @@
-"""The process that Spark forks Python workers from: the usual daemon, with common imports preloaded.
-
-Contains: the shared imports.
-Add here: a slow import of code that runs in workers.
-Does not contain: that code, what a worker must have installed (worker_check.py).
-"""
+"""The process that Spark forks Python workers from: the usual daemon, with common imports preloaded."""
 
 import gc
 from importlib import import_module

@@ -1,9 +1,4 @@
-"""Detect workers that cannot run our tasks before the first real task, with tiny jobs.
-
-Contains: the tiny jobs, the wait for executors, and parsing a cluster's errors about its workers.
-Add here: another way in which a worker's Python fails to start.
-Does not contain: what is compared (worker_check.py), how code reaches workers (shipping.py).
-"""
+"""Detect workers that cannot run our tasks before the first real task, with tiny jobs."""
 
 from __future__ import annotations
 

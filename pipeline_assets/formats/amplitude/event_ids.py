@@ -1,9 +1,4 @@
-"""Identifies the event of a line without fully parsing it, to find out whether two objects hold the same events.
-
-Contains: the ids of a line as one number.
-Add here: another use of ids; nothing that needs other values of an event.
-Does not contain: identity and winner among rows (domain/identity.py), parsing (lines.py).
-"""
+"""Identifies the event of a line without fully parsing it, to find out whether two objects hold the same events."""
 
 from __future__ import annotations
 

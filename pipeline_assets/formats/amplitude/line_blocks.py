@@ -1,9 +1,4 @@
-"""Parses many lines to Arrow columns at once, provided that every line follows the contract; otherwise returns None.
-
-Contains: the columnar fast path; tests prove that it equals parsing line by line.
-Add here: a check of a whole column.
-Does not contain: the meaning of a line, lines that do not follow the contract (lines.py).
-"""
+"""Parses many lines to Arrow columns at once, provided that every line follows the contract; otherwise returns None."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Build a slice from its current inputs without publishing it, and compare it with the published one.
-
-Contains: the state of the slice, and the comparison.
-Add here: another figure to examine before a change is accepted.
-Does not contain: building the proposal (load/build/), single keys (samples.py), wording
-(difference.py), the page (page.py).
-"""
+"""Build a slice from its current inputs without publishing it, and compare it with the published one."""
 
 from __future__ import annotations
 

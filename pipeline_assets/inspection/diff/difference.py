@@ -1,9 +1,4 @@
-"""The difference between a published slice and a build from its current inputs: figures, keys by cause, samples.
-
-Contains: the values and their wording.
-Add here: another part of a difference.
-Does not contain: computing it (compare.py), the page (page.py).
-"""
+"""The difference between a published slice and a build from its current inputs: figures, keys by cause, samples."""
 
 from __future__ import annotations
 

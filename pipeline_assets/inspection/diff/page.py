@@ -1,9 +1,4 @@
-"""A difference as a small self-contained HTML page.
-
-Contains: its HTML.
-Add here: the drawing of another part.
-Does not contain: the content (difference.py).
-"""
+"""A difference as a small self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The differences behind a load's refusals, to show them with the load's report.
-
-Contains: the choice of slices from a report.
-Add here: another reason to show a slice.
-Does not contain: comparing (compare.py), wording (difference.py).
-"""
+"""The differences behind a load's refusals, to show them with the load's report."""
 
 from __future__ import annotations
 

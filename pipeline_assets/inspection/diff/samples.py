@@ -1,9 +1,4 @@
-"""Some of the keys that differ between two states of a slice, with the columns that differ.
-
-Contains: choosing and reading sample keys.
-Add here: another detail of a single key.
-Does not contain: counting (compare.py), wording (difference.py).
-"""
+"""Some of the keys that differ between two states of a slice, with the columns that differ."""
 
 from __future__ import annotations
 

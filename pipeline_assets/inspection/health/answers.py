@@ -1,9 +1,4 @@
-"""Questions for the operator: red days, grouped so that one command answers each group, and open rebuilds.
-
-Contains: what a refused, held or waiting day or a rebuild asks for, and the commands that answer it.
-Add here: another answer that the shell can give.
-Does not contain: reading the ledger (report.py), drawing (orchestration/health_page/).
-"""
+"""Questions for the operator: red days, grouped so that one command answers each group, and open rebuilds."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The calendar: the state of each day of each table, all projects together.
-
-Contains: the state of a day, and of a week of days.
-Add here: another property of a day.
-Does not contain: answers to red days (answers.py), drawing (orchestration/health_page/).
-"""
+"""The calendar: the state of each day of each table, all projects together."""
 
 from __future__ import annotations
 

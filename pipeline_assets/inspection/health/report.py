@@ -1,10 +1,4 @@
-"""The content of the health page, read from the ledger at once.
-
-Contains: the report, and reading it.
-Add here: another part of the page.
-Does not contain: computing the parts (calendar.py, answers.py, figures.py, domain/lateness.py), drawing
-(orchestration/health_page/).
-"""
+"""The content of the health page, read from the ledger at once."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Compare published events with a list of keys or with another table of events, key by key.
-
-Contains: reading both sides, counts by day, samples.
-Add here: another source of keys.
-Does not contain: comparing data frames (transforms/key_presence.py), reading a list
-(formats/key_list.py), drawing (cli/render_keys.py).
-"""
+"""Compare published events with a list of keys or with another table of events, key by key."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The metric families for Prometheus: names, meanings and labels.
-
-Contains: the families.
-Add here: another metric, with its value in compute.py; dashboards and rules may then use it.
-Does not contain: values (compute.py), writing them (textfile.py).
-"""
+"""The metric families for Prometheus: names, meanings and labels."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Metrics in the Prometheus text format, and as a file for node_exporter's textfile collector.
-
-Contains: the text, and an atomic write of the file.
-Add here: another form that a collector reads.
-Does not contain: values (compute.py), names (families.py).
-"""
+"""Metrics in the Prometheus text format, and as a file for node_exporter's textfile collector."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Why a replay is not equal: the causes, the most important first.
-
-Contains: the rule that derives causes from the findings.
-Add here: another cause.
-Does not contain: the findings (inputs.py, recompute.py).
-"""
+"""Why a replay is not equal: the causes, the most important first."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The inputs of a publication as they can be read now: found, measured and read.
-
-Contains: searching the kept snapshots for each input, and reading the inputs found.
-Add here: another way to read an earlier input.
-Does not contain: the candidate snapshots (places.py), computing from inputs (recompute.py).
-"""
+"""The inputs of a publication as they can be read now: found, measured and read."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Which dimension snapshot a day of events is joined with today, and why there may be none.
-
-Contains: the choice as a load makes it, and the explanation where it chooses none.
-Add here: another reason for no snapshot.
-Does not contain: the choice itself (load/staleness/as_of.py, load/staleness/as_of_history.py), reading items (inputs.py).
-"""
+"""Which dimension snapshot a day of events is joined with today, and why there may be none."""
 
 from __future__ import annotations
 

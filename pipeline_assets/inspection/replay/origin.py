@@ -1,9 +1,4 @@
-"""What a publication was built from, according to the ledger.
-
-Contains: reading it from the record, and why it may be unknown.
-Add here: another part of what a publication was built from.
-Does not contain: where the inputs are now (places.py, inputs.py).
-"""
+"""What a publication was built from, according to the ledger."""
 
 from __future__ import annotations
 

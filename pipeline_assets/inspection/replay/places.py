@@ -1,9 +1,4 @@
-"""Where the earlier rows of a slice can still be read: its pinned snapshot, a later one with the same content, or the head.
-
-Contains: the candidate snapshots, best first.
-Add here: another place where an earlier state may be kept.
-Does not contain: reading them (inputs.py).
-"""
+"""Where the earlier rows of a slice can still be read: its pinned snapshot, a later one with the same content, or the head."""
 
 from __future__ import annotations
 

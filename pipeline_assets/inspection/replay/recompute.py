@@ -1,9 +1,4 @@
-"""Recompute a publication from its original or the current inputs, and compare it with the record.
-
-Contains: choosing the publications of a day, and both kinds of replay; writes nothing.
-Add here: another set of inputs to recompute from.
-Does not contain: each input's share of a difference (shares.py), causes in words (causes.py).
-"""
+"""Recompute a publication from its original or the current inputs, and compare it with the record."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The result of replaying a publication: values and wording.
-
-Contains: the result with its causes, as text lines and as JSON.
-Add here: another result of a replay.
-Does not contain: computing it (recompute.py, shares.py), options and exit codes (cli/replay.py).
-"""
+"""The result of replaying a publication: values and wording."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The share of each input in the difference between a publication and a build from current inputs, by key and measure.
-
-Contains: switching code, settings and inputs one by one, and finding the deliveries that decide about a key.
-Add here: another kind of input that may differ.
-Does not contain: computing from given inputs (load/build/), wording for unknown shares (recompute.py).
-"""
+"""The share of each input in the difference between a publication and a build from current inputs, by key and measure."""
 
 from __future__ import annotations
 

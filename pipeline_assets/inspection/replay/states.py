@@ -1,9 +1,4 @@
-"""A slice as built from some inputs, or as published: its digest, measures and keys.
-
-Contains: measuring a state, and comparing two states.
-Add here: another figure of a state.
-Does not contain: the choice of inputs (recompute.py, shares.py).
-"""
+"""A slice as built from some inputs, or as published: its digest, measures and keys."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The answer of `explain`: an event, its deliveries, publications and state, each with its wording.
-
-Contains: the values and their wording.
-Add here: a fact about an event.
-Does not contain: finding the facts (trace.py, rows.py), drawing (cli/render_trace.py).
-"""
+"""The answer of `explain`: an event, its deliveries, publications and state, each with its wording."""
 
 from __future__ import annotations
 

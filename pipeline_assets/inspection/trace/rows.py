@@ -1,9 +1,4 @@
-"""Find the rows of one event in raw, refined and quarantine, with the narrowest reads possible.
-
-Contains: the Spark reads behind `explain`.
-Add here: another table to search.
-Does not contain: judging the rows (trace.py).
-"""
+"""Find the rows of one event in raw, refined and quarantine, with the narrowest reads possible."""
 
 from __future__ import annotations
 

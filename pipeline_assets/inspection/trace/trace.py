@@ -1,9 +1,4 @@
-"""Explain one event: all of its deliveries, which row won, why the others lost, and where it was published.
-
-Contains: judging the rows of an identifier by the current rule, and comparing them with the ledger.
-Add here: another question about one event.
-Does not contain: finding rows (rows.py), wording (explanation.py), the rule (domain/identity.py).
-"""
+"""Explain one event: all of its deliveries, which row won, why the others lost, and where it was published."""
 
 from __future__ import annotations
 

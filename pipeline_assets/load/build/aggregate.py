@@ -1,9 +1,4 @@
-"""Builds an aggregate from refined.events, and audits it against totals computed in another way.
-
-Contains: the kind's builder: how any aggregate is built, measured and proposed.
-Add here: behaviour that all aggregates share.
-Does not contain: a particular aggregate (tables/), judging (verdicts.py).
-"""
+"""Builds an aggregate from refined.events, and audits it against totals computed in another way."""
 
 from __future__ import annotations
 

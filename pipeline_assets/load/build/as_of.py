@@ -1,10 +1,4 @@
-"""Builds an aggregate of events and a dimension as it was on their day, with two joins that must agree.
-
-Contains: the kind's builder. It publishes the join with snapshots, and the join with intervals proves it. If intervals are
-delivered, the roles are reversed, and a day without a snapshot is not proven.
-Add here: behaviour that all such aggregates share.
-Does not contain: a particular table (tables/), choosing the snapshot for a day (staleness/as_of.py).
-"""
+"""Builds an aggregate of events and a dimension as it was on their day, with two joins that must agree."""
 
 from __future__ import annotations
 

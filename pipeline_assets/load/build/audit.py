@@ -1,9 +1,4 @@
-"""The values of a build: rows to stage, and the audit that measures them.
-
-Contains: the values that builds pass to the code that judges them.
-Add here: another result of every audit.
-Does not contain: building (refined.py, aggregate.py), judging (verdicts.py).
-"""
+"""The values of a build: rows to stage, and the audit that measures them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What recoveries brought of hours that were missing: by so much a settled slice may grow beyond its bounds.
-
-Contains: the objects that count, and what they make of each measure.
-Add here: another reason why an object counts.
-Does not contain: the rule (domain/change_rule.py), what a recovery records (resources/ledger/recoveries.py).
-"""
+"""What recoveries brought of hours that were missing: by so much a settled slice may grow beyond its bounds."""
 
 from __future__ import annotations
 

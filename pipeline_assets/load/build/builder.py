@@ -1,9 +1,4 @@
-"""The interface of a builder: how slices of a kind of table are built, compared and shown.
-
-Contains: the methods of every builder.
-Add here: another operation on rows that differs between kinds.
-Does not contain: the builder of each kind (builders.py), answers that need no rows (tables/kinds.py).
-"""
+"""The interface of a builder: how slices of a kind of table are built, compared and shown."""
 
 from __future__ import annotations
 

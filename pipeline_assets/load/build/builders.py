@@ -1,9 +1,4 @@
-"""The builder of each kind of derived table; no other module knows all kinds.
-
-Contains: the mapping from kinds to builders.
-Add here: the builder of a new kind.
-Does not contain: building (refined.py, aggregate.py, snapshot.py, validity.py, as_of.py).
-"""
+"""The builder of each kind of derived table; no other module knows all kinds."""
 
 from __future__ import annotations
 

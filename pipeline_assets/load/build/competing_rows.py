@@ -1,9 +1,4 @@
-"""Competing rows: raw rows in or near some slices that share their key with another row. All other rows win.
-
-Contains: reading the competing rows once for all questions of a step.
-Add here: another question about competing rows.
-Does not contain: the winner rule (transforms/dedupe.py), writing the winners (refined.py).
-"""
+"""Competing rows: raw rows in or near some slices that share their key with another row. All other rows win."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Builds months of intervals from a delivered history, and proves that each day has the same items as in the delivery.
-
-Contains: reading the delivery into months, and their audit.
-Add here: another figure of staged delivered intervals.
-Does not contain: refusing a delivery (history_checks.py), intervals computed from snapshots (validity.py).
-"""
+"""Builds months of intervals from a delivered history, and proves that each day has the same items as in the delivery."""
 
 from __future__ import annotations
 

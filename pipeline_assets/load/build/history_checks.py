@@ -1,9 +1,4 @@
-"""Checks of delivered intervals: rules over the delivery and the records, without Spark and SQL.
-
-Contains: whether a delivery is valid, and whether each day has about as many items as before.
-Add here: another check of all delivered intervals.
-Does not contain: faults within an object (formats/interval_objects.py), reading it (load/history.py).
-"""
+"""Checks of delivered intervals: rules over the delivery and the records, without Spark and SQL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Counts how the keys of bounded slices of refined.events would change, by cause, before they are published.
-
-Contains: choosing the slices to compare, and the cause of each change.
-Add here: another cause.
-Does not contain: the comparison (transforms/key_changes.py), the bounds (domain/change_rule.py).
-"""
+"""Counts how the keys of bounded slices of refined.events would change, by cause, before they are published."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Counts the rows of shared event keys, and finds hot keys with more rows than one task should hold.
-
-Contains: counting, and the forecast for the tasks that compare the rows.
-Add here: another figure of keys that is needed before rows are compared.
-Does not contain: comparing (transforms/dedupe.py, transforms/hot_keys.py), the rule (domain/skew.py).
-"""
+"""Counts the rows of shared event keys, and finds hot keys with more rows than one task should hold."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Linked slices exchange events, so the load publishes them together or not at all.
-
-Contains: finding the slices that must wait, from linked pairs.
-Add here: another reason to publish slices together.
-Does not contain: finding the pairs (the kind's builder: refined.py), the checks (verdicts.py).
-"""
+"""Linked slices exchange events, so the load publishes them together or not at all."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A base class for builders of tables whose own columns identify their rows, which never move to another day.
-
-Contains: what such builders share: keys, contents, and a proposal without neighbours.
-Add here: another method that depends on the naming columns alone.
-Does not contain: building (one module per kind), the interface (builder.py).
-"""
+"""A base class for builders of tables whose own columns identify their rows, which never move to another day."""
 
 from __future__ import annotations
 

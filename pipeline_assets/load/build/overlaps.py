@@ -1,9 +1,4 @@
-"""Measures staged months of intervals: their content, the days that they cover, and overlaps.
-
-Contains: one pass over staged intervals, and the check that no id has two intervals on one day.
-Add here: another figure of intervals, delivered or computed from snapshots.
-Does not contain: comparing them with their source (validity.py, delivered_intervals.py).
-"""
+"""Measures staged months of intervals: their content, the days that they cover, and overlaps."""
 
 from __future__ import annotations
 

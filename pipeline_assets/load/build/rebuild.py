@@ -1,10 +1,4 @@
-"""Rebuilds stale slices of a derived table: stages them, audits them in one pass, accepts those that pass and differ.
-
-Contains: the derived part of the load path (ARCHITECTURE, One load).
-Add here: another step for every derived table.
-Does not contain: building a kind of table (refined.py, aggregate.py), deciding whether a slice is stale
-(staleness/decide.py).
-"""
+"""Rebuilds stale slices of a derived table: stages them, audits them in one pass, accepts those that pass and differ."""
 
 from __future__ import annotations
 

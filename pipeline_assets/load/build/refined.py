@@ -1,9 +1,4 @@
-"""Builds refined.events from both raw tables, and finds slices that must be published together.
-
-Contains: the kind's builder, and reading raw and refined for the winner rule.
-Add here: another operation that needs refined's rows.
-Does not contain: the rule (transforms/dedupe.py), the audit (refined_audit.py), judging (verdicts.py).
-"""
+"""Builds refined.events from both raw tables, and finds slices that must be published together."""
 
 from __future__ import annotations
 

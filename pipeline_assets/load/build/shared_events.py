@@ -1,9 +1,4 @@
-"""Narrow events that a load reads from refined.events once, for all aggregates built from the same days.
-
-Contains: caching and releasing the frame.
-Add here: another frame that tables of one load share.
-Does not contain: the columns of the frame (transforms/narrow_events.py).
-"""
+"""Narrow events that a load reads from refined.events once, for all aggregates built from the same days."""
 
 from __future__ import annotations
 

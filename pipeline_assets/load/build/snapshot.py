@@ -1,10 +1,4 @@
-"""Builds a dimension's snapshots from objects in landing, and judges them.
-
-Contains: the kind's builder: reading, measuring, and the records that checks compare with.
-Add here: another figure of a staged snapshot.
-Does not contain: the checks (snapshot_checks.py), reading one object (transforms/snapshot_rows.py), deciding when to load
-one (staleness/snapshots.py).
-"""
+"""Builds a dimension's snapshots from objects in landing, and judges them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Checks of snapshots: rules over the delivery and the records, without Spark and SQL.
-
-Contains: whether a snapshot is valid as a whole, and whether its count is expected.
-Add here: another check of all dimensions.
-Does not contain: reading and staging (snapshot.py), recorded counts (staleness/counts.py).
-"""
+"""Checks of snapshots: rules over the delivery and the records, without Spark and SQL."""
 
 from __future__ import annotations
 

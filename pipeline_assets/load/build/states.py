@@ -1,9 +1,4 @@
-"""Reads slices of a table whose present states are spread over several snapshots.
-
-Contains: the union of these slices as one DataFrame.
-Add here: another way to read a state that no single snapshot holds.
-Does not contain: choosing the snapshot of each slice (step.py).
-"""
+"""Reads slices of a table whose present states are spread over several snapshots."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The values that the steps of a rebuild pass on: decided, staged and judged slices.
-
-Contains: one frozen class per step.
-Add here: a value that a later step needs.
-Does not contain: the steps (rebuild.py, verdicts.py).
-"""
+"""The values that the steps of a rebuild pass on: decided, staged and judged slices."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Builds the intervals of a dimension from its snapshots, month by month.
-
-Contains: the kind's builder, and the check that intervals agree with snapshots.
-Add here: another check of intervals computed from snapshots.
-Does not contain: computing intervals (transforms/intervals.py), delivered intervals (delivered_intervals.py).
-"""
+"""Builds the intervals of a dimension from its snapshots, month by month."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Verdicts on the slices of a derived table, built or not.
-
-Contains: turning audits and decisions into records and outcomes.
-Add here: a rule about which built slices are published.
-Does not contain: the bounds (domain/change_rule.py), building (refined.py, aggregate.py), accepting into
-the draft (rebuild.py).
-"""
+"""Verdicts on the slices of a derived table, built or not."""
 
 from __future__ import annotations
 

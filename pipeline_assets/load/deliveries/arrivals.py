@@ -1,9 +1,4 @@
-"""The plan of a raw load: what arrived in reach, next to what is recorded, and the verdict on batches that nobody delivered.
-
-Contains: listing, planning, and what the load logs of it.
-Add here: what has to be known of landing before anything is read.
-Does not contain: the rules (batch.py), reading (read.py).
-"""
+"""The plan of a raw load: what arrived in reach, next to what is recorded, and the verdict on batches that nobody delivered."""
 
 from __future__ import annotations
 

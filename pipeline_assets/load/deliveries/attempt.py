@@ -1,9 +1,4 @@
-"""One attempt at accepting a source's deliveries: what all its steps work with, and none of them changes.
-
-Contains: who asks, for which table, on top of which snapshot.
-Add here: what every step needs and is known before the first.
-Does not contain: what a step finds out (Plan, ReadResult, Judged, Staged, Published).
-"""
+"""One attempt at accepting a source's deliveries: what all its steps work with, and none of them changes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Objects that came again with bytes that are known: those that a person excluded, and those that raw holds.
-
-Contains: hashing the objects in doubt, and the plan without what need not be parsed.
-Add here: another reason not to parse an object.
-Does not contain: which objects changed (batch.py).
-"""
+"""Objects that came again with bytes that are known: those that a person excluded, and those that raw holds."""
 
 from __future__ import annotations
 

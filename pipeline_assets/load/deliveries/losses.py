@@ -1,9 +1,4 @@
-"""What of a batch is lost: objects without a later delivery of their hour, and rows that nothing came in place of.
-
-Contains: these two questions to a plan.
-Add here: another way in which rows of a batch are lost, or replaced.
-Does not contain: the bound on losses (verdicts.py), the plan itself (plan.py).
-"""
+"""What of a batch is lost: objects without a later delivery of their hour, and rows that nothing came in place of."""
 
 from __future__ import annotations
 

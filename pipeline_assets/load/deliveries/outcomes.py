@@ -1,9 +1,4 @@
-"""What a raw load reports: one outcome per requested day, and one per other day it changed.
-
-Contains: joining the verdict on a batch with the change of a slice.
-Add here: what is told of a raw day.
-Does not contain: reaching verdicts (verdicts.py).
-"""
+"""What a raw load reports: one outcome per requested day, and one per other day it changed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Check staged rows against what was parsed, accept the event days that changed, and say what the ledger is to hold.
-
-Contains: from a staged snapshot to what the load's draft publishes of a raw table, and its ledger rows.
-Add here: what is checked of raw before it is seen.
-Does not contain: writing rows (stage.py), what is recorded of batches (accept.py), publishing (draft.py).
-"""
+"""Check staged rows against what was parsed, accept the event days that changed, and say what the ledger is to hold."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Write raw.quarantine: the refused lines and objects of the deliveries that were just read.
-
-Contains: replacing what quarantine holds of an object.
-Add here: what is done with refused lines.
-Does not contain: why a line is refused (formats/).
-"""
+"""Write raw.quarantine: the refused lines and objects of the deliveries that were just read."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Deliveries that left one prefix and live on in the other with the same bytes (`tidemark split-landing`).
-
-Contains: which vanished objects were relocated, and whether raw holds their copies by now.
-Add here: another way in which an object lives on.
-Does not contain: what a batch does about it (batch.py), the move itself (operations/split/).
-"""
+"""Deliveries that left one prefix and live on in the other with the same bytes (`tidemark split-landing`)."""
 
 from __future__ import annotations
 

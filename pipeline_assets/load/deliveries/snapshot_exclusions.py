@@ -1,9 +1,4 @@
-"""Objects of dimensions that an operator excluded: they are no part of what landing is taken to hold.
-
-Contains: which listed object is excluded, and whether a recorded version is; the versions that exclusions of any object name.
-Add here: another way to tell that an object is an excluded one.
-Does not contain: excluding (operations/exclude.py), listing (snapshots.py), exports (batch.py, known_bytes.py).
-"""
+"""Objects of dimensions that an operator excluded: they are no part of what landing is taken to hold."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The snapshots of a dimension that landing holds, day by day.
-
-Contains: one look at a dimension's folder.
-Add here: what has to be known of a snapshot before it is read.
-Does not contain: names (formats/snapshot_objects.py), when a snapshot is loaded (staleness/snapshots.py).
-"""
+"""The snapshots of a dimension that landing holds, day by day."""
 
 from __future__ import annotations
 

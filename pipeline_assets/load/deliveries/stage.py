@@ -1,9 +1,4 @@
-"""Stage the rows of batches: read the changed objects into files, and name these in a snapshot that nobody sees yet.
-
-Contains: from objects to a staged snapshot of a raw table; removing the rows of objects.
-Add here: how raw is written.
-Does not contain: which batches are accepted (verdicts.py), what is published of it (publish.py).
-"""
+"""Stage the rows of batches: read the changed objects into files, and name these in a snapshot that nobody sees yet."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Chooses the snapshot of a dimension for a day of events, or says why there is none.
-
-Contains: the rule, over records alone; it never falls back to today's items.
-Add here: another policy for days without a snapshot.
-Does not contain: joining (transforms/intervals.py), deciding whether to load a snapshot (snapshots.py).
-"""
+"""Chooses the snapshot of a dimension for a day of events, or says why there is none."""
 
 from __future__ import annotations
 

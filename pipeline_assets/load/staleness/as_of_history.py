@@ -1,9 +1,4 @@
-"""Chooses the items for a day of events if the intervals of a dimension are delivered.
-
-Contains: the rule, over records alone, and the choice between this rule and the one over snapshots.
-Add here: another way in which items are delivered.
-Does not contain: the rule over snapshots (as_of.py), joining (transforms/intervals.py).
-"""
+"""Chooses the items for a day of events if the intervals of a dimension are delivered."""
 
 from __future__ import annotations
 

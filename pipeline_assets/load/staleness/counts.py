@@ -1,10 +1,4 @@
-"""The number of items in recorded snapshots, and the choice of the snapshot that a count is compared with.
-
-Contains: the counts, and whether a refused count was compared with a count that has changed since.
-Add here: another rule about earlier snapshots.
-Does not contain: the bounds (build/snapshot_checks.py), judging snapshots again after an earlier
-one changed (recount.py).
-"""
+"""The number of items in recorded snapshots, and the choice of the snapshot that a count is compared with."""
 
 from __future__ import annotations
 

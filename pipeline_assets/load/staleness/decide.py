@@ -1,10 +1,4 @@
-"""Decides what a load does with each slice: whether it is stale, ready, final or refused before. Reads nothing but facts.
-
-Contains: the plan of a slice.
-Add here: a rule about whether a slice is rebuilt.
-Does not contain: reading the facts (facts.py), the inputs of a slice (inputs.py), finality
-(finality.py), adding neighbours (neighbours.py), rebuilding (load/build/).
-"""
+"""Decides what a load does with each slice: whether it is stale, ready, final or refused before. Reads nothing but facts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The recorded facts on which decisions about slices are based, read before anything is decided.
-
-Contains: choosing the slices to consider, and reading their records with a few queries per table for any number of days.
-Add here: another fact that decisions need.
-Does not contain: deciding (decide.py), finality (finality.py).
-"""
+"""The recorded facts on which decisions about slices are based, read before anything is decided."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The day from which a project's deliveries are expected: a setting, or the earliest believable arrival day.
-
-Contains: first arrivals from settings, listing and ledger.
-Add here: another source of first arrivals.
-Does not contain: the rule for believable days (domain/arrival_days.py).
-"""
+"""The day from which a project's deliveries are expected: a setting, or the earliest believable arrival day."""
 
 from __future__ import annotations
 

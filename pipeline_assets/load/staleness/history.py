@@ -1,9 +1,4 @@
-"""Rules for delivered intervals: the current delivery, the inputs of each month, and why a month waits.
-
-Contains: the rules, over listings and records alone.
-Add here: a rule about delivered intervals that needs no reading.
-Does not contain: reading a delivery (load/history.py), refusing one (build/history_checks.py), snapshots (snapshots.py).
-"""
+"""Rules for delivered intervals: the current delivery, the inputs of each month, and why a month waits."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Input states: the present inputs of a slice, compared with those of its last build.
-
-Contains: the present inputs of slices and their comparison.
-Add here: another input that makes a slice stale.
-Does not contain: the values (domain/input_state.py), reading records (facts.py), deciding what to
-do with a stale slice (decide.py).
-"""
+"""Input states: the present inputs of a slice, compared with those of its last build."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Plans for slices and their neighbours, because building a slice may move events to or from neighbouring days.
-
-Contains: adding neighbours until all slices that may change are surrounded by slices that stay.
-Add here: another reason to consider a slice that was not named.
-Does not contain: deciding about a slice (decide.py), judging snapshots again (recount.py).
-"""
+"""Plans for slices and their neighbours, because building a slice may move events to or from neighbouring days."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Judges snapshots again that were refused for their count, if the load changes the snapshot they were compared with.
-
-Contains: choosing these snapshots.
-Add here: another refusal that depends on another slice.
-Does not contain: the counts (counts.py), the bounds (build/snapshot_checks.py), deciding about other
-slices (decide.py).
-"""
+"""Judges snapshots again that were refused for their count, if the load changes the snapshot they were compared with."""
 
 from __future__ import annotations
 

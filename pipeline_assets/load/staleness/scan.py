@@ -1,9 +1,4 @@
-"""Finds all recorded slices that do not match their recorded inputs, from the ledger alone and without a JVM.
-
-Contains: the scan on which `heal` acts.
-Add here: another reason to build a day without news from landing.
-Does not contain: the decision about one slice (decide.py).
-"""
+"""Finds all recorded slices that do not match their recorded inputs, from the ledger alone and without a JVM."""
 
 from __future__ import annotations
 

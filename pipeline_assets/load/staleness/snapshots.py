@@ -1,9 +1,4 @@
-"""Decides when a delivered snapshot is loaded: by its marker, its deadline, and the policy for missing snapshots.
-
-Contains: the rule, over facts alone.
-Add here: a rule about snapshots that needs no reading.
-Does not contain: listing snapshots (deliveries/snapshots.py), validating them (build/snapshot.py).
-"""
+"""Decides when a delivered snapshot is loaded: by its marker, its deadline, and the policy for missing snapshots."""
 
 from __future__ import annotations
 

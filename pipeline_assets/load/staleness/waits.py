@@ -1,9 +1,4 @@
-"""The reason why a slice is not built although it may be stale: it waits, or it is refused because an input is missing.
-
-Contains: the value.
-Add here: another property of a wait.
-Does not contain: the rules (decide.py, snapshots.py, as_of.py).
-"""
+"""The reason why a slice is not built although it may be stale: it waits, or it is refused because an input is missing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Abandon a rebuild, or take back one that was swapped in.
-
-Contains: these two answers.
-Add here: another one.
-Does not contain: swapping in (swap.py), rolling back (operations/rollback.py).
-"""
+"""Abandon a rebuild, or take back one that was swapped in."""
 
 from __future__ import annotations
 

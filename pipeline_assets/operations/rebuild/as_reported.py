@@ -1,9 +1,4 @@
-"""What of a rebuild is no longer what a person was shown, once main was caught up with.
-
-Contains: the comparison of what would be swapped in with the report.
-Add here: another way in which a slice needs another look.
-Does not contain: making the report (report.py), the refusal (swap.py), what was never reported (together.py).
-"""
+"""What of a rebuild is no longer what a person was shown, once main was caught up with."""
 
 from __future__ import annotations
 

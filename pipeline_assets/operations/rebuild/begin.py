@@ -1,9 +1,4 @@
-"""Begin a rebuild, or go on with the one that is open: what was asked for, and who works on it.
-
-Contains: the request, its conditions, claiming a rebuild for a run.
-Add here: another condition of a rebuild.
-Does not contain: building (green.py), answering it (swap.py, answer.py).
-"""
+"""Begin a rebuild, or go on with the one that is open: what was asked for, and who works on it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What is done about each slice of a rebuild: left out, current in the green branch, or to be built.
-
-Contains: the facts as the green branch has them, and the rule.
-Add here: another reason to build a slice of it again.
-Does not contain: building (green.py), what a load decides (load/staleness/decide.py).
-"""
+"""What is done about each slice of a rebuild: left out, current in the green branch, or to be built."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Compute the slices of a rebuild into green branches, chunk by chunk; the same again builds only what is not current.
-
-Contains: building, resuming and catching up, which are one thing.
-Add here: another step between two chunks.
-Does not contain: which slices (choose.py), what cannot go alone (together.py), publishing (swap.py).
-"""
+"""Compute the slices of a rebuild into green branches, chunk by chunk; the same again builds only what is not current."""
 
 from __future__ import annotations
 

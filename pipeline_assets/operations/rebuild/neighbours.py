@@ -1,9 +1,4 @@
-"""The days around a slice of a rebuild, of which the green branch holds some and main the others.
-
-Contains: which of them the green branch holds as they are now, and what a refusal by a neighbour rests on.
-Add here: another question about the days around a slice.
-Does not contain: what is done about a slice (choose.py), which keys tie slices (load/build/).
-"""
+"""The days around a slice of a rebuild, of which the green branch holds some and main the others."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What a rebuild would change of each slice: rows, measures, and keys on one side, on the other, and different.
-
-Contains: measuring it while both states are at hand.
-Add here: another figure of the report.
-Does not contain: the value (domain/rebuilds.py), how it looks (cli/render_rebuild.py,
-orchestration/rebuild_job.py).
-"""
+"""What a rebuild would change of each slice: rows, measures, and keys on one side, on the other, and different."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Swap a rebuild in: catch up, then one publish of all its tables, and what is recorded of it.
-
-Contains: the swap and its conditions.
-Add here: another condition of a swap.
-Does not contain: building (green.py), the publish itself (resources/publishing/), taking it back (answer.py).
-"""
+"""Swap a rebuild in: catch up, then one publish of all its tables, and what is recorded of it."""
 
 from __future__ import annotations
 

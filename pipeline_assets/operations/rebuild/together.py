@@ -1,9 +1,4 @@
-"""Slices of a rebuild that cannot go without others, or without a report: by rows they exchange, or by what they are built from.
-
-Contains: from what is left out to what is left out with it.
-Add here: another reason for slices to stand or fall together.
-Does not contain: which keys tie slices (load/build/), why a slice is left out itself (choose.py, load/build/verdicts.py).
-"""
+"""Slices of a rebuild that cannot go without others, or without a report: by exchanged rows, or by what they are built from."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Find objects of a prefix that repeat an earlier one: with the same bytes, or with half of its events.
-
-Contains: the comparison, one arrival day at a time, in bounded memory and without Spark.
-Add here: another way for contents to be the same.
-Does not contain: other signs of a recovery (evidence.py), identifying a line's event (formats/amplitude/event_ids.py).
-"""
+"""Find objects of a prefix that repeat an earlier one: with the same bytes, or with half of its events."""
 
 from __future__ import annotations
 

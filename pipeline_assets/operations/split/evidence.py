@@ -1,9 +1,4 @@
-"""Which objects of a regular prefix were recovered, and the evidence: rules over a listing, without reading contents.
-
-Contains: selection by list, by time of upload, and by evidence.
-Add here: another sign of a recovery in a listing.
-Does not contain: comparing contents (doubles.py), moving (relocate.py).
-"""
+"""Which objects of a regular prefix were recovered, and the evidence: rules over a listing, without reading contents."""
 
 from __future__ import annotations
 

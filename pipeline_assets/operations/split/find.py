@@ -1,9 +1,4 @@
-"""Find recovered objects of a project: by list, by time of upload, or by evidence.
-
-Contains: the reads for each way.
-Add here: another way to find them.
-Does not contain: the rules (evidence.py, doubles.py), moving (relocate.py).
-"""
+"""Find recovered objects of a project: by list, by time of upload, or by evidence."""
 
 from __future__ import annotations
 

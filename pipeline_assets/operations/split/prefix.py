@@ -1,9 +1,4 @@
-"""The objects below a project's regular prefix, sorted by name, and the key of each as a recovery.
-
-Contains: reading a listing with upload times.
-Add here: another kind of object.
-Does not contain: which objects were recovered (evidence.py), the grammar of names (formats/amplitude/keys.py).
-"""
+"""The objects below a project's regular prefix, sorted by name, and the key of each as a recovery."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Move recovered objects under the backfill grammar, hour by hour; landing alone shows where an interrupted move stopped.
-
-Contains: the order of a move.
-Add here: another reason to leave an object where it is.
-Does not contain: the single steps and their proofs (resources/landing/move.py), the choice of objects
-(evidence.py, doubles.py), how loads treat moved objects (load/deliveries/relocated.py).
-"""
+"""Move recovered objects under the backfill grammar, hour by hour; landing alone shows where an interrupted move stopped."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The calendar of the page: days x tables, recent months by day and earlier ones by week, with reasons on a click.
-
-Contains: the calendar's HTML.
-Add here: another detail in a day's popover.
-Does not contain: the state of days (inspection/health/calendar.py), the commands that fix them
-(inspection/health/answers.py).
-"""
+"""The calendar of the page: days x tables, recent months by day and earlier ones by week, with reasons on a click."""
 
 from __future__ import annotations
 

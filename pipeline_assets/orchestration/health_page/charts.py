@@ -1,9 +1,4 @@
-"""Charts of the health page: SVG of matplotlib, inlined in the page and in its colours.
-
-Contains: the kinds of charts, and inlining an SVG.
-Add here: another kind of chart.
-Does not contain: which figures are drawn (inspection/health/figures.py, sections.py), colours (style.py).
-"""
+"""Charts of the health page: SVG of matplotlib, inlined in the page and in its colours."""
 
 from __future__ import annotations
 

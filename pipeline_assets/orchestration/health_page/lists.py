@@ -1,9 +1,4 @@
-"""The lists of the page: what waits for an operator, and which published numbers changed.
-
-Contains: the lists' HTML.
-Add here: another list.
-Does not contain: the questions and commands (inspection/health/answers.py), the calendar (calendar.py).
-"""
+"""The lists of the page: what waits for an operator, and which published numbers changed."""
 
 from __future__ import annotations
 

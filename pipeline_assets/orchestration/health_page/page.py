@@ -1,10 +1,4 @@
-"""The health page: one self-contained HTML file.
-
-Contains: the order of its sections, and writing it.
-Add here: another section.
-Does not contain: the figures (inspection/health/), the calendar (calendar.py), charts (sections.py,
-charts.py), tables (lists.py), the style sheet (style.py).
-"""
+"""The health page: one self-contained HTML file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The style of the health page: one style sheet for light and dark schemes, wide and narrow screens.
-
-Contains: the style sheet and the content policy that keeps the page from loading anything.
-Add here: another colour or class.
-Does not contain: the content (page.py), charts (charts.py).
-"""
+"""The style of the health page: one style sheet for light and dark schemes, wide and narrow screens."""
 
 POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">"""
 """Text that is ever escaped incorrectly can still not load or run anything."""

@@ -1,10 +1,4 @@
-"""`regular_exports_arrived` and `backfill_exports_arrived`: load complete deliveries that are in landing but not in raw.
-
-Contains: one evaluation of a prefix of landing, and the materializations of source assets.
-Add here: another input of an evaluation.
-Does not contain: the days that an evaluation lists (windows.py), when a batch is due
-(pipeline_assets/load/deliveries/readiness.py), requesting runs (requests.py).
-"""
+"""`regular_exports_arrived` and `backfill_exports_arrived`: load complete deliveries that are in landing but not in raw."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A sensor's memory between evaluations: what it observed and what it requested. The ledger knows what is loaded.
-
-Contains: the cursor's values, its text form and the limit of attempts.
-Add here: another value to remember.
-Does not contain: evaluations (arrivals.py, heal.py). Losing a cursor costs time, never correctness.
-"""
+"""A sensor's memory between evaluations: what it observed and what it requested. The ledger knows what is loaded."""
 
 from __future__ import annotations
 

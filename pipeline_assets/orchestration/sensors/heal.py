@@ -1,9 +1,4 @@
-"""`heal`: compare published days with the current state of their inputs in the ledger, and rebuild those that differ.
-
-Contains: one evaluation of the ledger.
-Add here: another condition for an evaluation.
-Does not contain: which days are stale (pipeline_assets/load/staleness/scan.py), requesting runs (requests.py).
-"""
+"""`heal`: compare published days with the current state of their inputs in the ledger, and rebuild those that differ."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Turn due days into run requests: coalesced, capped, not while a run loads them, with a limited number of attempts.
-
-Contains: what all sensors that load share.
-Add here: a rule about requesting runs.
-Does not contain: what makes a day due (arrivals.py, snapshots.py, heal.py), the cursor (cursor.py).
-"""
+"""Turn due days into run requests: coalesced, capped, not while a run loads them, with a limited number of attempts."""
 
 from __future__ import annotations
 

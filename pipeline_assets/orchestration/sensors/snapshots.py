@@ -1,9 +1,4 @@
-"""`dimension_snapshots_arrived`: load marked snapshots of dimensions that are in landing but not in their tables.
-
-Contains: one evaluation of the dimensions' folders, and the materializations of source assets.
-Add here: another input of an evaluation.
-Does not contain: when a snapshot is due (load/staleness/snapshots.py), requesting runs (requests.py).
-"""
+"""`dimension_snapshots_arrived`: load marked snapshots of dimensions that are in landing but not in their tables."""
 
 from __future__ import annotations
 

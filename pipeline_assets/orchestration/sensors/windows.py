@@ -1,9 +1,4 @@
-"""Choose the arrival days that one evaluation lists: their number is limited, and all days take turns.
-
-Contains: the windows of an evaluation, and listing them.
-Add here: another limit of an evaluation.
-Does not contain: using a listing (arrivals.py), listing itself (resources/landing/store.py).
-"""
+"""Choose the arrival days that one evaluation lists: their number is limited, and all days take turns."""
 
 from __future__ import annotations
 
