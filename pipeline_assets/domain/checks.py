@@ -136,8 +136,8 @@ def number(value: Any) -> float:
 
 
 def lost_file(table: str, key: Slice, path: str) -> Evaluation:
-    """The refusal of a slice of which a data file is gone."""
-    reason = f"its data file {path} is gone from the warehouse"
+    """The refusal of a slice of which a data file is gone; its name is enough, since table and slice tell the folder."""
+    reason = f"its data file {path.rpartition('/')[2]} is gone from the warehouse"
     return Evaluation(
         Check.FILES_ARE_THERE, False, reason, f"Put it back and load the day, or: {read_again(table, key)}"
     )

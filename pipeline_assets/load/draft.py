@@ -121,7 +121,10 @@ class Draft:
         slices = slices_read(self._near[arrived], settings, request, table)
         looked_at, lost = self._found.get((table.key, head), (frozenset(), {}))
         if not slices <= looked_at:
-            lost = lost | self._runtime.lakehouse.lost_slices(table, head, slices - looked_at)
+            found = self._runtime.lakehouse.lost_slices(table, head, slices - looked_at)
+            for key, path in sorted(found.items()):
+                self._runtime.log(f"{table.key}: a data file of {key} is gone from the warehouse: {path}")
+            lost = lost | found
             self._found[table.key, head] = looked_at | slices, lost
         return lost
 
