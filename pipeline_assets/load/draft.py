@@ -146,15 +146,17 @@ class Draft:
         lakehouse, changes = self._runtime.lakehouse, [self._change(own)] if own.slices else []
         if lost := self._lost(own.table, head).keys() - own.slices:
             changes.append(lakehouse.changes.restoring(own.table, head, dict.fromkeys(lost)))
-        own.base_id = own.snapshot_id = head
         if not changes:
+            own.base_id = own.snapshot_id = head
             return
-        branch = lakehouse.branches.create(own.table, self.next_attempt(), head)
+        branch, snapshot_id = lakehouse.branches.create(own.table, self.next_attempt(), head), head
         own.branches.append(branch)
         for number, change in enumerate(changes):
             published = lakehouse.changes.commit(change, f"{branch}_{number}", self._run_id, branch=branch)
-            own.snapshot_id = published.snapshot_id
-        own.stand_ins.add(own.snapshot_id)
+            snapshot_id = published.snapshot_id
+        # Not before: after a conflict the accepted slices that are left are those of the former head.
+        own.base_id, own.snapshot_id = head, snapshot_id
+        own.stand_ins.add(snapshot_id)
 
     # -- accepting ---------------------------------------------------------------------------------------------
 
