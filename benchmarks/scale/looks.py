@@ -99,7 +99,7 @@ def _plan(days: int) -> Callable[[Place], dict[str, Any]]:
         with closing(Ledger(settings.ledger_database_url)) as ledger:
             runtime = Runtime(None, ledger, landing, settings)  # type: ignore[arg-type]  # no table is opened
             request = LoadRequest(tuple(chosen), size.names, frozenset(), "a-look", size.now)
-            plan = plan_arrivals(runtime, request, Source.REGULAR)
+            plan = plan_arrivals(runtime, request, Source.REGULAR, {})
             slices = slices_to_look_at(ledger, settings, size.names, chosen)
             facts = Facts.read(ledger, settings, slices, (), size.now)
             plans = sum(

@@ -16,7 +16,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 _HEAD_BYTES, _STEP_BYTES, _MOST_LINES = 4096, 1 << 16, 1000
 _JSON = json.JSONDecoder(parse_int=str, parse_float=str, strict=False)
 _ARCHIVES = (
-    (rb"\x1f\x8b", "another gzip inside"), (rb"PK\x03\x04", "a zip archive"), (rb"(?s).{257}ustar", "a tar archive"),
+    (rb"\x1f\x8b", "another gzip inside"), (rb"PK\x03\x04", "a zip archive"), (rb"(?s)(?!\{).{257}ustar", "a tar archive"),
     (rb"PAR1", "Parquet"), (rb"Obj\x01", "Avro"), (rb"ORC", "ORC"), (rb"\x28\xb5\x2f\xfd", "zstd inside"),
     (rb"BZh", "bzip2 inside"), (rb"\xfd7zXZ", "xz inside"),
 )  # fmt: skip
@@ -46,12 +46,13 @@ def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[by
 
 def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
     """What an object looks like without any line of the vendor, else None; one suffices, and the first of a good object is."""
-    head, first = text.read(_HEAD_BYTES), None
+    head, first, lines = text.read(_HEAD_BYTES), None, 0
     if (archive := _begins(head, _ARCHIVES)) is not None:
         return archive  # which may hold whole lines of the vendor
     text.seek(0)
     for block in blocks(text, _MOST_LINES, _STEP_BYTES, max_line_bytes):
         for line in () if block.is_blank else block.each():
+            lines += not line.is_blank
             if first is None and not line.is_blank:
                 first = line
                 # Written one event a line, the last one of an array would pass for a line of the vendor.
@@ -60,7 +61,15 @@ def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
             keys = None if line.left_out else EXPORT_FORMAT.line_keys(line.text)
             if keys is not None and len(EXPORT_FORMAT.own_keys & keys) >= EXPORT_FORMAT.least_own_keys:
                 return None
-    return None if first is None else _begins(head, _LOOKS) or _look_of(first)
+    is_odd_event = first is not None and lines == 1 and _began_as_event(first)
+    return None if first is None or is_odd_event else _begins(head, _LOOKS) or _look_of(first)
+
+
+def _began_as_event(line: Line) -> bool:
+    """Whether a line that is no JSON began as an event of the vendor: one such line may be all that a quiet hour had."""
+    named = sum(b'"%b"' % key.encode() in line.text for key in EXPORT_FORMAT.own_keys)
+    is_like_one = line.text.lstrip().startswith(b"{") and named >= EXPORT_FORMAT.least_own_keys
+    return is_like_one and (line.left_out > 0 or EXPORT_FORMAT.line_keys(line.text) is None)
 
 
 def _begins(head: bytes, looks: Sequence[tuple[bytes, str]]) -> str | None:

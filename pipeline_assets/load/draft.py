@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
@@ -47,6 +48,8 @@ class _TableDraft:
     """Those that main shows already: only where tables are published one after another."""
     stand_ins: set[int] = field(default_factory=set)
     """Every staged snapshot that a later step may have read."""
+    emptied: frozenset[Slice] = frozenset()
+    """Slices that are empty in the staged snapshot, because a data file of them is gone."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Draft:
         """`runtime`: of the process, with the ledger itself; `attempt`: names branches; `request`: whose files are looked for."""
         self._runtime, self._run_id, self._request = runtime, run_id, request
         self._near: dict[int, frozenset[Slice]] = {}
+        self._also: dict[str, frozenset[Slice]] = {}
         self._found: dict[tuple[str, int], tuple[frozenset[Slice], dict[Slice, str]]] = {}
         self._attempt, self._numbers = attempt, count()
         self.ledger = PendingLedger(runtime.ledger)
@@ -99,9 +103,14 @@ class Draft:
                 return head
             own = self._tables[table.key] = _TableDraft(table, head, head)
             self._stand_on(own, head)
-        if own.base_id != head:
+        if own.base_id != head or self._lost(table, head).keys() - own.slices - own.emptied:
             self._stand_on(own, head)
         return own.snapshot_id
+
+    def look_at(self, table: Table, slices: AbstractSet[Slice]) -> list[Slice]:
+        """Look at the files of these slices too, from here on; return those of which one is gone."""
+        self._also[table.key] = self._also.get(table.key, frozenset()) | slices
+        return sorted(self.lost(table).keys() & slices)
 
     def lost(self, table: Table) -> dict[Slice, str]:
         """Slices within this load's reach of which a data file is gone, and that it has not accepted anew -> the file."""
@@ -118,7 +127,7 @@ class Draft:
         arrived = sum(bool(step.batch_days) for _, step in self._steps)
         if arrived not in self._near:
             self._near[arrived] = slices_to_look_at(self.ledger, settings, request.projects, request.days)
-        slices = slices_read(self._near[arrived], settings, request, table)
+        slices = slices_read(self._near[arrived], settings, request, table) | self._also.get(table.key, frozenset())
         looked_at, lost = self._found.get((table.key, head), (frozenset(), {}))
         if not slices <= looked_at:
             found = self._runtime.lakehouse.lost_slices(table, head, slices - looked_at)
@@ -144,10 +153,11 @@ class Draft:
     def _stand_on(self, own: _TableDraft, head: int) -> None:
         """What this load accepted, applied to another head of main, where lost slices are emptied; metadata alone."""
         lakehouse, changes = self._runtime.lakehouse, [self._change(own)] if own.slices else []
-        if lost := self._lost(own.table, head).keys() - own.slices:
+        lost = self._lost(own.table, head).keys() - own.slices
+        if lost:
             changes.append(lakehouse.changes.restoring(own.table, head, dict.fromkeys(lost)))
         if not changes:
-            own.base_id = own.snapshot_id = head
+            own.base_id, own.snapshot_id, own.emptied = head, head, frozenset()
             return
         branch, snapshot_id = lakehouse.branches.create(own.table, self.next_attempt(), head), head
         own.branches.append(branch)
@@ -155,7 +165,7 @@ class Draft:
             published = lakehouse.changes.commit(change, f"{branch}_{number}", self._run_id, branch=branch)
             snapshot_id = published.snapshot_id
         # Not before: after a conflict the accepted slices that are left are those of the former head.
-        own.base_id, own.snapshot_id = head, snapshot_id
+        own.base_id, own.snapshot_id, own.emptied = head, snapshot_id, frozenset(lost)
         own.stand_ins.add(snapshot_id)
 
     # -- accepting ---------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError,
 _OF_THE_RANGE = (ExportTooLargeError, ExportContentError, ExportRefusedError)
 """Errors that a smaller range may avoid."""
 _REFUSALS = 3
-"""Refusals in a row that end a project of which nothing else was answered: of a range, of the other end, of a part of either."""
+"""Refusals in a row that end a project of which nothing else was answered: of a range, of the other end, of the middle."""
 _DEEPEST = 6
 """Refusals in a row that end a day of any other project: they lead from all of its hours to one."""
 NO_DATA_MARKER = b"no data, said the vendor; the same keys brought other hours of this project\n"
@@ -160,10 +160,11 @@ class Recovery:
         return [outcomes[one.project_id, one.hour] for one in plan.asked]
 
     def _project(self, project: str, planned: Mapping[Hour, PlannedHour], keys: _Keys) -> Iterator[HourOutcome]:
-        pending, end = hour_ranges(planned, HOURS_AT_ONCE), 0
+        pending, at = hour_ranges(planned, HOURS_AT_ONCE), 0
         refusals, is_served = 0, False
         while pending:
-            hours = pending.pop(end)
+            at = min(at, len(pending) - 1)
+            hours = pending.pop(at)
             try:
                 # Landing's errors have types of their own; other OS errors come from the disk that downloads pass through.
                 with naming_the_download_disk():
@@ -184,10 +185,10 @@ class Recovery:
                     for hour in sorted(hour for one in (hours, *lost) for hour in one):
                         yield HourOutcome(project, hour, HourFate.FAILED, error=error)
                 else:
-                    pending = [*pending, *hours.halves()] if end else [*hours.halves(), *pending]
+                    pending[at:at] = hours.halves()
                 if is_refused and not is_served:
-                    # Hours that are refused for their time lie at one end: too old, or too new.
-                    end = -1 - end
+                    # Hours that are refused for their time lie at one end: too old, or too new. Then two odd ones may be apart.
+                    at = len(pending) - 1 if refusals == 1 else len(pending) // 2
         reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
         nothing = ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
         doubt = keys.doubt or (None if keys.is_proven else keys.unanswered or nothing)

@@ -43,13 +43,13 @@ def with_money(events: DataFrame, settings: Settings) -> DataFrame:
     told = claiming.withColumns(
         {"_revenue": _property(settings.revenue_properties), "_price": _property(settings.price_properties)}
     )
-    is_object = F.coalesce(F.get_json_object("_json", "$").startswith("{"), F.lit(False))
+    is_unreadable = ~F.col("_json").startswith("{") | F.get_json_object("_json", "$").isNull()
     is_told = F.col("_revenue").isNotNull() | F.col("_price").isNotNull()
     read = told.withColumns(
         {
             "_quantity": F.when(F.col("_price").isNotNull(), _property(settings.quantity_properties)),
             "_currency": F.when(is_told, _property(settings.currency_properties)),
-            "claims_revenue": F.col("_json").isNotNull() & (is_told | ~is_object),
+            "claims_revenue": F.col("_json").isNotNull() & (is_told | is_unreadable),
         }
     )
     price, quantity = _number(F.col("_price"), _FACTOR), _number(F.col("_quantity"), _FACTOR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -111,8 +112,8 @@ class LakeObjects:
     """
 
     def __init__(self, url: str) -> None:
-        """Take a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it; it need not exist."""
-        self.url = url.rstrip("/")
+        """Take a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it (`s3a:`); it need not exist."""
+        self.url = re.sub(r"^s3[an]:", "s3:", url.rstrip("/"))
         self._folder = local_path(self.url)
         # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
         self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -61,8 +61,9 @@ def _gone(opened: Callable[[str], LakeObjects], folder: str, paths: Collection[s
 def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tuple[Slice, str]]:
     from pyiceberg.manifest import ManifestContent, read_manifest_list  # noqa: PLC0415 - most commands need none
 
-    store = cast("Any", SimpleNamespace(new_input=_input))
-    for manifest in read_manifest_list(_input(manifest_list)) if manifest_list and days else ():
+    opened = partial(_input, cache(LakeObjects))
+    store = cast("Any", SimpleNamespace(new_input=opened))
+    for manifest in read_manifest_list(opened(manifest_list)) if manifest_list and days else ():
         parts = manifest.partitions or []
         # Files in another layout, of another program, belong to no slice: the comparison with the ledger refuses them.
         if manifest.content is not ManifestContent.DATA or len(parts) != _PARTS:
@@ -78,10 +79,10 @@ def _number(bound: bytes | None) -> int:
     return int.from_bytes(bound or b"", "little", signed=True)
 
 
-def _input(path: str) -> Any:
+def _input(store: Callable[[str], LakeObjects], path: str) -> Any:
     """A metadata file as PyIceberg opens it."""
     folder, _, name = path.rpartition("/")
-    body = LakeObjects(folder).get(name)
+    body = store(folder).get(name)
     if body is None:
         raise LakehouseError(path, "is gone, and the table's metadata names it", "docs/operations.md: A file is gone")
     return SimpleNamespace(open=lambda: BytesIO(body))

@@ -24,8 +24,10 @@ _FIELDS = {
 # `-`. A name without `#n` that starts with a project is therefore a renamed event file, and is read as shard 0. Copiers
 # encode the `#` of a key as in a URL; such a name says the same.
 _DELIVERY = re.compile(r"{prefix}_{date}_{hour}(?:(?:#|%23)(?P<shard>[0-9]{{1,18}}))?\.json\.gz".format(**_FIELDS))
-# The vendor's own marker says that an hour is complete, also where the setting names other markers.
-_OF_AN_HOUR = re.compile(r"(?s){prefix}_{date}_{hour}(?![0-9]|_complete).*".format(**_FIELDS))
+# What the name of an event file becomes: cut, numbered by a copier, without its gzip. Reports beside an hour have other names.
+_OF_AN_HOUR = re.compile(
+    r"(?s){prefix}_{date}_{hour}(?:[^0-9A-Za-z_.][^.]*|_[0-9]+)?(?:\.json(?:\.gz)?.*)?".format(**_FIELDS)
+)
 _MERGED_IDS = re.compile(r"-[0-9]+_{date}_{hour}\.json\.gz".format(**_FIELDS))
 
 

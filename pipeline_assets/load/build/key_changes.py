@@ -110,7 +110,8 @@ def _placed(key: Slice, differing: pa.Table) -> pa.Table:
 
 def _is_compared(plan: TablePlan, decision: SlicePlan, audit: Audit) -> bool:
     record = decision.record
-    if record is None or record.digest in (EMPTY, audit.digest):
+    # A slice whose files are gone is empty in the base, so that every key would count as added.
+    if record is None or decision.cause.kind is CauseKind.FILES_GONE or record.digest in (EMPTY, audit.digest):
         return False
     then = record.baseline.figures.get("rows", 0) if record.baseline is not None else 0
     rows = {"rows": max(record.digest.rows, then)}, {"rows": audit.digest.rows}

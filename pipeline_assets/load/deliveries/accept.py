@@ -41,14 +41,17 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
     published_before: Mapping[Slice, Digest] = {}
     while True:
         base_id = runtime.draft.pin(table)
-        refused_lines = runtime.draft.lost(QUARANTINE)
-        paths = refused_lines | runtime.draft.lost(table)
-        lost = {key: lost_file(table.key, key, path) for key, path in paths.items()}
+        rows, refused_lines = runtime.draft.lost(table), _of_source(runtime, source, runtime.draft.lost(QUARANTINE))
+        lost = {key: lost_file(table.key, key, path) for key, path in (refused_lines | rows).items()}
         if may_list_again:
             known = runtime.ledger.slices(table.key, request.projects, {key.event_date for key in lost})
             lost_before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
         holding = batches_holding(runtime.ledger, source, lost, refused_lines)
-        again = {batch for batches in holding.values() for batch in batches} if request.is_read_again else set()
+        again = {
+            batch: bool(rows.keys() & {key for key in holding if batch in holding[key]})
+            for batches in (holding.values() if request.is_read_again else ())
+            for batch in batches
+        }
         plan = plan_arrivals(runtime, request, source, again)
         name = runtime.draft.next_attempt()
         losses = Losses(lost, lost_before, frozenset(refused_lines), holding)
@@ -72,6 +75,15 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
         runtime.log(f"{table.key}: objects changed while they were read; listing again")
         may_list_again = False
     return report(attempt, judged, published)
+
+
+def _of_source(runtime: LoadRuntime, source: Source, lost: Mapping[Slice, str]) -> dict[Slice, str]:
+    """Lost slices of quarantine, of those days that have a batch of this source: no other could bring its lines back."""
+    batch_of = {key: BatchKey(source, key.project_id, key.event_date) for key in lost}
+    known = {
+        batch for key in lost for batch in runtime.ledger.batches([key.project_id], key.event_date, key.event_date)
+    }
+    return {key: path for key, path in lost.items() if batch_of[key] in known}
 
 
 def _publish_accepted(attempt: Attempt, plan: Plan) -> tuple[Judged, Published]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -23,16 +23,18 @@ _MOST_NAMED = 20
 """Objects that a load names one by one; a folder of strangers is counted."""
 
 
-def plan_arrivals(
-    runtime: Runtime, request: LoadRequest, source: Source, read_again: Set[BatchKey] = frozenset()
-) -> Plan:
+def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source, read_again: Mapping[BatchKey, bool]) -> Plan:
     """List what arrived in reach of the requested days and plan every batch of it; logs what is told of it.
 
-    `read_again`: batches of which rows are lost; their arrival days are in reach, too.
+    `read_again`: as of `plan_batches`; their arrival days are in reach, too.
     """
     table = RAW_TABLES[source]
     window = timedelta(days=runtime.settings.reprocessing_window_days)
     arrived = [batch.arrival_date for batch in read_again]
+    if arrived:
+        # Batches that wait for what is read again may lie beyond this load's reach, and nothing else would ask for them.
+        waiting = runtime.ledger.batches(request.projects, min(arrived), request.now.date()).items()
+        arrived += [batch.arrival_date for batch, one in waiting if one.verdict is BatchVerdict.WAITING]
     first, last = min([request.first_day - window, *arrived]), max([request.last_day + window, *arrived])
     asked = asked_for(runtime.settings, request.now.date())
     listing = runtime.landing.list(source, request.projects, first, last, asked)

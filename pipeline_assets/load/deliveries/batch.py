@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
+from types import MappingProxyType
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import days_between, deadline
@@ -84,12 +85,12 @@ def plan_batches(
     *,
     code_version: str,
     accepted_reasons: Mapping[Slice, str],
-    read_again: Set[BatchKey] = frozenset(),
+    read_again: Mapping[BatchKey, bool] = MappingProxyType({}),
 ) -> dict[BatchKey, BatchPlan]:
     """A plan for every batch that is requested, listed, marked or recorded.
 
-    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go. `read_again`: batches whose rows
-    are lost, so that only landing has them.
+    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go. `read_again`: batches of which
+    files are gone -> whether these held rows, so that only landing has them, or refused lines alone.
     """
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
@@ -133,6 +134,7 @@ def plan_batches(
             is_requested=key in requested,
             is_awaited=settings.first_arrival is None or key.arrival_date >= settings.first_arrival,
             is_read_again=key in read_again,
+            has_lost_rows=read_again.get(key, False),
             is_closed=len(hours) == HOURS_A_DAY or now > deadline(key.arrival_date, settings),
             accepted_reason=accepted_reasons.get(Slice(key.arrival_date, key.project_id)),
             code_version=code_version,
@@ -177,7 +179,7 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
     is_archived = plan.key.arrival_date < horizon
     # Past the horizon raw is the archive, except for objects that it lost rows of.
-    is_kept = is_archived and not plan.is_read_again
+    is_kept = is_archived and not plan.has_lost_rows
     gone = sorted(key for key in unlisted - arrived - awaited if not is_kept or plan.recorded[key].is_damaged)
     plan = replace(plan, gone=tuple(gone))
     missing = () if plan.accepted_reason is not None else without_successor(plan, {}, settings)

@@ -46,7 +46,7 @@ def report(attempt: Attempt, judged: Judged, published: Published) -> TableRepor
                 evaluation.reason,
                 evaluation.hint,
                 is_repeat and not verdict.is_good,
-                is_early=batch is BatchVerdict.WAITING,
+                is_early=batch is BatchVerdict.WAITING and not plan.listed,
                 digest=digest,
                 evaluations=full.evaluations,
                 figures={

@@ -60,7 +60,9 @@ class BatchPlan:
     """False before the first arrival that the settings name: nothing of such a day counts as missing."""
     is_closed: bool = False
     is_read_again: bool = False
-    """Whether rows of it lie in files that are gone, so that all its objects are read again."""
+    """Whether rows or refused lines of it lie in files that are gone, so that all its objects are read again."""
+    has_lost_rows: bool = False
+    """Whether rows of it lie in files that are gone."""
     accepted_reason: str | None = None
     """Why a person lets deliveries go that are missing."""
     code_version: str = ""
@@ -294,7 +296,8 @@ class BatchPlan:
         is_first = self.key.source is Source.REGULAR and self.key.arrival_date == first_arrival
         if not is_first or self.hours_elsewhere or not self.hours_held:
             return self
-        return replace(self, hours_held=self.hours_held | set(range(min(self.hours_held))))
+        before = set(range(min(self.hours_held))) - {*self.unplaced.values()}
+        return replace(self, hours_held=self.hours_held | before)
 
     @property
     def partial_hours(self) -> int | None:

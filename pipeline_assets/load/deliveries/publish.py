@@ -9,8 +9,9 @@ from datetime import date
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import LakehouseError, ReadTwiceError
 from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.attempt import Attempt
@@ -51,6 +52,11 @@ def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Publishe
         _require_parsed_rows(judged, plan, staged.present[plan.key], days[plan.key])
     failpoint(Failpoint.AFTER_AUDIT, table.key)
     changed = {**_changed_slices(before, days), **judged.brought_back}
+    # Rows may be of days beyond the reach that this load looked at.
+    gone = attempt.runtime.draft.look_at(table, changed.keys() - attempt.losses.found.keys())
+    if gone:
+        reason = "lost a data file, which shows only where rows are added to it"
+        raise ReadTwiceError(f"{table.key} {few(gone)}", reason, "Load the day again")
     # As of the base: what others publish meanwhile is theirs to tell.
     standing = _standing(attempt, changed)
     publication = attempt.runtime.draft.accept(staged.snapshot, changed.keys(), is_whole=True) if changed else None

@@ -47,18 +47,19 @@ def evaluate_arrivals(
     observations: Mapping[str, HourObservation],
     settings: Settings,
     now: datetime,
+    starts: Mapping[str, date] | None = None,
 ) -> ArrivalStatus:
     """Judge every batch of a plan; one whose refusal stands is not due, because a load would only say the same.
 
     `first_arrivals`: project -> first arrival of this source, from which on its days are awaited; `delivered_elsewhere`: batches
-    for whose day the other source has deliveries.
+    for whose day the other source has deliveries; `starts`: project -> first arrival of any source, as loads know it.
     """
     due: dict[BatchKey, str] = {}
     waiting: dict[BatchKey, str] = {}
     incomplete: dict[BatchKey, frozenset[int]] = {}
     still: dict[str, HourObservation] = {}
     for key, planned in sorted(plans.items()):
-        plan = planned.from_its_start(first_arrivals.get(key.project_id))
+        plan = planned.from_its_start((first_arrivals if starts is None else starts).get(key.project_id))
         if plan.is_repeated_refusal:
             continue
         hours = _hours_to_load(plan, settings)

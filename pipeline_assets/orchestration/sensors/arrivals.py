@@ -82,7 +82,8 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
     # Any listing will do, because each includes the first arrival.
     firsts = first_arrivals(tick.ledger, settings, settings.projects, today, listing=listing, source=source)
     tick.ledger.strays.replace(source, settings.projects, strays)
-    status = evaluate_arrivals(plans, firsts, elsewhere, cursor.seen, settings, tick.now)
+    starts = first_arrivals(tick.ledger, settings, settings.projects, today, listing=listing)
+    status = evaluate_arrivals(plans, firsts, elsewhere, cursor.seen, settings, tick.now, starts)
     looked_at = {str(key) for key in plans}
     kept = {name: observation for name, observation in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
     cursor.seen = kept | dict(status.observations)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -89,7 +90,7 @@ def plans_of(
     projects: Sequence[str] = (PROJECT,),
     now: datetime = SOON,
     code: str = CODE,
-    read_again: Set[BatchKey] = frozenset(),
+    read_again: Mapping[BatchKey, bool] = MappingProxyType({}),
     relocated: Relocated = Relocated(),  # noqa: B008 - a frozen value
     source: Source = Source.REGULAR,
     odd: Sequence[UnrecognizedObject] = (),
@@ -628,7 +629,7 @@ def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_land
     let_go = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER, reasons={DAY: "expired"})
     assert (let_go.missing, let_go.withdrawn) == ((), (damaged.object_key,))
 
-    again = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH})
+    again = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH: True})
     assert (again.changed, again.missing, again.known_bytes) == ((a_delivery(9),), (a_record(10).object_key,), {})
 
 

@@ -120,7 +120,7 @@ def test_a_folder_of_strangers_is_counted(tmp_path: Path) -> None:
         nothing: Any = None
         runtime = Runtime(nothing, ledger, LandingStore.from_settings(settings), settings, said.append)
         now = datetime(2026, 2, 20, tzinfo=UTC)
-        plan_arrivals(runtime, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR)
+        plan_arrivals(runtime, LoadRequest((DAY,), ("10001",), frozenset(), "run", now), Source.REGULAR, {})
     assert len(said) < 30
     assert "and 4,980 more objects are not loaded: 4,980 unknown_name" in said[-1]
     assert all(line.isprintable() and len(line) <= LONGEST for line in said)

@@ -115,7 +115,7 @@ NO_EXPORTS = {
     "zeros": (b"\0" * 5000, "zero bytes"),
     "a tar": (a_tar(), "a tar archive"),
     "one bad line": (b"{\n", "no line is whole JSON"),
-    "a line that is too long": (EVENTS[0][:-1] + b',"x":"' + b"x" * 200_000 + b'"}\n', "TIDEMARK_MAX_LINE_BYTES"),
+    "lines that are too long": ((EVENTS[0][:-1] + b',"x":"' + b"x" * 200_000 + b'"}\n') * 2, "TIDEMARK_MAX_LINE_BYTES"),
     **{f"lines of {name}": (lines_of(line, line), "event_time") for name, line in OTHERS.items()},
 }
 
@@ -157,6 +157,13 @@ ODD = {
     "no such key": (lines_of({"app": int(PROJECT), "event_type": "open"}).strip(), "event_time_missing"),
     "a time that is none": (json.dumps(an_event(event_time="soon")).encode(), "event_time_unreadable"),
     "another project": (json.dumps(an_event(app=7)).encode(), "project_mismatch"),
+    "bytes that are not UTF-8": (EVENTS[0][:-1] + b',"city":"\xff"}', "invalid_utf8"),
+    "no JSON": (EVENTS[0][:-1] + b',"x":NaN}', "bad_json"),
+    "too long": (EVENTS[0][:-1] + b',"x":"' + b"x" * 200_000 + b'"}', "line_too_long"),
+    "a tar's sign in its text": (
+        json.dumps(an_event(event_time=None) | {"x": ""})[:-3].encode() + b" " * 400 + b'"ustar"}',
+        "event_time_missing",
+    ),
     "a lone surrogate, no event_time": (
         json.dumps(an_event(event_time=None)).encode()[:-1] + b',"mood":"\\ud83d"}',
         "event_time_missing",
