@@ -185,7 +185,10 @@ class Recovery:
                     for hour in sorted(hour for one in (hours, *lost) for hour in one):
                         yield HourOutcome(project, hour, HourFate.FAILED, error=error)
                 else:
+                    is_last = at == len(pending)
                     pending[at:at] = hours.halves()
+                    # From the end on, later parts come first: hours that are too old are met last.
+                    at = len(pending) - 1 if is_last else at
                 if is_refused and not is_served:
                     # Hours that are refused for their time lie at one end: too old, or too new. Then two odd ones may be apart.
                     at = len(pending) - 1 if refusals == 1 else len(pending) // 2
