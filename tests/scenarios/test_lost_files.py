@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -84,3 +84,12 @@ def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: An
     assert name in run.failure()
     assert "deliveries missing from landing: 1" in (_batch(p, NEXT).reason or "")
     assert (p.files(RAW, NEXT), p.verdict(RAW, NEXT)) == (files, "refused")
+
+    # Of the days in reach of the next load none is lost; its rows are of one that is.
+    names, beyond = _lose(p, RAW, DAY), FAR + timedelta(days=11)
+    p.deliver(beyond, [*events_on(beyond, 5), *events_on(DAY, 2, prefix="far")])
+    p.deliver(beyond + timedelta(days=1), events_on(beyond + timedelta(days=1), 7))
+    run = p.load(beyond, beyond + timedelta(days=1))
+    assert not run.success
+    assert any(name in run.failure() for name in names), run.failure()
+    assert (_batch(p, beyond).verdict, p.count(REFINED, beyond + timedelta(days=1))) == (BatchVerdict.WAITING, 7)

@@ -192,6 +192,8 @@ def test_a_cut_or_changed_name_still_says_whose_hour_it_is(end: str, source: Sou
         "10001_2026-02-02_24",
         "10001_2026-02-30_7",
         "10001_2026-02-02",
+        "10001_2026-02-02_7.parquet",
+        "10001_2026-02-02_7_manifest.json",
         "10002_2026-02-02_7",
         "notes.txt",
         "-1_2026-02-02_7.json.gz",

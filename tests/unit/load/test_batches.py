@@ -621,7 +621,7 @@ def test_past_the_horizon_new_versions_are_still_taken_and_nothing_leaves_even_w
 
 def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it() -> None:
     """Scenario: another program deleted rows of an object. Outcome: it is read again; where landing lost it the batch is refused,
-    until a person lets the object go."""
+    until a person lets the object go. A batch that lost its refused lines alone loses no rows."""
     damaged = replace(a_record(10), etag=f"{DAMAGED}e1", sha256=None)
     assert plan_of([a_delivery(9), a_delivery(10)], [a_record(9), damaged], now=LATER).changed == (a_delivery(10),)
     lost = plan_of([a_delivery(9)], [a_record(9), damaged], now=LATER)
@@ -631,6 +631,8 @@ def test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_land
 
     again = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH: True})
     assert (again.changed, again.missing, again.known_bytes) == ((a_delivery(9),), (a_record(10).object_key,), {})
+    of_lines = plan_of([a_delivery(9)], [a_record(9), a_record(10)], now=LATER, read_again={BATCH: False})
+    assert (of_lines.changed, of_lines.missing, of_lines.withdrawn) == ((a_delivery(9),), (), ())
 
 
 # A person's reason
@@ -860,6 +862,12 @@ def test_a_day_whose_every_object_cannot_be_placed_is_no_day_without_events() ->
         assert (verdict is BatchVerdict.REFUSED) is not is_elsewhere
         assert "cannot be placed" in " ".join(str(one.reason) for one in record.evaluations)
     assert not plan.is_newly_empty
+
+
+def test_a_project_that_begins_with_an_hour_that_cannot_be_placed_lacks_that_hour() -> None:
+    came = [a_delivery(hour) for hour in range(6, 24)]
+    plan = plan_of(came, markers=markers_of(range(6, 24)), odd=[_odd("", hour=5)])
+    assert plan.from_its_start(DAY).partial_hours == 23
 
 
 def test_a_recovery_with_an_object_that_cannot_be_placed_keeps_its_day_open() -> None:

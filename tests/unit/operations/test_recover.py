@@ -279,6 +279,14 @@ def test_one_refused_hour_costs_no_other(place: Place) -> None:
     assert error.startswith(f"export of {PROJECT}, 2026-02-02T04: the vendor answered 400 Bad Request (start lies")
 
 
+def test_two_refused_hours_of_a_day_cost_no_other(place: Place) -> None:
+    for hour in range(24):
+        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
+    place.vendor.always(_OTHER, lambda asked: any(hour.hour in (4, 20) for hour in asked.hours))
+    fates = place.recover()
+    assert [hour for hour, fate in fates.items() if fate != "recovered"] == ["4", "20"]
+
+
 def test_parts_of_a_range_without_data_get_their_markers(place: Place) -> None:
     """Scenario: the day is too large, and after halving most parts have no data (404). Outcome: markers of every hour."""
     place.vendor.add(PROJECT, Hour(DAY, 3), _body(3))
