@@ -319,6 +319,18 @@ def test_recoveries_rest_before_they_are_loaded() -> None:
 # A clock that was ahead once
 
 
+def test_a_project_begins_for_sensors_where_it_begins_for_loads() -> None:
+    """Scenario: history was recovered before the first regular day, which begins at 14:00. Outcome: it lacks hours for both."""
+    hours = range(14, 24)
+    known: dict[str, Any] = {"recorded": [a_record(hour) for hour in hours], "markers": markers_of(hours), "now": PAST}
+    came = [a_delivery(hour) for hour in hours]
+    passed = Evaluation(Check.DELIVERY_RECONCILES, True)
+    short = plans_of(came, **known)[BATCH].record(BatchVerdict.ACCEPTED, passed, Settings())
+    plans, firsts = plans_of(came, priors=[short], **known), {PROJECT: DAY}
+    assert not evaluate_arrivals(plans, firsts, (), {}, Settings(), PAST, {PROJECT: DAY - timedelta(days=9)}).due
+    assert "were never its own" in evaluate_arrivals(plans, firsts, (), {}, Settings(), PAST, firsts).due[BATCH]
+
+
 def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
     ahead = NOON + timedelta(days=30)
     quiet = {"hours_complete_by": Completeness.QUIET}
