@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
@@ -45,16 +44,16 @@ def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Seq
         for key in sorted(expected.keys() | digests.keys()):
             if expected.get(key) != digests.get(key):
                 yield f"{table} {key}: {digests.get(key, EMPTY)} instead of {expected.get(key, EMPTY)}"
-    for change, count in Counter(state.changes).items():
-        if count > 1:
-            yield f"{change.table} {change.key}: the same change is on record {count} times"
-    present: dict[tuple[str, Slice], str] = {}
+    last: dict[tuple[str, Slice], Change] = {}
     for change in state.changes:
-        place = change.table, change.key
-        if change.before != present.get(place, str(EMPTY)):
+        former = last.get((change.table, change.key))
+        # Not in a row it is no fault: an undo is followed by what it undid.
+        if change == former:
+            yield f"{change.table} {change.key}: the same change is on record twice"
+        elif change.before != (former.after if former else str(EMPTY)):
             yield f"{change.table} {change.key}: a change is missing on record"
-        present[place] = change.after
-    recorded = {place: digest for place, digest in present.items() if digest != str(EMPTY)}
+        last[change.table, change.key] = change
+    recorded = {place: change.after for place, change in last.items() if change.after != str(EMPTY)}
     # The ledger records no changes of quarantine, and Dagster does not show it.
     held = {
         (table, key): digest

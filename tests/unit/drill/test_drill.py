@@ -35,6 +35,9 @@ WHOLE = DrillState(
 
 def test_what_is_whole_has_no_fault() -> None:
     assert list(faults(WHOLE, CALM, [DAY])) == []
+    # A rebuild was swapped in, undone and swapped in again.
+    swap, undo = Change(TABLE, KEY, "3:a", str(EMPTY)), Change(TABLE, KEY, str(EMPTY), "3:a")
+    assert list(faults(replace(WHOLE, changes=[*WHOLE.changes, *(swap, undo) * 2]), CALM, [DAY])) == []
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_what_is_whole_has_no_fault() -> None:
         (replace(WHOLE, digests={TABLE: {KEY: "6:c"}}), "6:c instead of 3:a"),
         (replace(WHOLE, digests={}), f"{EMPTY} instead of 3:a"),
         (replace(WHOLE, digests={TABLE: {KEY: "3:a", Slice(DAY, "2"): "1:x"}}), f"1:x instead of {EMPTY}"),
-        (replace(WHOLE, changes=[*WHOLE.changes, WHOLE.changes[-1]]), "the same change is on record 2 times"),
+        (replace(WHOLE, changes=[*WHOLE.changes, WHOLE.changes[-1]]), "the same change is on record twice"),
         (replace(WHOLE, changes=WHOLE.changes[1:]), "a change is missing on record"),
         (replace(WHOLE, changes=WHOLE.changes[:1]), "the last change on record is not what the table holds"),
         (replace(WHOLE, branches=["refined/events run_0"]), "a staged branch is left"),
