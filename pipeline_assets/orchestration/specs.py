@@ -15,9 +15,9 @@ from pipeline_assets.tables.registry import OPTIONAL_TABLES, SOURCE_OF_TABLE, ta
 from pipeline_assets.tables.table import Table
 
 UNCOUNTED = (
-    "Dagster counts a day of a backfill that gets no materialization as failed, and shows the backfill as failed, also where "
-    "all its runs succeeded (dagster-io/dagster#34219). Days that wait are loaded once they are delivered. A range that is "
-    "launched on the page of a job (`daily_load`) ends as its runs do."
+    "Where a range is launched on assets, Dagster counts a day that gets no materialization as failed, and shows the backfill as "
+    "failed, also where all its runs succeeded (dagster-io/dagster#34219). Where it is launched on the page of a job "
+    "(`daily_load`), it ends as its runs do. Days that wait are loaded once they are delivered."
 )
 """What an operator has to know of ranges with days that wait."""
 
