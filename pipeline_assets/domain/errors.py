@@ -113,6 +113,10 @@ class LakehouseError(PermanentError):
     """A table is in a state that Tidemark cannot work with, for example with foreign delete files, or its storage is full."""
 
 
+class LakehouseAccessError(LakehouseError):
+    """The warehouse's store refuses to be read or written, so that nothing is known of what it holds."""
+
+
 class LakehouseUnavailableError(TransientError):
     """The catalog or warehouse could not be reached or was too busy, and the retries are used up."""
 

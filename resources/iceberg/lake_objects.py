@@ -18,6 +18,7 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore
 
 from pipeline_assets.domain.errors import (
+    LakehouseAccessError,
     LakehouseError,
     LakehouseUnavailableError,
     LandingAccessError,
@@ -243,7 +244,7 @@ class LakeObjects:
                 f"{self.url}/{name}", reason, "Make room for the warehouse, then load again"
             ) from error
         except LandingAccessError as error:
-            raise LakehouseError(error.subject, error.reason.replace("landing", "warehouse", 1), _HINT) from error
+            raise LakehouseAccessError(error.subject, error.reason.replace("landing", "warehouse", 1), _HINT) from error
         except LandingUnavailableError as error:
             reason = error.reason.replace("landing", "warehouse", 1)
             if isinstance(error.__cause__, NotADirectoryError | FileExistsError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection, Engine
 
-from pipeline_assets.domain.errors import LakehouseUnavailableError
+from pipeline_assets.domain.errors import LakehouseAccessError, LakehouseUnavailableError
 from pipeline_assets.domain.records import Head
 from resources.iceberg.lake_mark import read_mark
 from resources.ledger.activity import Activity
@@ -45,7 +45,7 @@ def own_ledger(settings: Settings) -> Iterator[Ledger]:
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         try:
             mark = read_mark(settings)
-        except LakehouseUnavailableError:
+        except (LakehouseAccessError, LakehouseUnavailableError):
             if ledger.lake.lake() is None:
                 raise
         else:
