@@ -81,7 +81,7 @@ REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.DataFile": ("fileSizeInBytes", "location", "partition", "recordCount"),
     "org.apache.iceberg.rest.RESTCatalog": ("commitTransaction",),
     "org.apache.iceberg.spark.SparkCatalog": ("icebergCatalog",),
-    "org.apache.iceberg.io.FileIO": ("deleteFile", "newInputFile", "newOutputFile"),
+    "org.apache.iceberg.io.FileIO": ("deleteFile", "newOutputFile"),
     "org.apache.iceberg.io.SupportsBulkOperations": ("deleteFiles",),
 }  # fmt: skip
 """Classes that these give -> the methods that are called on them."""
