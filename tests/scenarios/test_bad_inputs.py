@@ -706,10 +706,9 @@ def test_the_failure_names_each_refused_day_and_no_other(bad_landing: Found) -> 
     told = bad_landing.run.failure()
     days = {table: set(re.findall(rf"(\S+) {table} {PROJECT} ", told)) for table in ("raw/regular_events", *DERIVED)}
     assert days.pop("raw/regular_events") == bad
-    # What waits for them comes after them, and a list is bounded.
-    (more,) = re.findall(r"and (\d+) more", told) or ["0"]
+    # What waits for them comes after them, and the text is bounded.
     assert set().union(*days.values()) == bad
-    assert sum(map(len, days.values())) + int(more) == len(bad) * len(DERIVED)
+    assert all(of == bad for of in days.values()) or told.endswith("more characters)")
 
 
 def test_loading_again_publishes_nothing_and_fails_nothing(bad_landing: Found) -> None:
