@@ -47,12 +47,9 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
             known = runtime.ledger.slices(table.key, request.projects, {key.event_date for key in lost})
             lost_before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
         holding = batches_holding(runtime.ledger, source, lost, refused_lines)
-        again = {
-            batch: bool(rows.keys() & {key for key in holding if batch in holding[key]})
-            for batches in (holding.values() if request.is_read_again else ())
-            for batch in batches
-        }
-        plan = plan_arrivals(runtime, request, source, again)
+        of_rows = {batch for key in rows for batch in holding.get(key, ())}
+        again = {batch: batch in of_rows for batches in holding.values() for batch in batches}
+        plan = plan_arrivals(runtime, request, source, again if request.is_read_again else {})
         name = runtime.draft.next_attempt()
         losses = Losses(lost, lost_before, frozenset(refused_lines), holding)
         attempt = Attempt(
@@ -79,11 +76,12 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
 
 def _of_source(runtime: LoadRuntime, source: Source, lost: Mapping[Slice, str]) -> dict[Slice, str]:
     """Lost slices of quarantine, of those days that have a batch of this source: no other could bring its lines back."""
-    batch_of = {key: BatchKey(source, key.project_id, key.event_date) for key in lost}
-    known = {
-        batch for key in lost for batch in runtime.ledger.batches([key.project_id], key.event_date, key.event_date)
-    }
-    return {key: path for key, path in lost.items() if batch_of[key] in known}
+
+    def is_known(key: Slice) -> bool:
+        day = key.event_date
+        return BatchKey(source, key.project_id, day) in runtime.ledger.batches([key.project_id], day, day)
+
+    return {key: path for key, path in lost.items() if is_known(key)}
 
 
 def _publish_accepted(attempt: Attempt, plan: Plan) -> tuple[Judged, Published]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import Slice, Source, Verdict
+from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
+from pipeline_assets.load.build.audit import Audit
+from pipeline_assets.load.build.key_changes import _is_compared
 from pipeline_assets.load.lost import await_lost, brought_back
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
@@ -80,3 +86,16 @@ def test_a_lost_slice_of_raw_is_whole_only_with_all_its_batches_and_a_batch_only
     assert brought_back({KEY: {ONE}, FAR: {THREE}}, {ONE}) == ({KEY}, {THREE})
     # Nobody knows what a slice held of which no batch is on record.
     assert brought_back({KEY: set()}, {ONE}) == (set(), set())
+
+
+def test_the_keys_of_a_slice_whose_files_are_gone_are_compared_with_nothing() -> None:
+    """Its base is empty: each key would count as added since the day was final, and stay so in its baseline."""
+    record = SliceRecord(REFINED_EVENTS.key, KEY, Verdict.PUBLISHED, digest=Digest(3000, 1, 1))
+    plan: Any = SimpleNamespace(runtime=SimpleNamespace(settings=Settings()))
+    present: Any = None
+    decided = [
+        SlicePlan(KEY, Todo.REBUILD, present, record, True, was_final=True, cause=Cause.of(kind))
+        for kind in (CauseKind.DELIVERY, CauseKind.FILES_GONE)
+    ]
+    audit = Audit(Digest(3003, 2, 2), {}, {}, ())
+    assert [_is_compared(plan, one, audit) for one in decided] == [True, False]

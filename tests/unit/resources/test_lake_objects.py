@@ -91,3 +91,8 @@ def test_a_folder_that_cannot_be_listed_is_not_empty(
         list(objects.list("decisions"))
     assert [one.name for one in objects.list("other")] == ["other/two.json"]
     assert list(objects.list("gone")) == []
+
+
+def test_another_program_may_name_a_bucket_as_hadoop_does() -> None:
+    names = ("s3://lake/data", "s3a://lake/data/", "s3n://lake/data")
+    assert {LakeObjects(name).url for name in names} == {"s3://lake/data"}
