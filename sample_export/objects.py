@@ -132,8 +132,10 @@ def _objects(
     for copy in copies:
         shard = shards[copy.place % len(shards)]
         lines[copy.hour, shard].append(json.dumps(copy.send.row, ensure_ascii=False).encode())
+    # An object without a whole line is no export, and would refuse its day.
+    hours = [hour for hour in spec.hours if lines[hour, shards[0]]] or spec.hours
     for number in range(spec.bad_lines_per_day):
-        target = lines[spec.hours[number % len(spec.hours)], shards[0]]
+        target = lines[hours[number % len(hours)], shards[0]]
         target.insert(len(target) // 2, _BAD_LINES[number % len(_BAD_LINES)])
     for number in range(spec.blank_lines_per_day):
         target = lines[spec.hours[-1 - number % len(spec.hours)], shards[-1]]

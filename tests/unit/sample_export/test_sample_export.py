@@ -224,6 +224,25 @@ def test_few_hours_are_enough(hours: tuple[int, ...]) -> None:
     assert (account.events, account.duplicates) == _recount(_rows(objects))[:2]
 
 
+def test_a_broken_line_has_whole_ones_beside_it_on_every_day() -> None:
+    """Scenario: a hundred days of so few events that hours are empty. Outcome: no object is refused for its broken line."""
+    spec = ExportSpec(
+        projects=("10001",),
+        first_day=date(2026, 6, 1),
+        days=100,
+        events_per_day=40,
+        hours=(1, 9, 17),
+        bad_lines_per_day=2,
+    )
+    last_lines = [
+        lines[-1]
+        for one in iter_export(spec, ExportAccount())
+        if (lines := gzip.decompress(one.body).split(b"\n")[:-1])
+    ]
+    assert len(last_lines) < 100 * 3 * spec.shards
+    assert all("event_time" in json.loads(line) for line in last_lines)
+
+
 def test_a_recovery_overlaps_and_brings_what_was_lost(tmp_path: Path) -> None:
     day = DAYS[1]
     spec = replace(SPEC, lost_days=(day,), lost_share=0.2)
