@@ -35,7 +35,8 @@ def _batch(p: Any, day: date) -> Any:
 def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: Any) -> None:
     """Scenario: the files of a day of raw, its quarantine, refined and an aggregate vanish; the next day brings late rows of it,
     and a day a week later is delivered. Outcome: the load names the files, publishes the other day and leaves the lost one alone;
-    `--read-again` brings all back as they were, with the late rows; a day that landing lost as well stays and is named."""
+    `--read-again` brings all back as they were, with the late rows; a day that landing lost as well stays and is named; a batch
+    of three weeks later that waits for a lost day comes with it."""
     p = pipeline()
     p.deliver(DAY, [*events_on(DAY, 300), b"{broken"])
     p.deliver(NEXT, events_on(NEXT, 20))
@@ -93,3 +94,8 @@ def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: An
     assert not run.success
     assert any(name in run.failure() for name in names), run.failure()
     assert (_batch(p, beyond).verdict, p.count(REFINED, beyond + timedelta(days=1))) == (BatchVerdict.WAITING, 7)
+
+    p.deliver(NEXT, events_on(NEXT, 20))
+    run = p.load(DAY, NEXT, read_again=True)
+    assert run.success, run.failure()
+    assert (_batch(p, beyond).verdict, p.count(REFINED, DAY)) == (BatchVerdict.ACCEPTED, 305)

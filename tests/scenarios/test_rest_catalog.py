@@ -30,7 +30,8 @@ def _dies_after_the_commit(point: Failpoint, _: str) -> None:
 def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: a catalog that knows the REST protocol alone; a day is loaded, and loaded again.
 
-    Outcome: as in a database, table by table; a drill, whose tables would be the lake's own, is refused.
+    Outcome: as in a database, table by table; a drill, whose tables would be the lake's own, is refused. So is an empty catalog
+    of the same warehouse: a catalog that tells no places is asked where a table of ours would lie.
     """
     with a_rest_catalog(tmp_path / "rest") as (url, asked):
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db")
@@ -49,6 +50,10 @@ def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
             scratch(p.spark, p.settings, "10001", DAY),
         ):
             pass
+        with a_rest_catalog(tmp_path / "other") as (other, _):
+            urls = {name: getattr(p.settings, name) for name in ("warehouse_url", "ledger_url", "landing_url")}
+            lost = pipeline(catalog_url=other, **urls).load(DAY)
+            assert "does not know, and nothing was touched" in lost.failure()
         p.ledger.close()
 
 

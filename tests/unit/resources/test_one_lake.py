@@ -25,7 +25,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.in_process import run_job
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.tables.registry import ALL_TABLES
+from pipeline_assets.tables.registry import ALL_TABLES, OPTIONAL_TABLES
+from pipeline_assets.tables.table import Table
 from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.lake_identity import NAMESPACE, PROPERTY, Purpose, is_one_lake
 from resources.iceberg.lake_mark import MARKER, Mark, read_mark
@@ -41,11 +42,11 @@ METADATA = {
 }  # fmt: skip
 
 
-def _knows(settings: Settings, location: str, metadata: Path) -> None:
-    """Let the catalog know a table by a metadata file that names this location."""
+def _knows(settings: Settings, location: str, metadata: Path, table: Table = TABLE) -> None:
+    """Let the catalog know this table alone, by a metadata file that names this location."""
     metadata.parent.mkdir(parents=True, exist_ok=True)
     metadata.write_text(json.dumps(METADATA | {"location": location}))
-    namespace, _, name = TABLE.identifier.rpartition(".")
+    namespace, _, name = table.identifier.rpartition(".")
     with closing(sqlite3.connect(settings.catalog_url.removeprefix("sqlite:///"))) as database:
         database.execute(
             "CREATE TABLE IF NOT EXISTS iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
@@ -228,6 +229,12 @@ def test_the_doctor_compares_marks_and_places_before_all_else(settings: Settings
     assert (light, "belongs to another catalog" in found, "catalog mistyped (" in found) == ("red", True, True)
     light, found = first(settings.model_copy(update={"catalog_name": "other"}))
     assert (light, "does not know" in found) == ("red", True)
+    # Dimensions are tables as well, though no load but theirs creates them.
+    replace(read_mark(settings) or Mark("", ""), id=ID, catalog=settings.catalog_name).write(settings)
+    elsewhere = tmp_path / "elsewhere"
+    _knows(settings, f"file:{elsewhere}", elsewhere / "metadata" / "1.metadata.json", OPTIONAL_TABLES[0])
+    light, found = first(settings)
+    assert (light, f"whose tables lie in file:{elsewhere}" in found) == ("red", True)
 
 
 def test_a_warehouse_that_cannot_be_read_vouches_for_no_empty_ledger(settings: Settings, tmp_path: Path) -> None:
