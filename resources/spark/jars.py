@@ -6,6 +6,7 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -115,12 +116,19 @@ def fetch(folder: Path, jars: Sequence[Jar] = JARS, *, url: str = MAVEN) -> list
 
 def _is_right(path: Path, sha256: str) -> bool:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+        now = path.stat()
+        return _sum_of(path, now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns) == sha256
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise JarError(str(path), f"cannot be read: {error.strerror}", "Correct its rights, or remove it") from error
+
+
+@cache
+def _sum_of(path: Path, *_state: int) -> str:
+    # One process may open many sessions; a file that was written meanwhile, or replaced, has another state.
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def main() -> int:
