@@ -47,6 +47,7 @@ _SPLIT = "tests/unit/operations/test_split_landing.py"
 _WHOLE = "tests/unit/transforms/test_whole_objects.py"
 _UPKEEP = "tests/scenarios/test_maintenance.py"
 _LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
+_MEANWHILE = "tests/spark/test_one_transaction.py::test_a_commit_of_one_table_asks_what_others_did_to_its_slice"
 _RECOVER = "tests/unit/operations/test_recover.py"
 _BATCHES = "tests/unit/load/test_batches.py"
 _NEVER_CAME = (
@@ -102,7 +103,8 @@ MUTATIONS = (
     ),
     Mutation(
         1, "files of a slice built again are added to those that are there", "resources/iceberg/table_files.py",
-        "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)", _LATE,
+        "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)",
+        "tests/scenarios/test_recovery.py::test_a_replaced_object_replaces_its_rows",
     ),
     Mutation(
         1, "a day without a snapshot is joined with the items of a later day", "pipeline_assets/load/staleness/as_of.py",
@@ -111,13 +113,11 @@ MUTATIONS = (
     ),
     Mutation(
         2, "a commit does not ask whether another one came first", "resources/iceberg/slice_change.py",
-        "operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()", "pass",
-        "tests/scenarios/test_recovery.py::test_a_writer_that_comes_second_publishes_nothing",
+        "operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()", "pass", _MEANWHILE,
     ),
     Mutation(
         2, "a difference is added to files that are gone", "resources/iceberg/slice_change.py",
-        "operation.validateDataFilesExist(kept).validateDeletedFiles()", "operation.validateDeletedFiles()",
-        "tests/scenarios/test_difference.py::test_files_that_vanish_meanwhile_are_noticed",
+        "operation.validateDataFilesExist(kept).validateDeletedFiles()", "operation.validateDeletedFiles()", _MEANWHILE,
     ),
     Mutation(
         2, "a publish does not ask whether its inputs are what they were", "resources/publishing/recording.py",

@@ -127,13 +127,14 @@ def test_an_older_correction_alone_publishes_nothing(pipeline: Any) -> None:
     p.now = SOON
     p.deliver(DAY, [*events_on(DAY, 20), _purchase(0, 10, "first")])
     assert p.load(DAY).success
-    before = p.history()
+    before, known = p.history(), p.ledger.publications(REFINED)
 
     p.deliver(DAY, [_purchase(0, 25, "older", server_upload_time=f"{DAY} 10:29:00.000000")], hour=13)
     run = p.load(DAY)
 
     assert run.success, run.failure()
     assert {table for table, count in p.history().items() if count != before[table]} == {"raw/regular_events"}
+    assert p.ledger.publications(REFINED) == known
     record = p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)]
     assert record.figures["send_duplicate"] == 1
     assert _left(p) == {"p0": {DAY: 10}}

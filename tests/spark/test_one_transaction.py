@@ -31,6 +31,7 @@ from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, watch
 from resources.iceberg.attach import attachable
 from resources.iceberg.lakehouse import Lakehouse
+from resources.iceberg.metadata import LiveFiles
 from resources.iceberg.procedures import Upkeep
 from resources.iceberg.slice_change import PUBLISHED_WITH, SliceChange
 from resources.ledger.changes import Changes
@@ -435,6 +436,32 @@ def test_another_writer_of_the_same_slice_wins(lake: Lake) -> None:
     assert conflict.value.slices == {(BOTH[1].key, key)}
     assert [lake.everything()] == left
     assert lake.rows(key) == [0, 6]
+
+
+def test_a_commit_of_one_table_asks_what_others_did_to_its_slice(lake: Lake) -> None:
+    """Scenario: a slice is to keep its file and to get another one; before the commit somebody adds a file to it, then joins its
+    files. Outcome: each time a conflict that names the slice, and nothing of ours is committed."""
+    table, key = BOTH[1], lake.a_slice()
+    lake.foreign(table, key, 2)
+    files = lake.lakehouse.identifier(table)
+    condition = f"{table.day_column} = DATE '{key.event_date}'"
+    hands = (
+        f"INSERT INTO {files} SELECT * FROM {files} WHERE {condition} LIMIT 1",
+        f"CALL {lake.settings.catalog_name}.system.rewrite_data_files(table => '{table.identifier}', "
+        "options => map('rewrite-all', 'true'))",
+    )
+    for statement in hands:
+        staged, _ = lake.staged(table, key, 3)
+        both = replace(staged, files=LiveFiles({**staged.former, **staged.files}), branches=())
+        lake.lakehouse.spark.sql(statement)
+        head = lake.lakehouse.head(table)
+
+        with pytest.raises(SliceConflictError) as conflict:
+            lake.lakehouse.changes.commit(both, "ours", "run")
+
+        assert conflict.value.slices == {(table.key, key)}
+        assert lake.lakehouse.head(table) == head, statement
+        lake.lakehouse.branches.drop(table, staged.branches)
 
 
 def test_a_restore_whose_file_vanishes_is_refused(lake: Lake) -> None:
