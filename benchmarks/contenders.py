@@ -12,6 +12,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,9 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
 from pipeline_assets.formats.base import ColumnType
 from pipeline_assets.tables.registry import ALL_TABLES
+from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lakehouse import Lakehouse
+from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog, engine_config
 
 CORES = 2
@@ -208,6 +211,9 @@ class OurLoad(Contender):
         self.instance = dg.DagsterInstance.local_temp(str(self.folder / "dagster"))
         self.defs = build_defs(self.settings, clock=Clock(NOW))
         lakehouse = Lakehouse(self.spark, self.catalog)
+        # Tables of no lake would be a stranger's to the load.
+        with closing(Ledger(self.settings.ledger_database_url)) as ledger:
+            lakehouse.require_own(self.settings, ALL_TABLES, Purpose.BEGIN, ledger.lake)
         for table in ALL_TABLES:
             lakehouse.ensure(table)
 
