@@ -151,5 +151,9 @@ def error_in(text: str) -> TidemarkError | None:
     if not mark:
         return None
     name, subject, reason, hint = json.JSONDecoder().raw_decode(rest)[0]
-    kinds = {kind.__name__: kind for base in (PermanentError, TransientError) for kind in base.__subclasses__()}
+    kinds = {kind.__name__: kind for kind in _kinds_of(TidemarkError)}
     return kinds.get(name, PermanentError)(subject, reason, hint)
+
+
+def _kinds_of(kind: type[TidemarkError]) -> list[type[TidemarkError]]:
+    return [kind, *(below for child in kind.__subclasses__() for below in _kinds_of(child))]

@@ -168,6 +168,9 @@ class Settings(BaseSettings):
     """A changed slice of refined.events with so many small files is written whole; with fewer, only what differs is written."""
     skew_warning_ratio: float = Field(4.0, ge=1)
     """A step is warned about where its largest task has more than so many times the work of the median one."""
+    local_bytes: int = Field(256 * 1024, ge=0)
+    """A load of new objects of at most so many stored bytes in all runs its steps in its own process where Spark's master is this
+    machine and they read little else; 0: all steps are tasks of Spark."""
     split_object_bytes: int = Field(8 * 1024**2, ge=1024)
     """As stored: an object of more may be read by several tasks, each of which decompresses it whole."""
     hot_key_rows: int = Field(100_000, ge=2)

@@ -10,7 +10,6 @@ import pyspark.sql.functions as F
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest
 from pipeline_assets.load.build.history_checks import judge_doubled, judge_history, judge_unread
-from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.deliveries.snapshot_exclusions import is_ruled_out
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing
 from pipeline_assets.load.draft import LoadRuntime
@@ -31,6 +30,7 @@ from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.intervals import digests_by_day
 from pipeline_assets.transforms.snapshot_rows import read_histories
+from resources.spark.tasks import naming_what_workers_met
 
 
 def look_at_history(

@@ -55,6 +55,7 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
     runtime.skew.begin()
+    runtime.new_bytes.begin()
     with lakehouse_failures("tables"):
         # This comes before any write, so that no table is created in a warehouse of another catalog or ledger.
         runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN, runtime.ledger.lake)

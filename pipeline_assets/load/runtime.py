@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pipeline_assets.domain.placement import NewBytes
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.build.shared_events import SharedEvents
 from pipeline_assets.load.skew import SkewLog
+from resources.spark.tasks import Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,11 +35,18 @@ class Runtime:
     """The narrow events that the aggregates of this load share."""
     skew: SkewLog = field(default_factory=SkewLog, compare=False)
     """The skew of this load's heavy steps."""
+    new_bytes: NewBytes = field(default_factory=NewBytes, compare=False)
+    """What this load has found to read."""
 
     def __post_init__(self) -> None:
         """Wrap the log so that every line is plain text, for a terminal and for Dagster's log."""
         log = self.log
         object.__setattr__(self, "log", lambda text: log(shown(text)))
+
+    @property
+    def tasks(self) -> Tasks:
+        """Runs the steps of the load; starts Spark on first use, where a step needs it."""
+        return Tasks(lambda: self.spark, self.settings, self.new_bytes)
 
     @property
     def spark(self) -> SparkSession:

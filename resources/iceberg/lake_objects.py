@@ -121,6 +121,10 @@ class LakeObjects:
         self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         self._store: LocalStore | S3Store | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the place without the connection, which each process opens for itself."""
+        return {**self.__dict__, "_store": None}
+
     @classmethod
     def of(cls, settings: Settings, folder: str = "") -> Self:
         """Open Tidemark's own objects, `<warehouse>/_tidemark[/folder]`."""

@@ -120,6 +120,10 @@ class Lakehouse:
         """Return the live files per slice, read from metadata; of all slices, or only of those given."""
         return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
 
+    def column_bytes(self, table: Table, snapshot_id: int, slices: Collection[Slice], columns: Collection[str]) -> int:
+        """Return how many bytes these columns take in the files of these slices, read from metadata."""
+        return self._tables.column_bytes(self._load(table), snapshot_id, slices, columns)
+
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
         """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
         files = self.slice_files(table, snapshot_id, slices)

@@ -36,6 +36,8 @@ class SliceFiles:
     """Delete files that apply to the data files. Only other programs write them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Path of a data file -> bytes."""
+    rows_of: Mapping[str, int] = field(default_factory=dict)
+    """Path of a data file -> its rows."""
 
     @property
     def file_hash(self) -> str:
@@ -149,6 +151,19 @@ class JavaTables:
         files.deletes = deletes
         return files
 
+    def column_bytes(self, java: Any, snapshot_id: int, slices: Collection[Slice], columns: Collection[str]) -> int:
+        """Return the bytes of these columns in the files of these slices, as the files' footers told their writer.
+
+        A file whose writer told none counts with all its bytes.
+        """
+        ids = [field.fieldId() for name in columns if (field := java.schema().findField(name)) is not None]
+        total = 0
+        for file in self.files(java, snapshot_id, slices).values():
+            sizes = file.columnSizes()
+            of_columns = [0 if sizes is None else sizes.get(number) for number in ids]
+            total += int(file.fileSizeInBytes()) if sizes is None else sum(size or 0 for size in of_columns)
+        return total
+
     def may_hold(self, java: Any, snapshot_id: int, expression: Any) -> bool:
         """Whether a scan of a snapshot with this filter would open at least one file."""
         with closing(java.newScan().useSnapshot(snapshot_id).filter(expression).planFiles()) as tasks:
@@ -238,14 +253,18 @@ def slice_of(file: Any) -> Slice:
 def by_slice(files: LiveFiles, slices: Iterable[Slice] = ()) -> dict[Slice, SliceFiles]:
     """Group files by slice; the given slices are included even where they have no files."""
     sizes: dict[Slice, dict[str, int]] = {key: {} for key in slices}
-    rows: dict[Slice, int] = dict.fromkeys(sizes, 0)
+    rows: dict[Slice, dict[str, int]] = {key: {} for key in sizes}
     for path, file in files.items():
         key = slice_of(file)
         sizes.setdefault(key, {})[path] = int(file.fileSizeInBytes())
-        rows[key] = rows.get(key, 0) + int(file.recordCount())
+        rows.setdefault(key, {})[path] = int(file.recordCount())
     return {
         key: SliceFiles(
-            frozenset(own), rows[key], frozenset().union(*(files.deletes.get(path, ()) for path in own)), own
+            paths=frozenset(own),
+            rows=sum(rows[key].values()),
+            deletes=frozenset().union(*(files.deletes.get(path, ()) for path in own)),
+            sizes=own,
+            rows_of=rows[key],
         )
         for key, own in sizes.items()
     }

@@ -19,11 +19,11 @@ from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.history_checks import judge_unread, with_trimmed
 from pipeline_assets.load.build.overlaps import MeasuredMonth, evaluate_overlaps, measured_months
 from pipeline_assets.load.build.step import TablePlan
-from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.intervals import digests_by_day, intervals_by_month
 from pipeline_assets.transforms.snapshot_rows import read_histories
 from resources.iceberg.metadata import slices_condition
+from resources.spark.tasks import naming_what_workers_met
 
 
 def build_delivered(plan: TablePlan) -> Build:

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.data_files import by_slice
 from pipeline_assets.transforms.refine_files import RawFile, Refined, file_parts, refine_files, weight_of
+from resources.spark.tasks import naming_what_workers_met
 
 _STEP = "write"
 _TASKS_PER_CORE = 2

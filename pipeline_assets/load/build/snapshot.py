@@ -25,7 +25,6 @@ from pipeline_assets.load.build.snapshot_checks import (
     judge_whole,
 )
 from pipeline_assets.load.build.step import TablePlan
-from pipeline_assets.load.deliveries.read import naming_what_workers_met
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan
@@ -34,6 +33,7 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 from pipeline_assets.transforms.snapshot_rows import read_snapshots
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
+from resources.spark.tasks import naming_what_workers_met
 
 _KEY = ("id",)
 

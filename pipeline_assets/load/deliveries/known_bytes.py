@@ -8,9 +8,10 @@ from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_objects
+from pipeline_assets.load.deliveries.read import read_objects
 from pipeline_assets.transforms.object_text import MOVED, SAME_BYTES
 from pipeline_assets.transforms.parsed_batches import object_summaries
+from resources.spark.tasks import naming_what_workers_met
 
 
 def skip_excluded(attempt: Attempt, plan: Plan) -> Plan:

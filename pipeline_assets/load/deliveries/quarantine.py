@@ -9,13 +9,14 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import UNREAD, DeliveryRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.attempt import Attempt
-from pipeline_assets.load.deliveries.read import naming_what_workers_met, read_objects, require_unmoved
+from pipeline_assets.load.deliveries.read import read_objects, require_unmoved
 from pipeline_assets.load.deliveries.stage import delete_objects
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.transforms.parsed_batches import quarantined
 from resources.iceberg.metadata import in_batches
 from resources.ledger.changes import Changes
+from resources.spark.tasks import naming_what_workers_met
 
 
 def quarantine(attempt: Attempt, judged: Judged) -> None:

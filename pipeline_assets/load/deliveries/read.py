@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row
 
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
-from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError, error_in
+from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError
 from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord
 from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, Unit, null_share, share_of, sizes_of
 from pipeline_assets.domain.slices import Source
@@ -27,6 +24,7 @@ from pipeline_assets.transforms.parse import SUMMARY_COUNTS, ObjectWork, parse_o
 from pipeline_assets.transforms.parsed_batches import object_summary_list
 from pipeline_assets.transforms.spread import Share, distribute, placed, shares, weights
 from pipeline_assets.transforms.write_objects import write_objects
+from resources.spark.tasks import naming_what_workers_met
 
 _STEP = "read"
 _SEND_ID = EXPORT_FORMAT.identity.send_id
@@ -179,18 +177,6 @@ def write_files(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
 
 def _parallelism(attempt: Attempt) -> int:
     return attempt.runtime.spark.sparkContext.defaultParallelism * READS_PER_CORE
-
-
-@contextmanager
-def naming_what_workers_met() -> Iterator[None]:
-    """What a worker meets comes back as the text of a foreign exception; raises it as the error it was."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        met = error_in(str(error))
-        if met is None:
-            raise
-        raise met from error
 
 
 def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResult:

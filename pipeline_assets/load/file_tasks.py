@@ -1,0 +1,109 @@
+"""Tasks over the data files of slices: each file's rows, in a few columns, are reduced where they are read."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.file_rows import ReadingFiles, ReadingRows, RowsOf, SliceFile
+from resources.iceberg.metadata import slices_condition
+from resources.spark.tasks import naming_what_workers_met
+
+if TYPE_CHECKING:
+    from pipeline_assets.load.runtime import Runtime
+
+Result = TypeVar("Result")
+
+FILE_COST_BYTES = 64 * 1024
+"""The cost of opening a file, in bytes read."""
+_TASKS_PER_CORE = 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Slices of a table, as a snapshot holds them."""
+
+    table: Table
+    snapshot_id: int
+    slices: frozenset[Slice]
+
+
+@dataclass(frozen=True)
+class FilesOfSlices:
+    """The files of some slices, and what only Spark can read of them."""
+
+    files: Sequence[SliceFile]
+    others: Sequence[Place]
+    """Slices with a delete file, or with a data file that lies elsewhere or in another format: another program wrote it."""
+
+
+def files_of(runtime: Runtime, places: Iterable[Place]) -> FilesOfSlices:
+    """The files of these slices, in the order of tables, slices and paths."""
+    found: list[SliceFile] = []
+    others: list[Place] = []
+    for place in places:
+        location = f"{runtime.lakehouse.files.store(place.table).url}/"
+        foreign = set()
+        for key, files in sorted(runtime.lakehouse.slice_files(place.table, place.snapshot_id, place.slices).items()):
+            if files.deletes or not all(is_ours(path, location) for path in files.paths):
+                foreign.add(key)
+                continue
+            found += [
+                SliceFile(place.table.key, key, path.removeprefix(location), files.sizes[path], files.rows_of[path])
+                for path in sorted(files.paths)
+            ]
+        if foreign:
+            others.append(Place(place.table, place.snapshot_id, frozenset(foreign)))
+    return FilesOfSlices(found, others)
+
+
+def is_ours(path: str, location: str) -> bool:
+    """Whether tasks can read the file; `location`: of its table, with a slash at the end."""
+    return path.startswith(location) and path.endswith(".parquet")
+
+
+def each_file(
+    runtime: Runtime, places: Sequence[Place], types: Mapping[str, str], function: RowsOf[Result]
+) -> list[Result]:
+    """`function` of each file of these slices and of its rows with these columns (name -> Spark type).
+
+    Rows that only Spark can read come in parts, each as a file of its slice without a path.
+    """
+    found = files_of(runtime, places)
+    stores = {place.table.key: runtime.lakehouse.files.store(place.table) for place in places}
+    reading = ReadingFiles(stores, types, function)
+    results: list[Result] = []
+    if found.files:
+        weights = [file.size_bytes + FILE_COST_BYTES for file in found.files]
+        groups = runtime.tasks.groups(found.files, weights, runtime.tasks.parallelism * _TASKS_PER_CORE)
+        told = runtime.tasks.run(reading, groups, read_bytes=read_bytes(runtime, places, found.files, types))
+        results += [result for group in told for result in group]
+    for place in found.others:
+        results += _by_spark(runtime, place, types, function)
+    return results
+
+
+def _by_spark(runtime: Runtime, place: Place, types: Mapping[str, str], function: RowsOf[Result]) -> list[Result]:
+    rows = runtime.lakehouse.read(place.table, place.snapshot_id)
+    there = [name for name in types if name in rows.columns]
+    results: list[Any] = []
+    for key in sorted(place.slices):
+        reading = ReadingRows(place.table.key, key, types, function)
+        found = rows.where(slices_condition(place.table, [key])).select(*there).mapInArrow(reading, "result binary")
+        with naming_what_workers_met():
+            results += [pickle.loads(row["result"]) for row in found.collect()]  # noqa: S301 - our own tasks wrote it
+    return results
+
+
+def read_bytes(runtime: Runtime, places: Iterable[Place], files: Sequence[SliceFile], columns: Collection[str]) -> int:
+    """Bytes of the column chunks to read: whole files where these are small, else as their footers tell."""
+    whole = sum(file.size_bytes for file in files)
+    if not runtime.tasks.are_here(0) or runtime.tasks.are_here(whole):
+        return whole
+    return sum(
+        runtime.lakehouse.column_bytes(place.table, place.snapshot_id, place.slices, columns) for place in places
+    )

@@ -1,0 +1,87 @@
+"""Rows of data files in a few columns, read by tasks: a function reduces those of each file to a small result."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.data_files import ARROW_TYPES, Store
+
+Result = TypeVar("Result")
+BATCH_ROWS = 200_000
+"""Rows that are in memory at a time; many, because a few columns are narrow."""
+
+
+@dataclass(frozen=True)
+class SliceFile:
+    """A data file with rows of one slice."""
+
+    table: str
+    """Key of its table."""
+    key: Slice
+    path: str
+    """Relative to the location of the table; empty for rows that only Spark can read."""
+    size_bytes: int
+    rows: int
+
+
+RowsOf = Callable[[SliceFile, Iterator[pa.Table]], Result]
+"""Reduces the rows of a file, in batches, to a result; picklable."""
+
+
+@dataclass(frozen=True)
+class ReadingFiles(Generic[Result]):
+    """The function of a task: the result of each of its files."""
+
+    stores: Mapping[str, Store]
+    """Key of a table -> the objects below its location."""
+    types: Mapping[str, str]
+    """Column to read -> Spark type."""
+    function: RowsOf[Result]
+
+    def __call__(self, files: Sequence[SliceFile]) -> list[Result]:
+        """The results, in the order of the files; raises TidemarkError where a file cannot be read."""
+        return [self.function(file, narrow_rows(self.stores[file.table], file.path, self.types)) for file in files]
+
+
+@dataclass(frozen=True)
+class ReadingRows(Generic[Result]):
+    """The same for rows of one slice that only Spark can read: a function of `mapInArrow`, to one column `result` (binary)."""
+
+    table: str
+    key: Slice
+    types: Mapping[str, str]
+    function: RowsOf[Result]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each partition, which `pickle.loads` reads."""
+        tables = (with_columns(pa.Table.from_batches([batch]), self.types) for batch in batches if batch.num_rows)
+        result = self.function(SliceFile(self.table, self.key, "", 0, 0), tables)
+        yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
+
+
+def narrow_rows(store: Store, path: str, types: Mapping[str, str]) -> Iterator[pa.Table]:
+    """All rows of a file with the columns of `types` (name -> Spark type), in batches; a column that the file lacks is null."""
+    with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
+        there = set(file.schema_arrow.names)
+        columns = [name for name in types if name in there]
+        # Without any column to read, the batches would have no rows.
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns or [next(iter(there))]):
+            yield with_columns(pa.Table.from_batches([batch]), types)
+
+
+def with_columns(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
+    """The rows with exactly these columns, in this order and of these Spark types; a missing one is null."""
+    arrays = [
+        rows.column(name).cast(ARROW_TYPES[kind])
+        if name in rows.column_names
+        else pa.nulls(rows.num_rows, ARROW_TYPES[kind])
+        for name, kind in types.items()
+    ]
+    return pa.Table.from_arrays(arrays, names=list(types))

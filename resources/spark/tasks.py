@@ -1,0 +1,131 @@
+"""Tasks: one plain function over groups of items, placed by Spark, or run in this process where there is very little to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline_assets.domain.errors import TidemarkError, error_in
+from pipeline_assets.domain.machine import is_on_this_machine
+from pipeline_assets.domain.placement import MOST_READ_BYTES, NewBytes, TooLargeHereError, here
+from pipeline_assets.domain.skew import balanced
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline_assets.domain.settings import Settings
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+_MOST_GROUPS = 64
+"""More groups than this are many files or objects, however small: Spark opens them side by side."""
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Runs the steps of a load. A function takes a group of items and returns a result; all three are pickled for workers.
+
+    The function, its groups and its results are the same wherever it runs, so a step makes the same files and sums.
+    """
+
+    session: Callable[[], SparkSession]
+    """Starts Spark on first use."""
+    settings: Settings
+    new_bytes: NewBytes
+    """Of the load that the steps belong to."""
+
+    @property
+    def parallelism(self) -> int:
+        """Number of tasks that Spark runs at a time."""
+        return int(self.session().sparkContext.defaultParallelism)
+
+    def groups(self, items: Sequence[Item], weights: Sequence[float], tasks: int) -> list[list[Item]]:
+        """The items in at most `tasks` groups of about the same weight; within a group they keep their order."""
+        groups: list[list[Item]] = [[] for _ in range(max(1, min(len(items), tasks)))]
+        for item, group in zip(items, balanced(weights, tasks), strict=True):
+            groups[group].append(item)
+        return [group for group in groups if group]
+
+    def are_here(self, read_bytes: int) -> bool:
+        """Whether a step that reads so many bytes of columns of existing files runs in this process."""
+        most = self.settings.local_bytes if is_on_this_machine(self.settings.spark_master) else 0
+        return most > 0 and self.new_bytes.count <= most and read_bytes <= MOST_READ_BYTES
+
+    def run(
+        self, function: Callable[[Sequence[Item]], Result], groups: Sequence[Sequence[Item]], *, read_bytes: int
+    ) -> list[Result]:
+        """The result of each group, in their order; `read_bytes`: of the columns that all groups read of existing files.
+
+        Raises the TidemarkError that a task raised, wherever it ran.
+        """
+        if not groups:
+            return []
+        if len(groups) <= _MOST_GROUPS and self.are_here(read_bytes):
+            try:
+                with here():
+                    return [function(group) for group in groups]
+            except TooLargeHereError:
+                # What was written is discarded by the function, as after any failure of a task.
+                pass
+        with naming_what_workers_met():
+            placed = self.session().sparkContext.parallelize(list(groups), len(groups))
+            return list(placed.map(_Told(function)).collect())
+
+    def exchange(
+        self,
+        function: Callable[[Sequence[Item]], Iterable[tuple[Key, Value]]],
+        groups: Sequence[Sequence[Item]],
+        collect: Callable[[Key, Iterable[Value]], Result],
+        parts: int,
+    ) -> list[Result]:
+        """The result of `collect` for each key, from the values that tasks give for it.
+
+        For steps whose rows the driving process should not hold, so it always goes through Spark, which spills to disk.
+        """
+        if not groups:
+            return []
+        with naming_what_workers_met():
+            placed = self.session().sparkContext.parallelize(list(groups), len(groups))
+            shuffled = placed.flatMap(_Told(function)).groupByKey(parts)
+            return list(shuffled.map(_Told(_Collecting(collect))).collect())
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A function whose errors of ours reach the driver as text, since a worker's exception arrives as nothing else."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, given: Any) -> Any:
+        try:
+            return self.function(given)
+        except TidemarkError as error:
+            raise RuntimeError(error.as_line()) from error
+
+
+@dataclass(frozen=True)
+class _Collecting:
+    function: Callable[[Any, Iterable[Any]], Any]
+
+    def __call__(self, given: tuple[Any, Iterable[Any]]) -> Any:
+        return self.function(*given)
+
+
+@contextmanager
+def naming_what_workers_met() -> Iterator[None]:
+    """What a worker meets comes back as the text of a foreign exception; raises it as the error it was."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - Dagster's processes that start no Spark import none
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        met = error_in(str(error))
+        if met is None:
+            raise
+        raise met from error
