@@ -152,8 +152,11 @@ class LineParser(Protocol):
 class BlockParser(Protocol):
     """Parses many lines of one arrival day at once; tests prove that it equals the format's LineParser."""
 
-    def parse(self, lines: Sequence[bytes]) -> Mapping[str, pa.Array] | None:
-        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own."""
+    def parse(self, text: bytes, count: int) -> Mapping[str, pa.Array] | None:
+        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own.
+
+        `text`: `count` lines, at least one, each with its line break.
+        """
 
     def is_plain(self, lines: Sequence[bytes]) -> bool:
         """Whether every line has the form of an event; values of such a line may still be invalid."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+import numpy as np
+
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import a_spool
 
@@ -126,26 +128,32 @@ class Block:
     """Number of the first line, from 1."""
     first_offset: int
     """Offset of the first line, in bytes from the start of the decompressed object."""
-    lines: Sequence[bytes]
-    """Without their `\\n`."""
+    text: bytes
+    """The lines, each with its line break."""
+    count: int
+    """Number of lines."""
     left_out: int = 0
     """Bytes at the end of its only line that were not kept, if that line exceeds the longest allowed line."""
     is_blank_beyond: bool = True
     """Whether the bytes not kept are white space only, so that the result does not depend on where the block ends."""
 
     @property
+    def lines(self) -> Sequence[bytes]:
+        """The lines without their line breaks."""
+        return self.text.split(b"\n")[:-1]
+
+    @property
     def is_blank(self) -> bool:
         """Whether all its lines are blank."""
-        return self.is_blank_beyond and not self.lines[0].strip() and not b"".join(self.lines).strip()
+        return self.is_blank_beyond and self.text[:1].isspace() and not self.text.strip()
 
     def halves(self) -> tuple[Block, Block]:
         """The first and the second half of the lines, as blocks."""
-        middle = len(self.lines) // 2
-        first = self.lines[:middle]
-        offset = self.first_offset + sum(map(len, first)) + middle
+        middle = self.count // 2
+        end = int(_ends(self.text)[middle - 1]) if middle else 0
         return (
-            Block(self.first_number, self.first_offset, first),
-            Block(self.first_number + middle, offset, self.lines[middle:]),
+            Block(self.first_number, self.first_offset, self.text[:end], middle),
+            Block(self.first_number + middle, self.first_offset + end, self.text[end:], self.count - middle),
         )
 
     def each(self) -> Iterator[Line]:
@@ -171,25 +179,25 @@ def blocks(text: IO[bytes], max_lines: int, max_bytes: int, max_line_bytes: int)
             part += text.readline(max_line_bytes + 1)
         start = len(part) if part.endswith(b"\n") else part.rfind(b"\n") + 1
         last, part = part[start:], part[:start]
-        for block in _of_lines(part.split(b"\n")[:-1], number, offset, max_lines):
-            yield block
-            number += len(block.lines)
-        offset += len(part)
+        ends, start = _ends(part), 0
+        count = len(ends)
+        cuts = [] if count <= max_lines else ends[max_lines - 1 :: max_lines].tolist()
+        for end in dict.fromkeys((*cuts, len(part)) if part else ()):
+            lines = min(max_lines, count)
+            yield Block(number, offset, part[start:end], lines)
+            number, count, offset, start = number + lines, count - lines, offset + end - start, end
         if last:
             kept = last[: max_line_bytes + 1]
             is_ended, rest, is_blank = _skip_line(text, last[-1:])
             is_blank = is_blank and not last[len(kept) :].strip()
-            yield Block(number, offset, [kept], max(0, len(last) - len(kept) + rest - is_ended), is_blank)
+            yield Block(number, offset, kept + b"\n", 1, max(0, len(last) - len(kept) + rest - is_ended), is_blank)
             number += 1
             offset += len(last) + rest
 
 
-def _of_lines(lines: Sequence[bytes], number: int, offset: int, max_lines: int) -> Iterator[Block]:
-    for start in range(0, len(lines), max_lines):
-        part = lines[start : start + max_lines]
-        yield Block(number, offset, part)
-        number += len(part)
-        offset += sum(map(len, part)) + len(part)
+def _ends(text: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where each line of a text ends, with its line break."""
+    return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
 
 
 def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:

@@ -125,7 +125,9 @@ class ObjectWork:
         place = objects[0].place
         known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
         columns = EXPORT_FORMAT.block_parser(*known)
-        parsed = columns.parse([line for small in objects for line in small.block.lines])
+        parsed = columns.parse(
+            b"".join(small.block.text for small in objects), sum(small.block.count for small in objects)
+        )
         if parsed is None and len(objects) > 1:
             for part in _apart(objects, columns):
                 yield from self._together(part)
@@ -135,7 +137,7 @@ class ObjectWork:
             yield from self._block(small.block, small.place, small.summary, columns, EXPORT_FORMAT.line_parser(*known))
         else:
             for small in objects:
-                small.summary["lines"] = small.summary["rows"] = len(small.block.lines)
+                small.summary["lines"] = small.summary["rows"] = small.block.count
             if not self.only_refused:
                 yield batch(ROW, place, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
         yield batch_of_records(OBJECT, place, [{**small.summary, **small.name} for small in objects])
@@ -158,13 +160,13 @@ class ObjectWork:
         self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], columns: BlockParser, parser: LineParser
     ) -> Iterator[pa.RecordBatch]:
         """Parse a block at once if no line is odd; otherwise halve it until few lines remain around the odd ones."""
-        count = len(block.lines)
+        count = block.count
         if block.is_blank:
             # Counted at once: a small object may decompress to a billion blank lines.
             summary["lines"] += count
             summary["blank"] += count
             return
-        parsed = columns.parse(block.lines)
+        parsed = columns.parse(block.text, count)
         if parsed is None and count > _ODD_LINES:
             for half in block.halves():
                 yield from self._block(half, place, summary, columns, parser)

@@ -60,8 +60,8 @@ class SmallObjects:
     def add(self, small: SmallObject) -> None:
         """Hold one more object."""
         self.objects.append(small)
-        self._lines += len(small.block.lines)
-        self._bytes += sum(map(len, small.block.lines))
+        self._lines += small.block.count
+        self._bytes += len(small.block.text)
 
     @property
     def are_enough(self) -> bool:
@@ -71,7 +71,7 @@ class SmallObjects:
 
 def names_of_lines(objects: Sequence[SmallObject]) -> dict[str, pa.Array]:
     """For each line of these objects: `_object_key`, `_object_etag` (string) and `_line_number` (int32)."""
-    counts = [len(small.block.lines) for small in objects]
+    counts = [small.block.count for small in objects]
     owners = pa.array(np.repeat(np.arange(len(objects)), counts))
     numbers = [
         np.arange(small.block.first_number, small.block.first_number + count, dtype=np.int32)

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +15,7 @@ from pipeline_assets.formats.amplitude.columns import BAG_COLUMNS, VENDOR_COLUMN
 from pipeline_assets.formats.amplitude.lines import (
     COLUMN_NAMES,
     FIRST_MOMENT,
+    MAX_DEPTH,
     bag_text,
     event_decoder,
     is_too_deep,
@@ -31,6 +33,9 @@ _INSTANT = pa.timestamp("us")
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _VENDOR_FORM_CHARACTERS = 26
 """Length of `YYYY-MM-DD HH:MM:SS.ffffff`, by far the most frequent form."""
+_FREQUENT = (b"null", b"{}", b"[]")
+"""Values that a column may hold in every line."""
+_MOST_TEXT_BYTES = (1 << 31) - 1
 _FIRST_INSTANT = pa.scalar(datetime(1, 1, 1, tzinfo=UTC), UTC_TIMESTAMP).cast(_INSTANT)
 """The line parser accepts no earlier time; Arrow also accepts the year 0."""
 
@@ -43,19 +48,24 @@ class ColumnParser:
         self._app = int(project_id)
         self._too_late = too_late(arrival_date)
         self._max_line_bytes = max_line_bytes
-        self._decode = event_decoder().decode
+        decoder = event_decoder()
+        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
 
-    def parse(self, lines: Sequence[bytes]) -> dict[str, pa.Array] | None:
-        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own."""
-        if max(map(len, lines)) > self._max_line_bytes or any(map(is_too_deep, lines)):
+    def parse(self, text: bytes, count: int) -> dict[str, pa.Array] | None:
+        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own.
+
+        `text`: `count` lines, at least one, each with its line break.
+        """
+        if not _are_short(text, self._max_line_bytes):
             return None
         try:
-            values = zip(*map(msgspec.structs.astuple, map(self._decode, lines)), strict=True)
+            events = self._decode_lines(text) if _holds_one_object_a_line(text, count) else self._each(text)
+            values = zip(*map(msgspec.structs.astuple, events), strict=True)
             columns = {name: _column(name, column) for name, column in zip(COLUMN_NAMES, values, strict=True)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, pa.ArrowInvalid):
             return None
         event_time = columns[EVENT_TIME]
-        if event_time.null_count:
+        if len(event_time) != count or event_time.null_count:
             return None
         span = pc.min_max(event_time).as_py()
         if span["min"] < FIRST_MOMENT or span["max"] >= self._too_late:
@@ -63,6 +73,9 @@ class ColumnParser:
         if pc.any(pc.not_equal(columns["app"], self._app)).as_py():
             return None
         return {**columns, "event_date": event_time.cast(pa.date32(), safe=False)}
+
+    def _each(self, text: bytes) -> list[Any]:
+        return list(map(self._decode, text.split(b"\n")[:-1]))
 
     def is_plain(self, lines: Sequence[bytes]) -> bool:
         """Whether every line has the form of an event; values of such a line may still be invalid."""
@@ -74,27 +87,76 @@ class ColumnParser:
         return True
 
 
+def _are_short(text: bytes, most: int) -> bool:
+    """Whether no line exceeds `most` bytes: from line break to line break, as far as one can see."""
+    at = -1
+    while len(text) - at > most + 2:
+        at, before = text.rfind(b"\n", at + 1, at + most + 2), at
+        if at <= before:
+            return False
+    return True
+
+
+def _holds_one_object_a_line(text: bytes, count: int) -> bool:
+    """Whether each line begins and ends as an object does.
+
+    Then a decoder that goes on from value to value, whatever lies between them, finds one or more on each line and none that
+    goes on in the next one: JSON has no line break in a text, and no `{` after a `}`. As many values as lines are one each.
+    """
+    # Compared in numpy, since `bytes.count` takes three times as long.
+    characters = np.frombuffer(text, np.uint8)
+    breaks = np.flatnonzero(characters == ord("\n"))
+    begins, ends = characters[np.concatenate([[0], breaks[:-1] + 1])], characters[breaks - 1]
+    return len(breaks) == count and bool((begins == ord("{")).all() and (ends == ord("}")).all())
+
+
 def _column(name: str, values: tuple[Any, ...]) -> pa.Array:
     """The values as an array; raises ArrowInvalid if a value needs the line parser."""
     kind = VENDOR_COLUMNS[name]
-    if kind is ColumnType.TIMESTAMP:
-        return _timestamps(pa.array([text or None for text in values], pa.string()))
     if kind is ColumnType.JSON:
-        # The cast finds invalid UTF-8, which the decoder does not check within raw JSON.
-        texts = pa.array(list(map(bytes, values)), pa.binary()).cast(pa.string())
-        if name in BAG_COLUMNS and pc.any(pc.starts_with(texts, '"')).as_py():
-            bags = [bag_text(name, text) for text in texts.to_pylist()]
-            if None in bags:
-                raise pa.ArrowInvalid("text that holds no bag")
-            texts = pa.array(bags, pa.string())
-        return pc.if_else(pc.equal(texts, "null"), None, texts)
+        return _texts_of_json(name, values)
+    if values[0] is None and values.count(None) == len(values):
+        return pa.nulls(len(values), UTC_TIMESTAMP if kind is ColumnType.TIMESTAMP else _ARROW_TYPES[kind])
+    if kind is ColumnType.TIMESTAMP:
+        return _timestamps(pa.array(values, pa.string()))
     return pa.array(values, _ARROW_TYPES[kind])
 
 
+def _texts_of_json(name: str, values: tuple[Any, ...]) -> pa.Array:
+    """The JSON texts of a column, null where JSON's `null` was delivered."""
+    count, data = len(values), b"".join(values)
+    first = bytes(values[0])
+    if first in _FREQUENT and data == first * count:
+        return pa.nulls(count, pa.string()) if first == b"null" else pa.repeat(first.decode(), count)
+    lengths = np.fromiter(map(len, values), np.int32, count)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    if ends[-1] > _MOST_TEXT_BYTES:
+        raise pa.ArrowInvalid("more text than one array holds")
+    offsets = np.concatenate([np.zeros(1, np.int32), ends.astype(np.int32)])
+    begins = np.frombuffer(data, np.uint8)[offsets[:-1]]
+    if (long := np.flatnonzero(lengths >= 2 * (MAX_DEPTH - 1))).size and any(
+        is_too_deep(b"[%b]" % values[at]) for at in long
+    ):
+        raise pa.ArrowInvalid("a line that is too deep")
+    # The cast finds invalid UTF-8, which the decoder does not check within raw JSON.
+    texts = pa.Array.from_buffers(pa.binary(), count, [None, *map(pa.py_buffer, (offsets, data))]).cast(pa.string())
+    if name in BAG_COLUMNS and (begins == ord('"')).any():
+        bags = [bag_text(name, text) for text in texts.to_pylist()]
+        if None in bags:
+            raise pa.ArrowInvalid("text that holds no bag")
+        texts = pa.array(bags, pa.string())
+        return pc.if_else(pc.equal(texts, "null"), None, texts)
+    is_null = (lengths == len(b"null")) & (begins == ord("n"))
+    return pc.if_else(pa.array(is_null), None, texts) if is_null.any() else texts
+
+
 def _timestamps(texts: pa.Array) -> pa.Array:
-    if texts.null_count == len(texts):
-        return pa.nulls(len(texts), UTC_TIMESTAMP)
     lengths = pc.min_max(pc.binary_length(texts)).as_py()
+    if lengths["min"] == 0:
+        texts = pc.if_else(pc.equal(texts, ""), None, texts)
+        if texts.null_count == len(texts):
+            return pa.nulls(len(texts), UTC_TIMESTAMP)
+        lengths = pc.min_max(pc.binary_length(texts)).as_py()
     if lengths != {"min": _VENDOR_FORM_CHARACTERS, "max": _VENDOR_FORM_CHARACTERS}:
         raise pa.ArrowInvalid("not the vendor's form")
     instants = texts.cast(_INSTANT)

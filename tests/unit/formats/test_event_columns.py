@@ -32,9 +32,14 @@ COLUMNS = ColumnParser(PROJECT, DAY, MAX_LINE_BYTES)
 TIME = '"event_time":"2026-02-02 10:00:00.000000"'
 
 
+def parsed(lines: list[bytes], columns: ColumnParser = COLUMNS) -> dict[str, pa.Array] | None:
+    """What the fast path makes of lines."""
+    return columns.parse(b"".join(b"%b\n" % line for line in lines), len(lines))
+
+
 def taken(lines: list[bytes]) -> bool:
     """Whether the fast path took the lines; asserts that it gave what the line parser gives."""
-    columns = COLUMNS.parse(lines)
+    columns = parsed(lines)
     if columns is None:
         return False
     rows = [LINES.parse(line) for line in lines]
@@ -76,17 +81,27 @@ def test_what_is_taken_is_what_the_line_parser_reads(lines: list[list[str]]) -> 
 def test_a_line_that_needs_a_look_is_left_to_the_line_parser(member: str) -> None:
     good = ("{" + TIME + "}").encode()
     assert taken([good, good])
-    assert COLUMNS.parse([good, ("{" + TIME + "," + member + "}").encode()]) is None
+    assert parsed([good, ("{" + TIME + "," + member + "}").encode()]) is None
+
+
+def test_a_line_holds_one_event_and_an_event_one_line() -> None:
+    """A decoder of many lines takes values wherever they begin and end; those of another line count are none of ours."""
+    good = ("{" + TIME + "}").encode()
+    within = [("{" + TIME + ',"data":[{}').encode(), b",{}]}"]
+    for odd in ([good + good, b""], [*within, good + good], [good + good, *within], [b"", good + good], [good, b"  "]):
+        assert parsed(odd) is None
+    assert taken([good + b" ", good])
+    assert taken([good + b"\r", b" " + good])
 
 
 def test_invalid_utf8_inside_of_a_bag_is_found() -> None:
-    assert COLUMNS.parse([("{" + TIME + ',"data":{"a":"@"}}').encode().replace(b"@", b"\xff")]) is None
+    assert parsed([("{" + TIME + ',"data":{"a":"@"}}').encode().replace(b"@", b"\xff")]) is None
 
 
 def test_times_before_1970_lie_on_their_day() -> None:
     assert taken([b'{"event_time":"1969-12-31 23:59:59.999999"}', b'{"event_time":"1900-01-01 00:00:00.000000"}'])
     for text in (b"1899-12-31 23:59:59.999999", b"0001-01-01 00:00:00.000000"):
-        assert COLUMNS.parse([b'{"event_time":"%b"}' % text]) is None
+        assert parsed([b'{"event_time":"%b"}' % text]) is None
 
 
 def test_bags_delivered_as_text_are_taken_and_text_that_holds_none_is_left_to_the_line_parser() -> None:
@@ -94,13 +109,13 @@ def test_bags_delivered_as_text_are_taken_and_text_that_holds_none_is_left_to_th
     bags = [r'{"a":"\\"}', r'"{\"a\":1}"', r'"{\"a\":\"\\ud83d\"}"', '""', "null"]
     lines = [f'{{{TIME},"event_properties":{bag},"sample_rate":"{{"}}'.encode() for bag in bags]
     assert taken(lines)
-    assert COLUMNS.parse([*lines, f'{{{TIME},"event_properties":"no bag"}}'.encode()]) is None
+    assert parsed([*lines, f'{{{TIME},"event_properties":"no bag"}}'.encode()]) is None
 
 
 def test_empty_texts_of_times_are_taken_as_nulls() -> None:
     lines = [b'{%b,"processed_time":"%b"}' % (TIME.encode(), text) for text in (b"", b"2026-02-02 10:00:00.000000")]
     assert taken(lines)
-    assert COLUMNS.parse([b'{"event_time":""}']) is None
+    assert parsed([b'{"event_time":""}']) is None
 
 
 def test_the_deepest_line_allowed_is_taken() -> None:
@@ -113,7 +128,7 @@ def test_usual_events_and_the_vendors_own_are_taken() -> None:
     for path in REAL_OBJECTS:
         lines = gzip.decompress(path.read_bytes()).splitlines()
         app = json.loads(lines[0])["app"]
-        assert ColumnParser(str(app), date(2030, 1, 1), MAX_LINE_BYTES).parse(lines) is not None
+        assert parsed(lines, ColumnParser(str(app), date(2030, 1, 1), MAX_LINE_BYTES)) is not None
 
 
 class _Shelf:
