@@ -268,7 +268,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a refused line is counted and kept nowhere", "pipeline_assets/transforms/parse.py",
-        'yield batch_of_records(QUARANTINED, place, refused)', "pass",
+        'yield refused_of(delivery, refused)', "pass",
         "tests/unit/transforms/test_parse.py::test_a_bad_line_costs_that_line_only",
     ),
     Mutation(

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_BOUND_CHARACTERS = 16
+_BOUND_LENGTH = 16
+"""Characters of a text, or bytes of a binary value, that a bound keeps."""
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 _ENCODE: dict[pa.DataType, Callable[[Any], bytes]] = {
@@ -22,6 +23,7 @@ _ENCODE: dict[pa.DataType, Callable[[Any], bytes]] = {
     pa.timestamp("us", tz="UTC"): lambda value: struct.pack("<q", value),
     pa.float64(): lambda value: struct.pack("<d", value),
     pa.string(): lambda value: str(value).encode(),
+    pa.binary(): bytes,
 }
 
 
@@ -47,12 +49,13 @@ class ColumnMetrics:
             self._widen(*_span(column))
 
     def bounds(self, kind: pa.DataType, *, is_exact: bool) -> tuple[bytes | None, bytes | None]:
-        """Lower and upper bound as Iceberg writes them; texts are truncated unless `is_exact`."""
+        """Lower and upper bound as Iceberg writes them; texts and binary values are truncated unless `is_exact`."""
         if self.lowest is None:
             return None, None
         lowest, highest = self.lowest, self.highest
-        if kind == pa.string() and not is_exact:
-            lowest, highest = lowest[:_BOUND_CHARACTERS], _not_below(highest)
+        if kind in (pa.string(), pa.binary()) and not is_exact:
+            is_text = kind == pa.string()
+            lowest, highest = lowest[:_BOUND_LENGTH], (_not_below if is_text else _bytes_not_below)(highest)
         encode = _ENCODE[kind]
         return encode(lowest), None if highest is None else encode(highest)
 
@@ -129,13 +132,21 @@ def _span(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _not_below(text: str) -> str | None:
-    """The shortest text of at most _BOUND_CHARACTERS characters that is not less than `text`; None if there is none."""
-    if len(text) <= _BOUND_CHARACTERS:
+    """The shortest text of at most _BOUND_LENGTH characters that is not less than `text`; None if there is none."""
+    if len(text) <= _BOUND_LENGTH:
         return text
-    for end in range(_BOUND_CHARACTERS, 0, -1):
+    for end in range(_BOUND_LENGTH, 0, -1):
         following = ord(text[end - 1]) + 1
         if following in _SURROGATES:
             following = _SURROGATES.stop
         if following <= _LAST_CODE_POINT:
             return text[: end - 1] + chr(following)
     return None
+
+
+def _bytes_not_below(value: bytes) -> bytes | None:
+    """The same for bytes."""
+    if len(value) <= _BOUND_LENGTH:
+        return value
+    kept = value[:_BOUND_LENGTH].rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None

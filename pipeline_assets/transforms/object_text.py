@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
-import pyarrow as pa
-
-from pipeline_assets.domain.deliveries import NOT_READABLE
+from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
+from pipeline_assets.domain.placement import most_text_bytes, require_room
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
+from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.formats.gzip_lines import BadObjectError
 from pipeline_assets.formats.whole_objects import open_export
-from pipeline_assets.transforms.parsed_batches import OBJECT, QUARANTINED, batch_of_records
+from pipeline_assets.transforms.parsed_batches import Found, Summary, refused_of
+from pipeline_assets.transforms.spread import Share
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
-SAME_BYTES = "touched"
-"""`error` of an object with bytes that are already known: it is hashed and not parsed."""
 SAMPLE_BYTES = 512
 """How much of a refused line or object quarantine keeps for inspection."""
 _READ_BYTES = 1024**2
@@ -33,40 +33,63 @@ class ObjectReader(Protocol):
 
 
 @dataclass(frozen=True)
+class Hashing:
+    """The function of a task that hashes objects: object key -> sha256 of the stored bytes.
+
+    Objects that moved, or to which landing denies access, are left out.
+    """
+
+    reader: ObjectReader
+
+    def __call__(self, group: Sequence[Share]) -> dict[str, str]:
+        """Raises LandingUnavailableError."""
+        found = {}
+        for one in (share.delivery for share in group):
+            with (
+                naming_the_disk(),
+                suppress(ObjectMovedError, UnreadableObjectError),
+                self.reader.open(one.key, one.etag) as stored,
+            ):
+                found[one.key] = _fingerprint(stored)[0]
+        return found
+
+
+@dataclass(frozen=True)
 class ObjectTexts:
-    """Opens objects and yields the records of those that cannot be parsed."""
+    """Opens objects and yields what is known of those that cannot be parsed."""
 
     reader: ObjectReader
     max_object_bytes: int
     max_line_bytes: int
 
-    def open(
-        self, row: Mapping[str, Any], place: Mapping[str, Any], summary: dict[str, Any]
-    ) -> Generator[pa.RecordBatch, None, IO[bytes] | None]:
-        """Return the decompressed object, which the caller closes; None after yielding the records of an object not parsed."""
-        if row["size_bytes"] > self.max_object_bytes:
+    def open(self, delivery: Delivery, summary: Summary) -> Generator[Found, None, IO[bytes] | None]:
+        """Return the decompressed object, which the caller closes; None after yielding the records of an object not parsed.
+
+        Raises TooLargeHereError where it inflates to more than the driving process should hold.
+        """
+        if delivery.size_bytes > self.max_object_bytes:
             # An object that is too large as stored is refused without a download.
-            detail = f"{row['size_bytes']} bytes as listed, at most {self.max_object_bytes} when decompressed; not read"
+            size = delivery.size_bytes
+            detail = f"{size} bytes as listed, at most {self.max_object_bytes} when decompressed; not read"
             refused = BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
-            yield from _refused_object(place, summary, row["size_bytes"], refused, b"")
+            yield from _refused_object(delivery, summary, size, refused, b"")
             return None
         try:
-            stored = self.reader.open(row["object_key"], row["object_etag"])
+            stored = self.reader.open(delivery.key, delivery.etag)
         except ObjectMovedError as error:
-            yield batch_of_records(OBJECT, place, [summary | {"error": MOVED, "error_detail": error.reason}])
+            yield Found(summaries=[summary | {"error": MOVED, "error_detail": error.reason}])
             return None
         except UnreadableObjectError as error:
-            yield batch_of_records(OBJECT, place, [summary | {"error": NOT_READABLE, "error_detail": error.reason}])
+            yield Found(summaries=[summary | {"error": NOT_READABLE, "error_detail": error.reason}])
             return None
         with stored:
             summary["sha256"], size, sample = _fingerprint(stored)
-            if summary["sha256"] == row["known_sha256"]:
-                yield batch_of_records(OBJECT, place, [summary | {"error": SAME_BYTES}])
-                return None
             try:
-                return open_export(stored, self.max_object_bytes, self.max_line_bytes)
+                return open_export(stored, most_text_bytes(self.max_object_bytes), self.max_line_bytes)
             except BadObjectError as error:
-                yield from _refused_object(place, summary, size, error, sample)
+                if error.reason is QuarantineReason.OBJECT_TOO_LARGE:
+                    require_room(self.max_object_bytes)
+                yield from _refused_object(delivery, summary, size, error, sample)
                 return None
 
 
@@ -82,9 +105,9 @@ def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
 
 
 def _refused_object(
-    place: Mapping[str, Any], summary: dict[str, Any], size: int, error: BadObjectError, sample: bytes
-) -> Iterator[pa.RecordBatch]:
+    delivery: Delivery, summary: Summary, size: int, error: BadObjectError, sample: bytes
+) -> Iterator[Found]:
     reason, detail = error.reason.value, error.detail
     record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
-    yield batch_of_records(QUARANTINED, place, [record])
-    yield batch_of_records(OBJECT, place, [summary | {"error": reason, "error_detail": detail}])
+    yield refused_of(delivery, [record])
+    yield Found(summaries=[summary | {"error": reason, "error_detail": detail}])

@@ -1,45 +1,33 @@
-"""Objects to rows, quarantined lines and one summary per object, in one pass over Arrow batches."""
+"""Objects to good lines, refused lines and one summary per object, in one pass over Arrow batches."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.quarantine_reasons import UNREADABLE
-from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import Block, blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.object_text import SAMPLE_BYTES, ObjectReader, ObjectTexts
 from pipeline_assets.transforms.parsed_batches import (
-    FIELDS,
-    OBJECT,
-    QUARANTINED,
-    ROW,
-    batch,
-    batch_of_events,
-    batch_of_records,
+    Found,
+    Summary,
+    begun_summary,
+    refused_of,
+    rows_of,
+    rows_of_events,
 )
 from pipeline_assets.transforms.small_objects import SmallObject, SmallObjects, names_of_lines, whole_block
+from pipeline_assets.transforms.spread import Share
 
-SUMMARY_COUNTS = (
-    "lines",
-    "rows",
-    "quarantined",
-    "blank",
-    "replaced_surrogates",
-    "lenient_conversions",
-    "extra_key_rows",
-)
-"""Fields of an object's summary that add up over its parts."""
 _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
 _ODD_LINES = 100
@@ -50,80 +38,51 @@ _SMALL_BYTES = 64 * 1024
 """Stored size up to which an object is parsed together with others."""
 
 
-def parse_objects(
-    objects: DataFrame, reader: ObjectReader, *, max_object_bytes: int, max_line_bytes: int, only_refused: bool = False
-) -> DataFrame:
-    """Read and parse every object of `distribute` (spread.py) into one flat frame for the views of parsed_batches.py.
-
-    An object yields a summary without rows if it moved (error `moved`), if its bytes are known (`touched`) or if landing denies
-    access to it (`not_readable`). If landing is unavailable, the task fails. `only_refused` leaves out the rows of good lines.
-    """
-    work = ObjectWork(reader, max_object_bytes, max_line_bytes, only_refused)
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
-    return objects.mapInArrow(work, schema)
-
-
 @dataclass(frozen=True)
 class ObjectWork:
-    """Reads and parses objects in Spark's Python workers."""
+    """Reads and parses objects, within a task."""
 
     reader: ObjectReader
     max_object_bytes: int
     max_line_bytes: int
     only_refused: bool = False
+    """Whether the rows of good lines are left out."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of `distribute` to the batches of `read`; raises RuntimeError with the message of a TidemarkError."""
-        try:
-            with naming_the_disk():
-                for objects in batches:
-                    yield from self.read(objects.to_pylist())
-        except TidemarkError as error:
-            raise RuntimeError(error.as_line()) from error
+    def read(self, shares: Iterable[Share]) -> Iterator[Found]:
+        """Yield good lines, refused lines and summaries; a summary follows the lines of its object.
 
-    def read(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of good lines, of refused lines and of summaries; a summary follows the lines of its object.
-
-        Consecutive small objects are parsed together, because an Arrow call costs as much for ten lines as for thousands.
+        An object yields a summary without rows if it moved (error `moved`) or if landing denies access to it (`not_readable`).
+        If landing is unavailable, the task fails. Consecutive small objects are parsed together, because an Arrow call costs as
+        much for ten lines as for thousands.
         """
         small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes, self.max_line_bytes)
-        for row in rows:
-            place = {
-                "_source": row["source"],
-                "project_id": row["project_id"],
-                "_arrival_date": row["arrival_date"],
-                "_object_key": row["object_key"],
-                "_object_etag": row["object_etag"],
-            }
-            summary: dict[str, Any] = {
-                **dict.fromkeys(SUMMARY_COUNTS, 0),
-                **dict.fromkeys(("sha256", "error", "error_detail", "line_reasons")),
-                "size_bytes": row["size_bytes"],
-            }
-            text = yield from texts.open(row, place, summary)
+        for share in shares:
+            delivery = share.delivery
+            if not small.takes(delivery):
+                yield from self._together(small.objects)
+                small = SmallObjects()
+            summary = begun_summary(delivery)
+            text = yield from texts.open(delivery, summary)
             if text is None:
                 continue
             with text:
-                is_small = row["size_bytes"] <= _SMALL_BYTES and row["parts"] == 1
+                is_small = delivery.size_bytes <= _SMALL_BYTES and share.parts == 1
                 block = whole_block(text, self.max_line_bytes) if is_small else None
                 if block is None:
-                    yield from self._lines(text, place, summary, row["part"], row["parts"])
-                    yield batch_of_records(OBJECT, place, [summary])
+                    yield from self._lines(text, share, summary)
+                    yield Found(summaries=[summary])
                     continue
-            if not small.takes(place):
-                yield from self._together(small.objects)
-                small = SmallObjects()
-            small.add(SmallObject(place, summary, block))
+            small.add(SmallObject(delivery, summary, block))
             if small.are_enough:
                 yield from self._together(small.objects)
                 small = SmallObjects()
         if small.objects:
             yield from self._together(small.objects)
 
-    def _together(self, objects: Sequence[SmallObject]) -> Iterator[pa.RecordBatch]:
+    def _together(self, objects: Sequence[SmallObject]) -> Iterator[Found]:
         """Parse the lines of objects of one arrival day together; objects with odd lines are split off and parsed alone."""
-        place = objects[0].place
-        known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
+        first = objects[0].delivery
+        known = (first.batch.project_id, first.batch.arrival_date, self.max_line_bytes)
         columns = EXPORT_FORMAT.block_parser(*known)
         parsed = columns.parse(
             b"".join(small.block.text for small in objects), sum(small.block.count for small in objects)
@@ -134,31 +93,32 @@ class ObjectWork:
             return
         if parsed is None:
             (small,) = objects
-            yield from self._block(small.block, small.place, small.summary, columns, EXPORT_FORMAT.line_parser(*known))
+            yield from self._block(
+                small.block, small.delivery, small.summary, columns, EXPORT_FORMAT.line_parser(*known)
+            )
         else:
             for small in objects:
                 small.summary["lines"] = small.summary["rows"] = small.block.count
             if not self.only_refused:
-                yield batch(ROW, place, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
-        yield batch_of_records(OBJECT, place, [{**small.summary, **small.name} for small in objects])
+                yield rows_of(first, {**parsed, **names_of_lines(objects)}, len(parsed["event_date"]))
+        yield Found(summaries=[small.summary for small in objects])
 
-    def _lines(
-        self, text: IO[bytes], place: Mapping[str, Any], summary: dict[str, Any], part: int, parts: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _lines(self, text: IO[bytes], share: Share, summary: Summary) -> Iterator[Found]:
         """Parse the blocks that begin within one part of the text; every part cuts the text into the same blocks."""
         size = text.seek(0, io.SEEK_END)
         text.seek(0)
-        known = (place["project_id"], place["_arrival_date"], self.max_line_bytes)
+        batch, part, parts = share.delivery.batch, share.part, share.parts
+        known = (batch.project_id, batch.arrival_date, self.max_line_bytes)
         columns, parser = EXPORT_FORMAT.block_parser(*known), EXPORT_FORMAT.line_parser(*known)
         # With several blocks for each part, the parts are about equal.
         most = _BATCH_BYTES if parts == 1 else min(_BATCH_BYTES, max(_PART_BYTES, size // (4 * parts)))
         for block in blocks(text, _BATCH_ROWS, most, self.max_line_bytes):
             if block.first_offset * parts // max(1, size) == part:
-                yield from self._block(block, place, summary, columns, parser)
+                yield from self._block(block, share.delivery, summary, columns, parser)
 
     def _block(
-        self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], columns: BlockParser, parser: LineParser
-    ) -> Iterator[pa.RecordBatch]:
+        self, block: Block, delivery: Delivery, summary: Summary, columns: BlockParser, parser: LineParser
+    ) -> Iterator[Found]:
         """Parse a block at once if no line is odd; otherwise halve it until few lines remain around the odd ones."""
         count = block.count
         if block.is_blank:
@@ -169,19 +129,17 @@ class ObjectWork:
         parsed = columns.parse(block.text, count)
         if parsed is None and count > _ODD_LINES:
             for half in block.halves():
-                yield from self._block(half, place, summary, columns, parser)
+                yield from self._block(half, delivery, summary, columns, parser)
         elif parsed is None:
-            yield from self._odd_lines(block, place, summary, parser)
+            yield from self._odd_lines(block, delivery, summary, parser)
         else:
             summary["lines"] += count
             summary["rows"] += count
             if not self.only_refused:
                 numbers = pa.array(range(block.first_number, block.first_number + count), pa.int32())
-                yield batch(ROW, place, {**parsed, "_line_number": numbers}, count)
+                yield rows_of(delivery, {**parsed, "_line_number": numbers}, count)
 
-    def _odd_lines(
-        self, block: Block, place: Mapping[str, Any], summary: dict[str, Any], parser: LineParser
-    ) -> Iterator[pa.RecordBatch]:
+    def _odd_lines(self, block: Block, delivery: Delivery, summary: Summary, parser: LineParser) -> Iterator[Found]:
         events: list[ParsedLine] = []
         numbers: list[int] = []
         refused: list[dict[str, Any]] = []
@@ -206,7 +164,7 @@ class ObjectWork:
                 reasons[parsed.counted_as] += 1
                 refused.append(
                     {
-                        "_line_number": line.number,
+                        "line_number": line.number,
                         "byte_offset": line.offset,
                         "byte_length": line.length,
                         "reason": parsed.reason.value,
@@ -215,11 +173,11 @@ class ObjectWork:
                     }
                 )
         if events:
-            yield batch_of_events(place, events, numbers)
+            yield rows_of_events(delivery, events, numbers)
         if reasons:
             summary["line_reasons"] = json.dumps(reasons, sort_keys=True)
         if refused:
-            yield batch_of_records(QUARANTINED, place, refused)
+            yield refused_of(delivery, refused)
 
 
 def _apart(objects: Sequence[SmallObject], columns: BlockParser) -> Iterator[Sequence[SmallObject]]:

@@ -1,121 +1,130 @@
-"""Rows, quarantined lines and object summaries as flat Arrow batches, and views of a frame of such batches."""
+"""What reading objects yields: good lines and refused lines as Arrow batches, and a summary of each object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
 
+from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.formats.base import EVENT_TIME, EXTRA_COLUMN, ParsedLine
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 
-ROW, QUARANTINED, OBJECT = "row", "quarantine", "object"
-"""Values of `_kind`: a good line, a refused line or object, the summary of an object."""
 _COLUMN_NAMES = EXPORT_FORMAT.column_names
 _EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
-
-_PLACE = {
-    "_kind": "string",
-    "_source": "string",
+_ROW_TYPES = {
     "project_id": "string",
     "_arrival_date": "date",
     "_object_key": "string",
     "_object_etag": "string",
-}
-_EVENT = EXPORT_FORMAT.spark_types | {
+    **EXPORT_FORMAT.spark_types,
     EXTRA_COLUMN: "string",
     "event_date": "date",
     "_line_number": "int",
 }
-_REFUSED = {
+_REFUSED_TYPES = {
+    "source": "string",
+    "arrival_date": "date",
+    "project_id": "string",
+    "object_key": "string",
+    "object_etag": "string",
+    "line_number": "int",
     "byte_offset": "bigint",
     "byte_length": "bigint",
     "reason": "string",
     "detail": "string",
     "sample": "binary",
 }
-SUMMARY = {
-    "size_bytes": "bigint",
-    "sha256": "string",
-    "lines": "bigint",
-    "rows": "bigint",
-    "quarantined": "bigint",
-    "blank": "bigint",
-    "replaced_surrogates": "bigint",
-    "lenient_conversions": "bigint",
-    "extra_key_rows": "bigint",
-    "error": "string",
-    "error_detail": "string",
-    "line_reasons": "string",
-}
-FIELDS = _PLACE | _EVENT | _REFUSED | SUMMARY
-"""Column -> Spark type of the batches."""
-_ARROW_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in FIELDS.items()])
+ROWS, REFUSED = (
+    pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()]) for types in (_ROW_TYPES, _REFUSED_TYPES)
+)
+"""Columns of a good line: those of a raw table without hashes. Columns of a refused line or object: those of raw.quarantine
+without `is_batch_accepted`; line_number is null for a whole object."""
+SUMMARY_COUNTS = (
+    "lines",
+    "rows",
+    "quarantined",
+    "blank",
+    "replaced_surrogates",
+    "lenient_conversions",
+    "extra_key_rows",
+)
+"""Fields of an object's summary that add up over its parts."""
+
+Summary: TypeAlias = dict[str, Any]
+"""What reading found of an object, or of a part of it: object_key, size_bytes, sha256, SUMMARY_COUNTS, error, error_detail,
+line_reasons.
+
+size_bytes is the listed size; sha256 is of the stored bytes (None if they were not read). lines = rows + quarantined + blank.
+All are 0 if `error` is a QuarantineReason that refuses the object, MOVED or NOT_READABLE. replaced_surrogates and
+lenient_conversions are sums over ParsedLine; extra_key_rows counts rows with `_extra`. line_reasons is JSON text of
+`DeliveryRecord.line_reasons`, or None if there are none.
+"""
 
 
-def quarantined(parsed: DataFrame) -> DataFrame:
-    """All columns of raw.quarantine except `is_batch_accepted`; line_number is null for a whole object."""
-    return parsed.where(F.col("_kind") == QUARANTINED).select(
-        F.col("_source").alias("source"),
-        F.col("_arrival_date").alias("arrival_date"),
-        "project_id",
-        F.col("_object_key").alias("object_key"),
-        F.col("_object_etag").alias("object_etag"),
-        F.col("_line_number").alias("line_number"),
-        *_REFUSED,
-    )
+@dataclass(frozen=True)
+class Found:
+    """One of three kinds of what reading yields."""
+
+    rows: pa.RecordBatch | None = None
+    """Good lines of one project and arrival day, with the columns of ROWS."""
+    refused: pa.RecordBatch | None = None
+    """Refused lines of one object, or the object, with the columns of REFUSED."""
+    summaries: Sequence[Summary] = ()
 
 
-def object_summaries(parsed: DataFrame) -> DataFrame:
-    """One row per object: source, arrival_date, project_id, object_key, object_etag, then the columns of SUMMARY.
-
-    size_bytes is the listed size; sha256 is of the stored bytes (null if they were not read). lines = rows + quarantined +
-    blank. All are 0 if `error` is a QuarantineReason that refuses the object, MOVED, SAME_BYTES or NOT_READABLE.
-    replaced_surrogates and lenient_conversions are sums over ParsedLine; extra_key_rows counts rows with `_extra`.
-    line_reasons is JSON text of `DeliveryRecord.line_reasons`, or null if there are none.
-    """
-    return parsed.where(F.col("_kind") == OBJECT).select(
-        F.col("_source").alias("source"),
-        F.col("_arrival_date").alias("arrival_date"),
-        "project_id",
-        F.col("_object_key").alias("object_key"),
-        F.col("_object_etag").alias("object_etag"),
-        *SUMMARY,
-    )
+def begun_summary(delivery: Delivery) -> Summary:
+    """The summary of an object of which nothing has been read."""
+    return {
+        "object_key": delivery.key,
+        "size_bytes": delivery.size_bytes,
+        **dict.fromkeys(SUMMARY_COUNTS, 0),
+        **dict.fromkeys(("sha256", "error", "error_detail", "line_reasons")),
+    }
 
 
-def object_summary_list() -> Column:
-    """An aggregate over parsed rows: all object summaries, as structs of object_key and the columns of SUMMARY."""
-    summary = F.struct(F.col("_object_key").alias("object_key"), *SUMMARY)
-    return F.collect_list(F.when(F.col("_kind") == OBJECT, summary))
+def rows_of(delivery: Delivery, columns: Mapping[str, Any], count: int) -> Found:
+    """`count` good lines: `columns` vary from line to line, the names of the object do unless they are among them."""
+    names = {
+        "project_id": delivery.batch.project_id,
+        "_arrival_date": delivery.batch.arrival_date,
+        "_object_key": delivery.key,
+        "_object_etag": delivery.etag,
+    }
+    return Found(rows=_batch(ROWS, names, columns, count))
 
 
-def batch_of_events(place: Mapping[str, Any], events: list[ParsedLine], numbers: list[int]) -> pa.RecordBatch:
-    """A batch of good lines of one object; `numbers` holds their line numbers, from 1."""
+def rows_of_events(delivery: Delivery, events: Sequence[ParsedLine], numbers: Sequence[int]) -> Found:
+    """Good lines of one object; `numbers` holds their line numbers, from 1."""
     columns: dict[str, Any] = dict(
         zip(_COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
     )
     columns[EXTRA_COLUMN] = [event.extra for event in events]
     columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]
     columns["_line_number"] = numbers
-    return batch(ROW, place, columns, len(events))
+    return rows_of(delivery, columns, len(events))
 
 
-def batch_of_records(kind: str, place: Mapping[str, Any], records: list[dict[str, Any]]) -> pa.RecordBatch:
-    """A batch of records of one kind, all with the same columns."""
-    names = records[0].keys()
-    return batch(kind, place, {name: [record[name] for record in records] for name in names}, len(records))
+def refused_of(delivery: Delivery, records: Sequence[Mapping[str, Any]]) -> Found:
+    """Refused lines of an object, or the object itself; all records have the same columns."""
+    names = {
+        "source": delivery.batch.source.value,
+        "arrival_date": delivery.batch.arrival_date,
+        "project_id": delivery.batch.project_id,
+        "object_key": delivery.key,
+        "object_etag": delivery.etag,
+    }
+    columns = {name: [record[name] for record in records] for name in records[0]}
+    return Found(refused=_batch(REFUSED, names, columns, len(records)))
 
 
-def batch(kind: str, place: Mapping[str, Any], columns: dict[str, Any], count: int) -> pa.RecordBatch:
-    """A batch of `count` rows: `columns` vary from row to row, `place` is the same in all rows, other columns are null."""
-    constants = {**place, "_kind": kind}
+def _batch(schema: pa.Schema, constants: Mapping[str, Any], columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
+    """A batch of `count` rows: `constants` are the same in all rows, columns in neither mapping are null."""
     arrays = []
-    for entry in _ARROW_SCHEMA:
+    for entry in schema:
         if entry.name in columns:
             values = columns[entry.name]
             arrays.append(values if isinstance(values, pa.Array) else pa.array(values, entry.type))
@@ -123,4 +132,4 @@ def batch(kind: str, place: Mapping[str, Any], columns: dict[str, Any], count: i
             arrays.append(pa.repeat(pa.scalar(constants[entry.name], entry.type), count))
         else:
             arrays.append(pa.nulls(count, entry.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

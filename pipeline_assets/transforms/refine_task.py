@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -13,32 +13,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, whole
+from pipeline_assets.transforms.file_rows import narrow_rows
 from pipeline_assets.transforms.slice_difference import (
     KEYS_OF,
     NAMES,
     HeldRows,
+    KeyDifference,
     Mask,
     RowNumbers,
     event_keys,
     key_difference,
 )
 
-WRITTEN_DDL = (
-    "file string, event_date date, project_id string, wrong string, gone array<string>, kept long, changed long, "
-    "keys binary, task_rows long, task_bytes long"
-)
-"""A row describes a written file, the result of a slice, or the totals of a task (rows, and their bytes in memory)."""
-_WRITTEN = pa.schema([("file", pa.string()), ("event_date", pa.date32()), ("project_id", pa.string()), ("wrong", pa.string()),
-                      ("gone", pa.list_(pa.string())), ("kept", pa.int64()), ("changed", pa.int64()),
-                      ("keys", pa.binary()), ("task_rows", pa.int64()),
-                      ("task_bytes", pa.int64())])  # fmt: skip
 _BATCH_ROWS = 10_000
 _SAMPLED_ROWS = 200
 """Rows of each batch that are hashed again."""
-_NARROW_BATCH_ROWS = 200_000
 _MOST_TOLD_KEYS = 200_000
 """Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
 
@@ -60,60 +52,94 @@ def from_bytes(told: bytes) -> pa.Table:
 
 
 @dataclass(frozen=True)
+class Input:
+    """Files of a raw table with rows of one slice."""
+
+    table: str
+    """Key of the raw table."""
+    paths: Sequence[str]
+    """Relative to the table's location."""
+    losers: bytes | None = None
+    """Rows to leave out, as `as_bytes` of `_object_key` (string) and `_line_number` (int); None: all rows stay."""
+
+
+@dataclass(frozen=True)
+class SliceWork:
+    """What a task does for one slice of refined."""
+
+    key: Slice
+    inputs: Sequence[Input]
+    held: Sequence[str] = ()
+    """Files in refined, if the slice is written as a difference."""
+
+
+@dataclass(frozen=True)
+class Refined:
+    """The result of a task, or of all."""
+
+    files: list[str] = field(default_factory=list)
+    """Written files, as `data_file` (data_files.py) describes them."""
+    wrong: dict[Slice, str] = field(default_factory=dict)
+    """Slices with a row whose hash does not match -> the row."""
+    gone: dict[Slice, Sequence[str]] = field(default_factory=dict)
+    """Slices written as a difference -> their files to replace, relative to the table's location."""
+    keys: dict[Slice, KeyDifference] = field(default_factory=dict)
+    """How the keys of these slices change; slices with very many differing keys are left out."""
+    tasks: list[tuple[int, int]] = field(default_factory=list)
+    """For each task, the rows that it wrote and their bytes in memory."""
+
+
+@dataclass(frozen=True)
 class Refining:
-    """The mapInArrow function; runs in Spark's Python workers."""
+    """The function of a task: files of refined from files of raw."""
 
     stores: Mapping[str, Store]
+    """Key of a raw table -> the objects below its location."""
+    sources: Mapping[str, str]
+    """Key of a raw table -> `_source` of its rows."""
     hashes: EventHashes
     layout: FileLayout
     target: Store
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of work (refine_files.py) to rows of WRITTEN_DDL; raises RuntimeError with the message of a TidemarkError."""
+    def __call__(self, part: Sequence[SliceWork]) -> Refined:
+        """Raises the TidemarkError of what the task reads and writes."""
         writer = DataFileWriter(self.layout, self.target)
+        refined = Refined()
         try:
-            for batch in batches:
-                for entry in batch.to_pylist():
-                    write = self._difference if entry["held"] else self._whole
-                    yield from write(entry, writer)
-            yield from map(_file, writer.finish())
-            yield _row({"task_rows": writer.rows, "task_bytes": writer.bytes})
-        except BaseException as error:
+            for work in part:
+                write = self._difference if work.held else self._whole
+                write(work, writer, refined)
+            refined.files.extend(writer.finish())
+        except BaseException:
             writer.discard()
-            if isinstance(error, TidemarkError):
-                raise RuntimeError(error.as_line()) from error
             raise
+        refined.tasks.append((writer.rows, writer.bytes))
+        return refined
 
-    def _whole(self, entry: Mapping[str, Any], writer: DataFileWriter) -> Iterator[pa.RecordBatch]:
+    def _whole(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:
         """Write all rows of a slice that did not lose."""
-        for given in entry["inputs"]:
-            is_lost = _Losers(given["losers"])
-            for path in given["paths"]:
-                file = _File(self.stores[given["source"]], path, given["source"])
-                for rows in self._rows(file):
-                    yield from _added(writer, rows.filter(pa.array(~is_lost.of(rows))))
-                yield from _told_wrong(entry, file)
+        for file, is_lost in self._inputs(work):
+            for rows in self._rows(file):
+                _add(writer, rows.filter(pa.array(~is_lost.of(rows))), refined)
+            _tell_wrong(work, file, refined)
 
-    def _difference(self, entry: Mapping[str, Any], writer: DataFileWriter) -> Iterator[pa.RecordBatch]:
+    def _difference(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:
         """Write the new rows, and rewrite the remaining rows of files from which rows are removed."""
-        files = [_File(self.target, path, None) for path in entry["held"]]
+        files = [_File(self.target, path, None) for path in work.held]
         numbers = RowNumbers()
         held, counts = self._held(numbers, files)
         if not held.are_distinct:
             # Another program wrote these files, so all of them are replaced.
-            yield from self._whole(entry, writer)
-            yield _row({**_slice(entry), "gone": entry["held"]})
+            self._whole(work, writer, refined)
+            refined.gone[work.key] = work.held
             return
         new: list[tuple[int, int, int]] = []
-        for given in entry["inputs"]:
-            is_lost = _Losers(given["losers"])
-            for path in given["paths"]:
-                file = _File(self.stores[given["source"]], path, given["source"])
-                is_new = self._is_new(numbers, held, file, is_lost)
-                for rows in self._rows(file, is_new):
-                    _take_keys(new, rows)
-                    yield from _added(writer, rows)
-                yield from _told_wrong(entry, file)
+        for file, is_lost in self._inputs(work):
+            is_new = self._is_new(numbers, held, file, is_lost)
+            for rows in self._rows(file, is_new):
+                _take_keys(new, rows)
+                _add(writer, rows, refined)
+            _tell_wrong(work, file, refined)
         gone: list[tuple[int, int, int]] = []
         replaced = []
         ends = np.cumsum(counts)
@@ -121,22 +147,30 @@ class Refining:
             if is_wanted.all():
                 continue
             replaced.append(file.path)
-            _take_keys(gone, file.narrow(KEYS_OF).filter(pa.array(~is_wanted)))
+            _take_keys(gone, pa.concat_tables(self._narrow(file, KEYS_OF)).filter(pa.array(~is_wanted)))
             for rows in self._rows(file, is_wanted):
-                yield from _added(writer, rows)
-            yield from _told_wrong(entry, file)
-        told: dict[str, Any] = {"gone": replaced}
+                _add(writer, rows, refined)
+            _tell_wrong(work, file, refined)
+        refined.gone[work.key] = replaced
         if max(len(new), len(gone)) <= _MOST_TOLD_KEYS:
-            found = key_difference(int(ends[-1]), gone, new)
-            told |= {"kept": found.kept, "changed": found.changed, "keys": as_bytes(found.differing)}
-        yield _row({**_slice(entry), **told})
+            refined.keys[work.key] = key_difference(int(ends[-1]), gone, new)
+
+    def _inputs(self, work: SliceWork) -> Iterator[tuple[_File, _Losers]]:
+        for given in work.inputs:
+            is_lost = _Losers(given.losers)
+            for path in given.paths:
+                yield _File(self.stores[given.table], path, self.sources[given.table]), is_lost
+
+    def _narrow(self, file: _File, columns: Iterable[str]) -> Iterator[pa.Table]:
+        """All rows in a few columns, in batches."""
+        return narrow_rows(file.store, file.path, {name: self.layout.types[name] for name in columns})
 
     def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
         """The rows of a slice in refined, in the order of its files, and the number of rows in each file."""
         found, hashes, counts = [], [], []
         for file in files:
             counts.append(0)
-            for rows in file.batches(("_source", *NAMES), _NARROW_BATCH_ROWS):
+            for rows in self._narrow(file, ("_source", *NAMES)):
                 found.append(numbers.of(whole(rows["_source"]), rows))
                 hashes.append(pc.fill_null(rows["_hash_a"], 0).to_numpy())
                 counts[-1] += rows.num_rows
@@ -146,7 +180,7 @@ class Refining:
     def _is_new(self, numbers: RowNumbers, held: HeldRows, file: _File, is_lost: _Losers) -> Mask:
         """A mask of the rows of a raw file that refined should hold but does not."""
         found = []
-        for rows in file.batches(NAMES, _NARROW_BATCH_ROWS):
+        for rows in self._narrow(file, NAMES):
             is_wanted = ~is_lost.of(rows)
             wanted = rows.filter(pa.array(is_wanted))
             is_wanted[is_wanted] = ~held.holds(numbers.of(pa.scalar(file.source), wanted), wanted["_hash_a"].to_numpy())
@@ -218,19 +252,6 @@ class _File:
                     yield start, pa.Table.from_batches([batch])
                     start += batch.num_rows
 
-    def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
-        """All rows in a few columns, in batches of `rows`, which may be large because the rows are narrow."""
-        with (
-            self.store.open(self.path) as body,
-            pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file,
-        ):
-            for batch in file.iter_batches(rows, columns=list(columns)):
-                yield pa.Table.from_batches([batch])
-
-    def narrow(self, columns: Sequence[str]) -> pa.Table:
-        """All rows in a few columns, as one table."""
-        return pa.concat_tables(self.batches(columns, _NARROW_BATCH_ROWS))
-
 
 class _Losers:
     """The losing rows of one slice and source, which are left out."""
@@ -265,23 +286,11 @@ def _take_keys(keys: list[tuple[int, int, int]], rows: pa.Table) -> None:
         keys += event_keys(rows)
 
 
-def _added(writer: DataFileWriter, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+def _add(writer: DataFileWriter, rows: pa.Table, refined: Refined) -> None:
     for batch in rows.to_batches():
-        yield from map(_file, writer.add(batch))
+        refined.files.extend(writer.add(batch))
 
 
-def _told_wrong(entry: Mapping[str, Any], file: _File) -> Iterator[pa.RecordBatch]:
+def _tell_wrong(work: SliceWork, file: _File, refined: Refined) -> None:
     if file.wrong is not None:
-        yield _row({**_slice(entry), "wrong": f"{file.store.url}/{file.path} {file.wrong}"})
-
-
-def _slice(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in ("event_date", "project_id")}
-
-
-def _file(described: str) -> pa.RecordBatch:
-    return _row({"file": described})
-
-
-def _row(values: Mapping[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{name: values.get(name) for name in _WRITTEN.names}], _WRITTEN)
+        refined.wrong[work.key] = f"{file.store.url}/{file.path} {file.wrong}"

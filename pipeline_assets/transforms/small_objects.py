@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.formats.gzip_lines import Block, blocks
+from pipeline_assets.transforms.parsed_batches import Summary
 
 _MOST_LINES = 2000
 _MOST_BYTES = 4 * 1024**2
-_NAME = ("_object_key", "_object_etag")
 
 
 @dataclass(frozen=True)
 class SmallObject:
     """An object whose lines fit in one block, held until more objects of its arrival day have been read."""
 
-    place: Mapping[str, Any]
-    """Column -> value, the same for all lines of the object."""
-    summary: dict[str, Any]
+    delivery: Delivery
+    summary: Summary
     block: Block
-
-    @property
-    def name(self) -> dict[str, Any]:
-        """The columns that identify it within its source, project and arrival day: `_object_key`, `_object_etag`."""
-        return {column: self.place[column] for column in _NAME}
-
-    def is_akin(self, place: Mapping[str, Any]) -> bool:
-        """Whether an object at `place` has the same source, project and arrival day."""
-        return all(self.place[column] == place[column] for column in place if column not in _NAME)
 
 
 def whole_block(text: IO[bytes], max_line_bytes: int) -> Block | None:
@@ -53,9 +44,9 @@ class SmallObjects:
         self.objects: list[SmallObject] = []
         self._lines = self._bytes = 0
 
-    def takes(self, place: Mapping[str, Any]) -> bool:
-        """Whether an object at `place` can be added."""
-        return not self.objects or self.objects[0].is_akin(place)
+    def takes(self, delivery: Delivery) -> bool:
+        """Whether another object can be added."""
+        return not self.objects or self.objects[0].delivery.batch == delivery.batch
 
     def add(self, small: SmallObject) -> None:
         """Hold one more object."""
@@ -77,5 +68,9 @@ def names_of_lines(objects: Sequence[SmallObject]) -> dict[str, pa.Array]:
         np.arange(small.block.first_number, small.block.first_number + count, dtype=np.int32)
         for small, count in zip(objects, counts, strict=True)
     ]
-    names = {column: pa.array([small.place[column] for small in objects], pa.string()).take(owners) for column in _NAME}
-    return {**names, "_line_number": pa.array(np.concatenate(numbers))}
+    keys, etags = ([getattr(small.delivery, name) for small in objects] for name in ("key", "etag"))
+    return {
+        "_object_key": pa.array(keys, pa.string()).take(owners),
+        "_object_etag": pa.array(etags, pa.string()).take(owners),
+        "_line_number": pa.array(np.concatenate(numbers)),
+    }

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import IO, Any
 
 import pyarrow as pa
+import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline_assets.domain.deliveries import NOT_READABLE
@@ -23,7 +24,6 @@ from pipeline_assets.formats.snapshot_lines import BadSnapshotError
 from pipeline_assets.formats.snapshot_objects import SnapshotPart
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader
-from pipeline_assets.transforms.spread import in_buckets
 
 BAD = "bad"
 """`problem` of an object that is not valid as a whole; `detail` says why."""
@@ -101,12 +101,12 @@ def _bounds(settings: Settings) -> tuple[int, int]:
 def _read(spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], work: SnapshotWork) -> DataFrame:
     objects = pa.Table.from_pylist(
         [
-            {"bucket": bucket, "day": day, "key": one.key, "etag": one.etag, "size_bytes": one.size_bytes}
-            for bucket, (day, one) in enumerate(sorted(deliveries.items()))
+            {"task": task, "day": day, "key": one.key, "etag": one.etag, "size_bytes": one.size_bytes}
+            for task, (day, one) in enumerate(sorted(deliveries.items()))
         ],
         pa.schema(
             [
-                ("bucket", pa.int32()),
+                ("task", pa.int32()),
                 ("day", pa.date32()),
                 ("key", pa.string()),
                 ("etag", pa.string()),
@@ -115,7 +115,8 @@ def _read(spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], work
         ),
     )
     schema = ", ".join(f"`{name}` {kind}" for name, kind in work.columns.items())
-    return in_buckets(spark, objects).mapInArrow(work, schema)
+    tasks = spark.createDataFrame(objects).repartitionById(max(1, len(deliveries)), F.col("task"))
+    return tasks.mapInArrow(work, schema)
 
 
 @dataclass(frozen=True)

@@ -1,91 +1,127 @@
-"""Objects to raw data files, written by the tasks that read the objects; the job returns a row per object, file and task."""
+"""Objects to data files, written by the tasks that read the objects: rows to files of raw, refused lines to raw.quarantine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.clusters import DayClusters
-from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
+from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.parsed_batches import OBJECT, ROW, SUMMARY
+from pipeline_assets.transforms.parsed_batches import Summary
+from pipeline_assets.transforms.spread import Share
 
 _ENOUGH_ROWS = 2000
 _SEND_ID = EXPORT_FORMAT.identity.send_id
-_OBJECT = {"object_key": "string", **SUMMARY}
-_FIELDS = {**_OBJECT, "file": "string", "task_rows": "bigint", "task_bytes": "bigint", "task_rows_without_id": "bigint"}
-_SCHEMA = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in _FIELDS.items()])
-
-
-def write_objects(
-    objects: DataFrame, work: ObjectWork, hashes: EventHashes, layout: FileLayout, store: Store
-) -> DataFrame:
-    """Read the objects of `placed` (spread.py), write their rows to files, and return a frame with three kinds of rows:
-    object_key and SUMMARY of each part of an object; `file`; the totals of a task (`task_rows` written, `task_bytes` of them in
-    memory, `task_rows_without_id` without a send id).
-
-    Files are described by `data_file` (data_files.py), and exist once their row is returned. No row describes a file of a
-    failed task.
-    """  # noqa: D205 - what comes back in one sentence
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in _FIELDS.items())
-    return objects.mapInArrow(_Writing(work, hashes, layout, store), schema)
 
 
 @dataclass(frozen=True)
-class _Writing:
-    """The mapInArrow function; runs in Spark's Python workers."""
+class Written:
+    """The result of a task. Its files exist; of a task that fails none does."""
+
+    files: list[str] = field(default_factory=list)
+    """As `data_file` (data_files.py) describes them."""
+    summaries: list[Summary] = field(default_factory=list)
+    """One for each share of an object."""
+    rows: int = 0
+    bytes: int = 0
+    """Of its rows in memory."""
+    rows_without_id: int = 0
+    """Rows without a send id."""
+
+
+@dataclass(frozen=True)
+class WritingRows:
+    """The function of a task that reads objects, in the order of `shares` (spread.py), and writes their rows to files of raw."""
 
     work: ObjectWork
     hashes: EventHashes
     layout: FileLayout
     store: Store
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = _Task(self.hashes, self.layout, self.store)
+    def __call__(self, group: Sequence[Share]) -> Written:
+        """Raises the TidemarkError of what the task reads and writes."""
+        writer = DataFileWriter(self.layout, self.store)
+        task = _Rows(self.hashes, self.layout, writer)
+        summaries: list[Summary] = []
+        files: list[str] = []
         try:
-            with naming_the_disk():
-                for batch in batches:
-                    for rows in self.work.read(batch.to_pylist()):
-                        kind = rows["_kind"][0].as_py()
-                        if kind == ROW:
-                            yield from _files(task.add(rows))
-                        elif kind == OBJECT:
-                            yield _summaries(rows)
-                yield from _files(task.finish())
-                yield pa.RecordBatch.from_pylist([task.told], _SCHEMA)
-        except BaseException as error:
-            task.discard()
-            if isinstance(error, TidemarkError):
-                raise RuntimeError(error.as_line()) from error
-            raise
+            with _discarding(writer):
+                for found in self.work.read(group):
+                    summaries += found.summaries
+                    if found.rows is not None:
+                        files += task.add(found.rows)
+                files += task.finish()
         finally:
             task.close()
+        return Written(files, summaries, writer.rows, writer.bytes, task.rows_without_id)
 
 
-class _Task:
-    """Hashes, groups and writes the rows of one task."""
+@dataclass(frozen=True)
+class WritingRefused:
+    """The function of a task that reads objects and writes refused lines, and refused objects, to files of raw.quarantine."""
 
-    def __init__(self, hashes: EventHashes, layout: FileLayout, store: Store) -> None:
+    work: ObjectWork
+    layout: FileLayout
+    store: Store
+    accepted: Collection[BatchKey]
+    """Batches whose good lines are loaded: `is_batch_accepted` of the refused ones."""
+
+    def __call__(self, group: Sequence[Share]) -> Written:
+        """Raises the TidemarkError of what the task reads and writes."""
+        writer = DataFileWriter(self.layout, self.store)
+        summaries: list[Summary] = []
+        files: list[str] = []
+        with _discarding(writer):
+            for found in self.work.read(group):
+                summaries += found.summaries
+                if found.refused is not None:
+                    files += writer.add(self._told(found.refused))
+            files += writer.finish()
+        return Written(files, summaries, writer.rows, writer.bytes)
+
+    def _told(self, refused: pa.RecordBatch) -> pa.RecordBatch:
+        source, day, project = (refused[name][0].as_py() for name in ("source", "arrival_date", "project_id"))
+        is_accepted = BatchKey(Source(source), project, day) in self.accepted
+        return refused.append_column("is_batch_accepted", pa.repeat(is_accepted, refused.num_rows))
+
+
+@contextmanager
+def _discarding(writer: DataFileWriter) -> Iterator[None]:
+    """Deletes the files of a task that fails."""
+    try:
+        with naming_the_disk():
+            yield
+    except BaseException:
+        writer.discard()
+        raise
+
+
+class _Rows:
+    """Hashes and groups the rows of one task, and passes them on to its writer."""
+
+    def __init__(self, hashes: EventHashes, layout: FileLayout, writer: DataFileWriter) -> None:
         self._hashes = hashes
         self._names = list(layout.field_ids)
         self._parsed = [name for name in self._names if name not in HASH_COLUMNS]
-        self._writer = DataFileWriter(layout, store)
+        self._writer = writer
         # Rows are grouped by day, because an open file per day would need memory in proportion to the number of days.
         self._days = DayClusters()
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
-        self._without_id = 0
+        self.rows_without_id = 0
 
-    def add(self, rows: pa.RecordBatch) -> Iterator[str]:
+    def add(self, rows: pa.RecordBatch) -> Iterable[str]:
         """Take rows of one arrival day; small batches are held until there are enough rows to be worth a batch's calls."""
-        self._without_id += rows[_SEND_ID].null_count
+        self.rows_without_id += rows[_SEND_ID].null_count
         parsed = rows.select(self._parsed)
         if self._held and self._held[0]["project_id"][0] != parsed["project_id"][0]:
             yield from self._pass_on()
@@ -94,7 +130,7 @@ class _Task:
         if self._held_rows >= _ENOUGH_ROWS:
             yield from self._pass_on()
 
-    def finish(self) -> Iterator[str]:
+    def finish(self) -> Iterable[str]:
         """Write all remaining rows and finish the files."""
         if self._held:
             yield from self._pass_on()
@@ -102,42 +138,14 @@ class _Task:
             yield from self._writer.add(rows)
         yield from self._writer.finish()
 
-    @property
-    def told(self) -> dict[str, int]:
-        """The totals of the task."""
-        return {
-            "task_rows": self._writer.rows,
-            "task_bytes": self._writer.bytes,
-            "task_rows_without_id": self._without_id,
-        }
-
-    def discard(self) -> None:
-        """Delete the files written."""
-        self._writer.discard()
-
     def close(self) -> None:
         """Release the rows held back."""
         self._days.close()
 
-    def _pass_on(self) -> Iterator[str]:
+    def _pass_on(self) -> Iterable[str]:
         rows = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
         self._held, self._held_rows = [], 0
         made = self._hashes.of(rows)
         columns = [made[name] if name in made else rows.column(name) for name in self._names]
         for part in self._days.add(pa.RecordBatch.from_arrays(columns, names=self._names)):
             yield from self._writer.add(part)
-
-
-def _files(described: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    for file in described:
-        yield pa.RecordBatch.from_pylist([{"file": file}], _SCHEMA)
-
-
-def _summaries(rows: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [
-        rows["_object_key"],
-        *(rows[name] for name in SUMMARY),
-        pa.nulls(rows.num_rows, pa.string()),
-        *[pa.nulls(rows.num_rows, pa.int64())] * 3,
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)

@@ -22,8 +22,8 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
-_MOST_GROUPS = 64
-"""More groups than this are many files or objects, however small: Spark opens them side by side."""
+_MOST_ITEMS = 64
+"""More than so many files or objects, however small, Spark opens side by side."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Tasks:
         """
         if not groups:
             return []
-        if len(groups) <= _MOST_GROUPS and self.are_here(read_bytes):
+        if sum(map(len, groups)) <= _MOST_ITEMS and self.are_here(read_bytes):
             try:
                 with here():
                     return [function(group) for group in groups]
             except TooLargeHereError:
-                # What was written is discarded by the function, as after any failure of a task.
+                # The function discarded what it wrote. Files of groups before it stay unnamed, as after any failure of a task.
                 pass
         with naming_what_workers_met():
             placed = self.session().sparkContext.parallelize(list(groups), len(groups))

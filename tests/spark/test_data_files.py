@@ -18,10 +18,12 @@ import pyarrow as pa
 import pytest
 
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout
-from pipeline_assets.transforms.refine_files import RawFile, refine_files
+from pipeline_assets.transforms.refine_task import Input, Refining, SliceWork
 from resources.iceberg.lakehouse import Lakehouse
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT
@@ -36,18 +38,19 @@ NASTY: dict[str, tuple[Any, ...]] = {
     "double": (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.5, -2.25),
     "timestamp": (datetime(1970, 1, 1, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, 1, 2, 3, 4, UTC)),
     "date": (date(1970, 1, 1), date(2, 1, 1), date(9999, 12, 31)),
+    "binary": (b"", b"\x00", b"a" * 17, b"\xff" * 17, b"b" * 15 + b"\xff" * 2, b"\x7f\x80", b"c" * 16),
 }  # fmt: skip
 _TOLD = ("value-counts", "null-value-counts", "nan-value-counts", "lower-bounds", "upper-bounds")
 
 
-def _rows(rng: random.Random, day: date) -> list[dict[str, Any]]:
+def _rows(rng: random.Random, table: Table, day: date) -> list[dict[str, Any]]:
     """Of one day; each column draws on few of its extremes, so that days differ in what their bounds are."""
     drawn = {
-        column.name: rng.choices((*NASTY[column.type], None), k=rng.randrange(1, 4))
-        for column in REGULAR_EVENTS.columns
+        column.name: rng.choices((*NASTY[column.type], *([] if column.is_required else [None])), k=rng.randrange(1, 4))
+        for column in table.columns
     }
     rows = [{name: rng.choice(values) for name, values in drawn.items()} for _ in range(rng.randrange(1, 6))]
-    return [row | {"event_date": day, "project_id": PROJECT} for row in rows]
+    return [row | {table.day_column: day, "project_id": PROJECT} for row in rows]
 
 
 def _batches(layout: FileLayout, rows: list[dict[str, Any]]) -> list[pa.RecordBatch]:
@@ -68,58 +71,43 @@ def lakehouse(pipeline: Any) -> Lakehouse:
     configure_catalog(p.spark, p.settings)
     found: Lakehouse = p.lakehouse
     found.ensure(REGULAR_EVENTS)
+    found.ensure(QUARANTINE)
     found.ensure(REFINED_EVENTS)
     return found
 
 
-def _files(lakehouse: Lakehouse, snapshot_id: int) -> dict[str, Any]:
-    return lakehouse._tables.files(lakehouse._tables.load(REGULAR_EVENTS), snapshot_id, None)
-
-
-def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse) -> None:
+@pytest.mark.parametrize(("table", "is_ordered"), [(REGULAR_EVENTS, True), (QUARANTINE, False)])
+def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse, table: Table, is_ordered: bool) -> None:
     """Scenario: sixty days of extremes, written by Spark and by our writer. Outcome: equal counts, nulls, NaNs and bounds in each
     file; the same rows are read back."""
     spark, rng = lakehouse.spark, random.Random(7)
-    layout, store = lakehouse.files.layout(REGULAR_EVENTS, is_ordered=True), lakehouse.files.store(REGULAR_EVENTS)
-    days = [_rows(rng, FIRST + timedelta(days=number)) for number in range(DAYS)]
+    layout, store = lakehouse.files.layout(table, is_ordered=is_ordered), lakehouse.files.store(table)
+    days = [_rows(rng, table, FIRST + timedelta(days=number)) for number in range(DAYS)]
     whole = pa.Table.from_pylist([row for rows in days for row in rows], layout.schema)
-    base = lakehouse.head(REGULAR_EVENTS)
+    base = lakehouse.head(table)
 
     by_spark = lakehouse.stage(
-        REGULAR_EVENTS, base, "spark", lambda target: spark.createDataFrame(whole).writeTo(target).append()
+        table, base, "spark", lambda target: spark.createDataFrame(whole).writeTo(target).append()
     )
     writer = DataFileWriter(layout, store)
     described = [one for rows in days for batch in _batches(layout, rows) for one in writer.add(batch)]
     described += writer.finish()
-    by_us = lakehouse.stage(
-        REGULAR_EVENTS, base, "us", lambda target: lakehouse.files.append(REGULAR_EVENTS, target, described)
-    )
+    by_us = lakehouse.stage(table, base, "us", lambda target: lakehouse.files.append(table, target, described))
 
-    java = lakehouse._tables.load(REGULAR_EVENTS)
+    java = lakehouse._tables.load(table)
     found = []
     for staged in (by_spark, by_us):
-        told = [_told(java, spark, file) for file in _files(lakehouse, staged.snapshot_id).values()]
+        told = [_told(java, spark, file) for file in lakehouse._tables.files(java, staged.snapshot_id, None).values()]
         found.append({one["partition"][0]: one for one in told})
         assert len(told) == len(found[-1]) == DAYS
     for day, theirs in found[0].items():
         ours = found[1][day]
         assert _figures(ours) == _figures(theirs), day
         assert ours["record-count"] == theirs["record-count"]
-        assert ours["sort-order-id"] == theirs["sort-order-id"]
-    order = [
-        "event_date",
-        "_line_number",
-        "event_id",
-        "session_id",
-        "_hash_a",
-        "_hash_b",
-        "amplitude_id",
-        "app",
-        "schema",
-    ]
-    read = [lakehouse.read(REGULAR_EVENTS, staged.snapshot_id).toArrow().to_pylist() for staged in (by_spark, by_us)]
+        assert ours["sort-order-id"] == (theirs["sort-order-id"] if is_ordered else 0)
+    read = [lakehouse.read(table, staged.snapshot_id).toArrow().to_pylist() for staged in (by_spark, by_us)]
     one, other = (sorted(map(repr, rows)) for rows in read)
-    assert order[0] in read[0][0]
+    assert table.day_column in read[0][0]
     assert one == other
 
 
@@ -184,16 +172,8 @@ def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -
 
     path = json.loads(described[0])["file-path"].removeprefix(f"{store.url}/")
     target = lakehouse.files.store(REFINED_EVENTS)
-    files = refine_files(
-        lakehouse.spark,
-        [[RawFile(Slice(FIRST, PROJECT), "regular", path, 1)]],
-        {},
-        {},
-        stores={"regular": store},
-        hashes=event_hashes(),
-        layout=refined,
-        target=target,
-    )
+    refining = Refining({"raw": store}, {"raw": "regular"}, event_hashes(), refined, target)
+    files = refining([SliceWork(Slice(FIRST, PROJECT), [Input("raw", [path])])])
     assert not files.wrong
     staged = lakehouse.stage(
         REFINED_EVENTS,

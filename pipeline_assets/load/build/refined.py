@@ -33,8 +33,8 @@ from pipeline_assets.transforms.cross_day_keys import key_days, linked_days
 from pipeline_assets.transforms.dedupe import LINE, outcomes, winners
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
 from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
+from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
-from pipeline_assets.transforms.refine_files import RawFile
 from pipeline_assets.transforms.slice_difference import KeyDifference
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
@@ -126,7 +126,7 @@ def build_refined(
     runtime: Runtime,
     pins: Mapping[str, int],
     todo: Sequence[Slice],
-    held: Mapping[Slice, Sequence[str]],
+    held: Mapping[Slice, Sequence[SliceFile]],
     competing: CompetingRows | None = None,
     states: Callable[[int, Collection[Slice]], Mapping[int, Collection[Slice]]] = lambda staged_id, near: {
         staged_id: near
@@ -166,7 +166,7 @@ def build_refined(
     wrong: dict[Slice, str] = {}
     keys_of: dict[Slice, KeyDifference] = {}
 
-    def write(files: Sequence[RawFile]) -> FileChange:
+    def write(files: Sequence[SliceFile]) -> FileChange:
         refined = write_refined(runtime, files, lost, held)
         wrong.update(refined.wrong)
         keys_of.update(refined.keys)

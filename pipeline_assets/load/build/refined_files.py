@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain, groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,12 +13,14 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load.file_tasks import Place, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.data_files import by_slice
-from pipeline_assets.transforms.refine_files import RawFile, Refined, file_parts, refine_files, weight_of
-from resources.spark.tasks import naming_what_workers_met
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.refine_files import file_parts, together, weight_of, work_of
+from pipeline_assets.transforms.refine_task import Refined, Refining
 
 _STEP = "write"
 _TASKS_PER_CORE = 2
@@ -26,68 +29,55 @@ _MOST_COMPARED_ROWS = 8_000_000
 """Most rows of a slice that is written as a difference: a task holds about 25 bytes for each row."""
 
 
-def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> list[RawFile] | None:
+def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> Sequence[SliceFile] | None:
     """The files of these slices in both raw tables; None if one has deletes or is not of Tidemark's kind."""
-    raw: list[RawFile] = []
-    for source, table in RAW_TABLES.items():
-        place = f"{runtime.lakehouse.files.store(table).url}/"
-        for key, files in runtime.lakehouse.slice_files(table, pins[table.key], set(slices)).items():
-            for path, size in files.sizes.items():
-                if files.deletes or not _is_ours(path, place):
-                    return None
-                raw.append(RawFile(key, source.value, path.removeprefix(place), size))
-    return raw
+    found = files_of(runtime, [Place(table, pins[table.key], frozenset(slices)) for table in RAW_TABLES.values()])
+    return None if found.others else found.files
 
 
-def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[str]]:
-    """Slices that can be written as a difference -> their files, relative to the location of refined.events.
+def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[SliceFile]]:
+    """Slices that can be written as a difference -> their files in refined.events.
 
     A slice with many small files is left out, so that it is rewritten as a whole and its files do not pile up.
     """
-    lakehouse = runtime.lakehouse
-    place = f"{lakehouse.files.store(REFINED_EVENTS).url}/"
-    held = {}
-    for key, files in lakehouse.slice_files(REFINED_EVENTS, base_id, set(slices)).items():
-        small = sum(size < _SMALL_FILE_BYTES for size in files.sizes.values())
-        is_ours = not files.deletes and all(_is_ours(path, place) for path in files.paths)
-        if is_ours and small < runtime.settings.rewrite_min_files and files.rows <= _MOST_COMPARED_ROWS:
-            held[key] = sorted(path.removeprefix(place) for path in files.paths)
-    return held
-
-
-def _is_ours(path: str, place: str) -> bool:
-    """Whether tasks can read the file: another program may write elsewhere, or in another format."""
-    return path.startswith(place) and path.endswith(".parquet")
+    found = files_of(runtime, [Place(REFINED_EVENTS, base_id, frozenset(slices))])
+    held = {key: list(files) for key, files in groupby(found.files, lambda file: file.key)}
+    return {
+        key: files
+        for key, files in held.items()
+        if sum(file.size_bytes < _SMALL_FILE_BYTES for file in files) < runtime.settings.rewrite_min_files
+        and sum(file.rows for file in files) <= _MOST_COMPARED_ROWS
+    }
 
 
 def write_refined(
-    runtime: Runtime, files: Sequence[RawFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[str]]
+    runtime: Runtime, files: Sequence[SliceFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[SliceFile]]
 ) -> Refined:
     """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ.
 
     `decided`: `dedupe.outcomes` of the same slices, None if no row lost.
     """
     names = runtime.lakehouse.files
-    parts = file_parts(files, runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, held.keys())
+    parts = file_parts(files, runtime.tasks.parallelism * _TASKS_PER_CORE, held.keys())
     runtime.skew.forecast(_skew(files, parts, held), runtime)
-    with naming_what_workers_met():
-        refined = refine_files(
-            runtime.spark,
-            parts,
-            {} if decided is None else _losers(decided),
-            held,
-            stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
-            hashes=event_hashes(),
-            layout=names.layout(REFINED_EVENTS, is_ordered=False),
-            target=names.store(REFINED_EVENTS),
-        )
+    refining = Refining(
+        stores={table.key: names.store(table) for table in RAW_TABLES.values()},
+        sources={table.key: source.value for source, table in RAW_TABLES.items()},
+        hashes=event_hashes(),
+        layout=names.layout(REFINED_EVENTS, is_ordered=False),
+        target=names.store(REFINED_EVENTS),
+    )
+    work = work_of(parts, {} if decided is None else _losers(decided), held)
+    # All columns are read, of the files that a difference rewrites, too.
+    read_bytes = sum(file.size_bytes for file in chain(files, *held.values()))
+    refined = together(runtime.tasks.run(refining, work, read_bytes=read_bytes))
     runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)
     return refined
 
 
-def _skew(files: Sequence[RawFile], parts: Sequence[Sequence[RawFile]], held: Collection[Slice]) -> StepSkew:
+def _skew(files: Sequence[SliceFile], parts: Sequence[Sequence[SliceFile]], held: Collection[Slice]) -> StepSkew:
     """The skew of the bytes to read over projects, event days, files and tasks."""
-    names: dict[str, Callable[[RawFile], str]] = {
+    names: dict[str, Callable[[SliceFile], str]] = {
         "project": lambda file: file.key.project_id,
         "event day": lambda file: file.key.event_date.isoformat(),
         "file": lambda file: file.path,
@@ -105,14 +95,14 @@ def _skew(files: Sequence[RawFile], parts: Sequence[Sequence[RawFile]], held: Co
 
 
 def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
-    """Slice and source -> `_object_key` and `_line_number` of the losing rows."""
+    """Slice and key of a raw table -> `_object_key` and `_line_number` of the losing rows."""
     lost = decided.where(F.col("outcome") != RowFate.WINNER.value)
     rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
     losers = {}
-    for source in RAW_TABLES:
+    for source, table in RAW_TABLES.items():
         of_source = rows.filter(pc.equal(rows["_source"], source.value))
         ordered = of_source.sort_by([("project_id", "ascending"), ("event_date", "ascending")]).combine_chunks()
         for part in (part for batch in ordered.to_batches() for part in by_slice(batch, "event_date")):
             key = Slice(part["event_date"][0].as_py(), part["project_id"][0].as_py())
-            losers[key, source.value] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
+            losers[key, table.key] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
     return losers

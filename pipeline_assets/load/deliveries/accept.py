@@ -86,6 +86,8 @@ def _of_source(runtime: LoadRuntime, source: Source, lost: Mapping[Slice, str]) 
 
 def _publish_accepted(attempt: Attempt, plan: Plan) -> tuple[Judged, Published]:
     plan = skip_touched(attempt, skip_excluded(attempt, plan))
+    new = (delivery for batch in plan.work for delivery in plan.to_parse(batch))
+    attempt.runtime.new_bytes.add(sum(delivery.size_bytes for delivery in new))
     read, staged = read_and_stage(attempt, plan)
     try:
         judged = _beside_lost(attempt, judge(read, attempt.runtime.settings), staged)

@@ -8,10 +8,7 @@ from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.read import read_objects
-from pipeline_assets.transforms.object_text import MOVED, SAME_BYTES
-from pipeline_assets.transforms.parsed_batches import object_summaries
-from resources.spark.tasks import naming_what_workers_met
+from pipeline_assets.load.deliveries.read import hashes_of
 
 
 def skip_excluded(attempt: Attempt, plan: Plan) -> Plan:
@@ -27,16 +24,12 @@ def skip_excluded(attempt: Attempt, plan: Plan) -> Plan:
     }
     if not doubtful:
         return plan
-    with naming_what_workers_met():
-        reading = read_objects(attempt, [delivery for _, delivery in doubtful.values()], only_refused=True)
-        summaries = object_summaries(reading.rows).collect()
     again: list[Exclusion] = []
     batches = dict(plan.batches)
-    for row in summaries:
-        batch, delivery = doubtful[row["object_key"]]
-        same = [exclusion for exclusion in batch.exclusions[delivery.key] if exclusion.sha256 == row["sha256"]]
-        # An object that moved has no hash, and an exclusion may name none.
-        if same and row["sha256"] is not None and row["error"] != MOVED:
+    for key, sha256 in hashes_of(attempt, [delivery for _, delivery in doubtful.values()]).items():
+        batch, delivery = doubtful[key]
+        same = [exclusion for exclusion in batch.exclusions[key] if exclusion.sha256 == sha256]
+        if same:
             again.append(replace(same[-1], etag=delivery.etag))
             batches[batch.key] = batches[batch.key].without(again[-1])
     attempt.runtime.ledger.interventions.exclude(again, attempt.request.run_id)
@@ -60,10 +53,8 @@ def skip_touched(attempt: Attempt, plan: Plan) -> Plan:
     ]
     if not doubtful:
         return plan
-    reading = read_objects(attempt, doubtful, known_bytes=known, only_refused=True)
-    with naming_what_workers_met():
-        summaries = object_summaries(reading.rows).collect()
-    same = [reading.deliveries[row["object_key"]] for row in summaries if row["error"] == SAME_BYTES]
+    hashes = hashes_of(attempt, doubtful)
+    same = [delivery for delivery in doubtful if hashes.get(delivery.key) == known[delivery.key]]
     touched = {
         delivery.key: replace(recorded[delivery.key], etag=delivery.etag, size_bytes=delivery.size_bytes)
         for delivery in same

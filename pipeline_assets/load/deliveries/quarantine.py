@@ -9,14 +9,11 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import UNREAD, DeliveryRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.attempt import Attempt
-from pipeline_assets.load.deliveries.read import read_objects, require_unmoved
+from pipeline_assets.load.deliveries.read import write_refused
 from pipeline_assets.load.deliveries.stage import delete_objects
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.transforms.parsed_batches import quarantined
-from resources.iceberg.metadata import in_batches
 from resources.ledger.changes import Changes
-from resources.spark.tasks import naming_what_workers_met
 
 
 def quarantine(attempt: Attempt, judged: Judged) -> None:
@@ -57,7 +54,9 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
 
     # Read once more: in one pass with the rows, every row would have to be kept for the sake of the few refused lines.
     bad = [delivery for plan in (*accepted, *refused) for delivery in plan.changed if delivery.key in new]
-    reading = read_objects(attempt, bad, only_refused=True) if bad else None
+    # Those whose bytes raw holds already were not read before.
+    runtime.new_bytes.add(sum(one.size_bytes for one in bad if one.key in read.plan.touched))
+    writing = write_refused(attempt, bad, {plan.key for plan in accepted}) if bad else None
 
     def write(target: str) -> None:
         # A dead run may have left rows of what is written now, so those go first whatever the ledger knows.
@@ -65,11 +64,9 @@ def quarantine(attempt: Attempt, judged: Judged) -> None:
         delete_objects(runtime, target, "arrival_date", "object_key", slices, sorted(old_refusals | new), is_refusal)
         of_accepted = {key for plan in accepted for key in read.plan.replaced(plan)}
         delete_objects(runtime, target, "arrival_date", "object_key", slices, sorted(old | (new & of_accepted)))
-        if reading is not None:
-            is_accepted = ~in_batches([plan.key for plan in refused], "source", "arrival_date")
-            with naming_what_workers_met():
-                quarantined(reading.rows).withColumn("is_batch_accepted", is_accepted).writeTo(target).append()
-            require_unmoved(reading)
+        if writing is not None:
+            runtime.lakehouse.files.append(QUARANTINE, target, writing.run())
+            writing.require_unmoved()
 
     draft = runtime.draft
     if restored:

@@ -1,16 +1,13 @@
-"""Read the objects that changed: into rows, or into files of raw; and what reading found of each."""
+"""Read the objects that changed into files; and what reading found of each."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, Observation, Row
-
-from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError
 from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord
 from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, Unit, null_share, share_of, sizes_of
@@ -18,20 +15,18 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import Plan
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
-from pipeline_assets.transforms.object_text import MOVED
-from pipeline_assets.transforms.parse import SUMMARY_COUNTS, ObjectWork, parse_objects
-from pipeline_assets.transforms.parsed_batches import object_summary_list
-from pipeline_assets.transforms.spread import Share, distribute, placed, shares, weights
-from pipeline_assets.transforms.write_objects import write_objects
-from resources.spark.tasks import naming_what_workers_met
+from pipeline_assets.transforms.object_text import MOVED, Hashing
+from pipeline_assets.transforms.parse import ObjectWork
+from pipeline_assets.transforms.parsed_batches import SUMMARY_COUNTS, Summary
+from pipeline_assets.transforms.spread import Share, shares, weights
+from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
 
 _STEP = "read"
 _SEND_ID = EXPORT_FORMAT.identity.send_id
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
-
-Summary: TypeAlias = dict[str, Any]
-"""Column of `object_summaries` -> value."""
 
 
 @dataclass(frozen=True)
@@ -50,55 +45,58 @@ class ReadResult:
         return sorted(key for key in self.details if self.summaries[key].error == NOT_READABLE)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Objects being read: rows for one job, and what that job found of each object as it went along."""
-
-    deliveries: Mapping[str, Delivery]
-    rows: DataFrame
-    """`parse_objects`; evaluated by the one action that consumes it."""
-    _observed: Observation
-
-    def summaries(self) -> dict[str, Summary]:
-        """Object key -> its summary; after the action. A task that was tried again tells of its objects twice."""
-        return _by_key(self.deliveries, {row["object_key"]: row.asDict() for row in self._observed.get["objects"]})
-
-
 @dataclass
 class Writing:
-    """Objects being read into files of raw, which no snapshot names yet."""
+    """Objects that tasks read into files, which no snapshot names yet."""
 
-    deliveries: Mapping[str, Delivery]
-    _attempt: Attempt
+    deliveries: Collection[Delivery]
+    _runtime: Runtime
+    _function: Callable[[Sequence[Share]], Written]
     _tasks: Sequence[Sequence[Share]]
-    _rows: DataFrame
-    """`write_objects`."""
-    _found: Sequence[Row] = ()
+    _found: Sequence[Written] = ()
 
     def run(self) -> list[str]:
-        """Read the objects and write their rows; the files, as `data_file` describes them."""
-        runtime, table = self._attempt.runtime, self._attempt.table.key
-        runtime.skew.forecast(_skew(table, list(self.deliveries.values()), self._tasks), runtime)
-        with naming_what_workers_met():
-            self._found = self._rows.collect()
-        tasks = [row for row in self._found if row["task_rows"] is not None]
-        done = [(row["task_rows"], row["task_bytes"]) for row in tasks]
-        without = sum(row["task_rows_without_id"] for row in tasks)
-        ids = null_share(_SEND_ID, without, sum(rows for rows, _ in done))
-        runtime.skew.measured(table, _STEP, done, runtime, ids)
-        return [row["file"] for row in self._found if row["file"] is not None]
+        """Read the objects and write what is wanted of them; the files, as `data_file` describes them."""
+        self._found = self._runtime.tasks.run(self._function, self._tasks, read_bytes=0)
+        return [file for written in self._found for file in written.files]
 
     def summaries(self) -> dict[str, Summary]:
         """Object key -> its summary; after `run`."""
         parts: dict[str, list[Summary]] = {}
-        for row in self._found:
-            if row["object_key"] is not None:
-                parts.setdefault(row["object_key"], []).append(row.asDict())
+        for summary in (summary for written in self._found for summary in written.summaries):
+            parts.setdefault(summary["object_key"], []).append(summary)
         expected = Counter(share.delivery.key for task in self._tasks for share in task)
-        return _by_key(self.deliveries, {key: joined(of) for key, of in parts.items() if len(of) == expected[key]})
+        if unread := {key for key, count in expected.items() if len(parts.get(key, ())) != count}:
+            raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
+        return {key: joined(of) for key, of in parts.items()}
+
+    def require_unmoved(self) -> None:
+        """Objects that are read once more must be what they were the first time; raises ReadTwiceError."""
+        moved = sorted(key for key, row in self.summaries().items() if row["error"] in (MOVED, NOT_READABLE))
+        if moved:
+            raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")
 
 
-def _skew(table: str, deliveries: Sequence[Delivery], tasks: Sequence[Sequence[Share]]) -> StepSkew:
+@dataclass
+class WritingRaw(Writing):
+    """The same for files of a raw table, whose skew is told."""
+
+    table: str = ""
+
+    def run(self) -> list[str]:
+        """Read the objects and write their rows."""
+        runtime = self._runtime
+        runtime.skew.forecast(_skew(self.table, self.deliveries, self._tasks), runtime)
+        files = super().run()
+        done = [(written.rows, written.bytes) for written in self._found]
+        without = sum(written.rows_without_id for written in self._found)
+        runtime.skew.measured(
+            self.table, _STEP, done, runtime, null_share(_SEND_ID, without, sum(rows for rows, _ in done))
+        )
+        return files
+
+
+def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence[Share]]) -> StepSkew:
     """How the bytes that are about to be read lie on objects, projects, arrival days and tasks."""
     names: dict[str, Callable[[Delivery], str]] = {
         "object": lambda delivery: delivery.key,
@@ -109,7 +107,7 @@ def _skew(table: str, deliveries: Sequence[Delivery], tasks: Sequence[Sequence[S
         share_of(key, ((name_of(delivery), delivery.size_bytes) for delivery in deliveries))
         for key, name_of in names.items()
     ]
-    whole = weights(shares(deliveries, len(tasks)))
+    whole = weights(shares(list(deliveries), len(tasks)))
     # Tasks that have no object to read while another reads a large one.
     idle = [0.0] * (len(tasks) - len(whole))
     return StepSkew(table, _STEP, Unit.BYTES, tuple(keys), sizes_of([*whole, *idle]), sizes_of(weights(tasks)))
@@ -136,47 +134,41 @@ def joined(parts: Sequence[Summary]) -> Summary:
     return {**first, **counts, "line_reasons": json.dumps(reasons, sort_keys=True) if reasons else None}
 
 
-def _by_key(deliveries: Mapping[str, Delivery], by_key: dict[str, Summary]) -> dict[str, Summary]:
-    unread = deliveries.keys() - by_key.keys()
-    if unread:
-        raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
-    return by_key
-
-
-def read_objects(
-    attempt: Attempt,
-    deliveries: Collection[Delivery],
-    *,
-    known_bytes: Mapping[str, str] | None = None,
-    only_refused: bool = False,
-) -> Reading:
-    """Nothing is read before the rows are consumed; `only_refused` leaves out the rows of good lines."""
-    settings = attempt.runtime.settings
-    observed = Observation()
-    parsed = parse_objects(
-        distribute(attempt.runtime.spark, sorted(deliveries), _parallelism(attempt), known_bytes or {}),
-        attempt.runtime.landing,
-        max_object_bytes=settings.max_object_bytes,
-        max_line_bytes=settings.max_line_bytes,
-        only_refused=only_refused,
-    )
-    rows = parsed.observe(observed, object_summary_list().alias("objects"))
-    return Reading({delivery.key: delivery for delivery in deliveries}, rows, observed)
-
-
-def write_files(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
+def write_rows(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
     """Read objects into files of the attempt's table; nothing is read before it is asked to run."""
-    runtime, settings, table = attempt.runtime, attempt.runtime.settings, attempt.table
-    work = ObjectWork(runtime.landing, settings.max_object_bytes, settings.max_line_bytes)
+    runtime, table = attempt.runtime, attempt.table
     files = runtime.lakehouse.files
-    tasks = shares(sorted(deliveries), _parallelism(attempt), settings.split_object_bytes)
-    objects = placed(runtime.spark, tasks, {})
-    rows = write_objects(objects, work, event_hashes(), files.layout(table, is_ordered=True), files.store(table))
-    return Writing({delivery.key: delivery for delivery in deliveries}, attempt, tasks, rows)
+    function = WritingRows(_work(runtime), event_hashes(), files.layout(table, is_ordered=True), files.store(table))
+    tasks = _shares(runtime, deliveries, runtime.settings.split_object_bytes)
+    return WritingRaw(deliveries, runtime, function, tasks, table=table.key)
 
 
-def _parallelism(attempt: Attempt) -> int:
-    return attempt.runtime.spark.sparkContext.defaultParallelism * READS_PER_CORE
+def write_refused(attempt: Attempt, deliveries: Collection[Delivery], accepted: Collection[BatchKey]) -> Writing:
+    """Read objects, and write their refused lines to files of raw.quarantine; `accepted`: batches whose good lines are loaded."""
+    runtime = attempt.runtime
+    files = runtime.lakehouse.files
+    work = replace(_work(runtime), only_refused=True)
+    layout = files.layout(QUARANTINE, is_ordered=False)
+    function = WritingRefused(work, layout, files.store(QUARANTINE), accepted)
+    return Writing(deliveries, runtime, function, _shares(runtime, deliveries))
+
+
+def hashes_of(attempt: Attempt, deliveries: Collection[Delivery]) -> dict[str, str]:
+    """Object key -> sha256 of its stored bytes; of objects that are readable, and are not too large to be read at all."""
+    runtime = attempt.runtime
+    readable = [one for one in deliveries if one.size_bytes <= runtime.settings.max_object_bytes]
+    tasks = _shares(runtime, readable) if readable else []
+    read_bytes = sum(one.size_bytes for one in readable)
+    found = runtime.tasks.run(Hashing(runtime.landing), tasks, read_bytes=read_bytes)
+    return {key: sha256 for hashes in found for key, sha256 in hashes.items()}
+
+
+def _work(runtime: Runtime) -> ObjectWork:
+    return ObjectWork(runtime.landing, runtime.settings.max_object_bytes, runtime.settings.max_line_bytes)
+
+
+def _shares(runtime: Runtime, deliveries: Collection[Delivery], split_bytes: int | None = None) -> list[list[Share]]:
+    return shares(sorted(deliveries), runtime.tasks.parallelism * READS_PER_CORE, split_bytes)
 
 
 def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResult:
@@ -190,8 +182,8 @@ def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResu
     rows = writing.summaries()
     _require_readable(attempt, plan, rows)
     summaries = dict(plan.touched)
-    for key, row in rows.items():
-        delivery = writing.deliveries[key]
+    for delivery in writing.deliveries:
+        key, row = delivery.key, rows[delivery.key]
         known = plan.batches[delivery.batch].recorded.get(key)
         # Bytes of which no hash is on record may be the same ones.
         known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
@@ -238,10 +230,3 @@ def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Deliv
         if delivery.size_bytes and delivery.key not in unread:
             smallest.setdefault((delivery.batch.source, delivery.batch.project_id), delivery)
     return list(smallest.values())
-
-
-def require_unmoved(reading: Reading | Writing) -> None:
-    """Objects that are read once more must be what they were the first time; raises ReadTwiceError."""
-    moved = sorted(key for key, row in reading.summaries().items() if row["error"] in (MOVED, NOT_READABLE))
-    if moved:
-        raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")

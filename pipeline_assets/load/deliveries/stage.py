@@ -10,7 +10,7 @@ from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.slices import BatchVerdict, Slice
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.read import ReadResult, Writing, require_unmoved, result_of, write_files
+from pipeline_assets.load.deliveries.read import ReadResult, Writing, result_of, write_rows
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.lakehouse import Staged as StagedSnapshot
@@ -59,7 +59,7 @@ def without_refused(attempt: Attempt, judged: Judged, staged: Staged) -> Staged 
     accepted = _stage(attempt, plan, plans, writing)
     if writing is not None:
         try:
-            require_unmoved(writing)
+            writing.require_unmoved()
         except BaseException:
             attempt.runtime.lakehouse.drop(accepted.snapshot)
             raise
@@ -68,7 +68,7 @@ def without_refused(attempt: Attempt, judged: Judged, staged: Staged) -> Staged 
 
 def _writing(attempt: Attempt, plan: Plan, plans: Sequence[BatchPlan]) -> Writing | None:
     to_parse = [delivery for batch in plans for delivery in plan.to_parse(batch)]
-    return write_files(attempt, to_parse) if to_parse else None
+    return write_rows(attempt, to_parse) if to_parse else None
 
 
 def _stage(attempt: Attempt, plan: Plan, plans: Sequence[BatchPlan], writing: Writing | None) -> Staged:

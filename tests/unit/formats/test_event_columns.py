@@ -11,9 +11,8 @@ import gzip
 import io
 import json
 from datetime import UTC, date, datetime
-from typing import IO, Any
+from typing import IO
 
-import pyarrow as pa
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, LineParser
 from pipeline_assets.formats.base import EXTRA_COLUMN, ParsedLine, RefusedLine
 from pipeline_assets.transforms import parse
 from tests.support.builders import PROJECT, an_event
+from tests.support.read_objects import a_share, read
 from tests.unit.formats.test_event_lines import REAL_OBJECTS, members, nested
 
 DAY = date(2026, 2, 2)
@@ -157,27 +157,13 @@ def test_odd_lines_among_good_ones_keep_their_place(kinds: list[str], ends_with_
     ends_with_a_break = ends_with_a_break or kinds[-1:] == ["bad"]
     lines = [forms[kind](number) for number, kind in enumerate(kinds, 1)]
     text = b"\n".join(lines) + (b"\n" if ends_with_a_break and lines else b"")
-    place = {
-        "source": "regular",
-        "project_id": PROJECT,
-        "arrival_date": DAY,
-        "object_key": "k",
-        "object_etag": "e",
-        "size_bytes": 1,
-        "known_sha256": None,
-        "part": 0,
-        "parts": 1,
-    }
     work = parse.ObjectWork(_Shelf(gzip.compress(text)), 1 << 24, MAX_LINE_BYTES)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(parse, "_BATCH_ROWS", 16)
         patched.setattr(parse, "_ODD_LINES", 3)
-        found: list[dict[str, Any]] = [
-            row for batch in work([pa.RecordBatch.from_pylist([place])]) for row in batch.to_pylist()
-        ]
-    rows = [row for row in found if row["_kind"] == "row"]
-    refused = {row["_line_number"]: row for row in found if row["_kind"] == "quarantine"}
-    (summary,) = (row for row in found if row["_kind"] == "object")
+        told = read(work, [a_share("k")])
+    rows, refused = told.rows, {row["line_number"]: row for row in told.refused}
+    (summary,) = told.summaries
     good = [number for number, kind in enumerate(kinds, 1) if kind not in ("bad", "blank")]
     assert [row["_line_number"] for row in rows] == good
     for row in rows:

@@ -1,6 +1,6 @@
-"""The parse job accounts for every line of every object, whatever is in them, and spreads the objects evenly.
+"""Reading accounts for every line of every object, whatever is in them, and spreads the objects evenly.
 
-Contains: claims on the job's three views and on how work is spread.
+Contains: claims on rows, refused lines and summaries, and on how work is spread.
 Add here: what a bad object does to the rest of a load.
 Does not contain: how one line reads (test_event_lines.py) and one body (test_object_bodies.py).
 """
@@ -11,41 +11,39 @@ import gzip
 import hashlib
 import io
 import json
-import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-import pyspark.sql.functions as F
 import pytest
-from pyspark import cloudpickle
 
-from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import LandingUnavailableError, ObjectMovedError, UnreadableObjectError
+from pipeline_assets.domain.placement import MOST_TEXT_BYTES, TooLargeHereError, here
 from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
 from pipeline_assets.formats.base import EXTRA_COLUMN, ColumnType
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.table import TableColumn
 from pipeline_assets.transforms import parse
-from pipeline_assets.transforms.object_text import MOVED, SAME_BYTES
-from pipeline_assets.transforms.parse import parse_objects
-from pipeline_assets.transforms.parsed_batches import object_summaries, quarantined
-from pipeline_assets.transforms.spread import distribute
+from pipeline_assets.transforms.data_files import ARROW_TYPES
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
+from pipeline_assets.transforms.object_text import MOVED, Hashing
+from pipeline_assets.transforms.parsed_batches import REFUSED, ROWS
+from pipeline_assets.transforms.spread import Share, shares
+from tests.support.builders import PROJECT
+from tests.support.read_objects import DAY, Read, a_share, read
 
-pytestmark = pytest.mark.slow
-PROJECT, DAY = "10001", date(2026, 2, 2)
 MAX_OBJECT_BYTES, MAX_LINE_BYTES = 4 << 20, 1 << 20
 DATA = Path(__file__).parents[2] / "data" / "airbyte_source_amplitude"
 GOOD_LINE = b'{"event_time":"2026-02-02 10:00:00.000001","app":10001,"event_type":"click"}'
-
-# Spark's workers do not have this module on their path.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @dataclass(frozen=True)
@@ -63,34 +61,8 @@ class Shelf:
         return io.BytesIO(body)
 
 
-def a_delivery(
-    key: str, size: int = 1, *, source: Source = Source.REGULAR, project: str = PROJECT, day: date = DAY
-) -> Delivery:
-    return Delivery(BatchKey(source, project, day), hour=1, shard=1, key=key, etag=f"etag of {key}", size_bytes=size)
-
-
-def parsed_by(spark: Any, reader: Shelf, *deliveries: Delivery, known: Mapping[str, str] | None = None) -> Any:
-    objects = distribute(spark, deliveries, 3, known or {})
-    return parse_objects(objects, reader, max_object_bytes=MAX_OBJECT_BYTES, max_line_bytes=MAX_LINE_BYTES)
-
-
-def event_rows(parsed: Any, source: Source) -> Any:
-    """The good lines of one source, as raw keeps them."""
-    return parsed.where((F.col("_kind") == "row") & (F.col("_source") == source.value)).select(
-        "event_date",
-        "project_id",
-        *VENDOR_COLUMNS,
-        EXTRA_COLUMN,
-        "_object_key",
-        "_object_etag",
-        "_line_number",
-        "_arrival_date",
-    )
-
-
-def listed(frame: Any) -> list[dict[str, Any]]:
-    """Rows as Python values; times stay aware, which `collect` would turn into the machine's local time."""
-    return frame.toArrow().to_pylist()
+def read_by(reader: Shelf, *objects: Share) -> Read:
+    return read(parse.ObjectWork(reader, MAX_OBJECT_BYTES, MAX_LINE_BYTES), objects)
 
 
 LONG_LINE = GOOD_LINE + b" " * MAX_LINE_BYTES
@@ -148,7 +120,7 @@ GOOD_OBJECTS = {
 
 @dataclass(frozen=True)
 class Accounts:
-    """What one job over all objects of the tables above said."""
+    """What one task over all objects of the tables above said."""
 
     objects: dict[str, dict[str, Any]]
     quarantine: dict[str, list[dict[str, Any]]]
@@ -164,26 +136,25 @@ def body_with(line: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def accounts(spark: Any) -> Accounts:
-    """One job over every kind of object at once: what one does to the others would show."""
+def accounts() -> Accounts:
+    """One task over every kind of object at once: what one does to the others would show."""
     objects = {
         **{key: body for key, (body, _) in WHOLE_OBJECTS.items()},
         **{key: body_with(line) for key, (line, _) in LINES.items()},
         "unreadable values": gzip.compress(b"\n".join(UNREADABLE_VALUES)),
         **GOOD_OBJECTS,
     }
-    deliveries = [a_delivery(key, len(body)) for key, body in objects.items()] + [a_delivery("gone", 7)]
-    parsed = parsed_by(spark, Shelf(objects), *deliveries).persist()
-    try:
-        summaries = listed(object_summaries(parsed))
-        quarantine: dict[str, list[dict[str, Any]]] = {}
-        for row in listed(quarantined(parsed)):
-            quarantine.setdefault(row["object_key"], []).append(row)
-        rows = listed(event_rows(parsed, Source.REGULAR))
-        assert event_rows(parsed, Source.BACKFILL).isEmpty()
-    finally:
-        parsed.unpersist()
-    assert sorted(row["object_key"] for row in summaries) == sorted(delivery.key for delivery in deliveries)
+    told = read_by(Shelf(objects), *[a_share(key, len(body)) for key, body in objects.items()], a_share("gone", 7))
+    summaries, rows = told.summaries, told.rows
+    quarantine: dict[str, list[dict[str, Any]]] = {}
+    for row in told.refused:
+        quarantine.setdefault(row["object_key"], []).append(row)
+        assert (row["source"], row["project_id"], row["arrival_date"]) == ("regular", PROJECT, DAY)
+        assert row["object_etag"] == f"etag of {row['object_key']}"
+    for row in rows:
+        assert (row["project_id"], row["_arrival_date"]) == (PROJECT, DAY)
+        assert row["_object_etag"] == f"etag of {row['_object_key']}"
+    assert sorted(row["object_key"] for row in summaries) == sorted([*objects, "gone"])
     for row in summaries:
         assert row["lines"] == row["rows"] + row["quarantined"] + row["blank"]
         lines = [line for line in quarantine.get(row["object_key"], ()) if line["line_number"] is not None]
@@ -191,8 +162,6 @@ def accounts(spark: Any) -> Accounts:
         reasons = json.loads(row["line_reasons"] or "{}")
         refused = {one.partition(":")[0]: count for one, count in reasons.items() if not one.startswith(UNREADABLE)}
         assert refused == Counter(line["reason"] for line in lines)
-        assert (row["source"], row["project_id"], row["arrival_date"]) == ("regular", PROJECT, DAY)
-        assert row["object_etag"] == f"etag of {row['object_key']}"
         if row["object_key"] in objects:
             body = objects[row["object_key"]]
             assert (row["size_bytes"], row["sha256"]) == (len(body), hashlib.sha256(body).hexdigest())
@@ -284,64 +253,46 @@ def test_an_object_that_moved_is_named_and_fails_nothing(accounts: Accounts) -> 
     assert accounts.lines_of("gone") == []
 
 
-def test_a_landing_out_of_reach_fails_the_job(spark: Any) -> None:
+def test_a_landing_out_of_reach_fails_the_task() -> None:
     """Trouble on the way is retried, never written down as an object's fault."""
-    with pytest.raises(Exception, match="LandingUnavailableError"):
-        parsed_by(spark, Shelf({"down": None}), a_delivery("down")).count()
+    with pytest.raises(LandingUnavailableError):
+        read_by(Shelf({"down": None}), a_share("down"))
 
 
-def test_rows_have_the_raw_tables_columns(spark: Any) -> None:
-    parsed = parsed_by(spark, Shelf({"a": gzip.compress(GOOD_LINE)}), a_delivery("a"))
-    types = {"event_date": "date", "project_id": "string"}
-    types |= {name: kind.spark_type for name, kind in VENDOR_COLUMNS.items()}
-    types |= {EXTRA_COLUMN: "string", "_object_key": "string", "_object_etag": "string"}
-    types |= {"_line_number": "int", "_arrival_date": "date"}
-    assert dict(parsed.dtypes).items() >= types.items()
-    assert quarantined(parsed).columns == [
-        "source",
-        "arrival_date",
-        "project_id",
-        "object_key",
-        "object_etag",
-        "line_number",
-        "byte_offset",
-        "byte_length",
-        "reason",
-        "detail",
-        "sample",
-    ]
+def test_rows_have_the_columns_of_the_tables() -> None:
+    def typed(columns: Iterable[TableColumn]) -> dict[str, Any]:
+        return {column.name: ARROW_TYPES[column.type] for column in columns}
 
-
-def test_sources_projects_and_days_stay_apart(spark: Any) -> None:
-    keys = {
-        "a": a_delivery("a"),
-        "b": a_delivery("b", source=Source.BACKFILL),
-        "c": a_delivery("c", project="10002"),
-        "d": a_delivery("d", day=date(2026, 2, 3)),
+    assert dict(zip(ROWS.names, ROWS.types, strict=True)) == {
+        name: kind for name, kind in typed(REGULAR_EVENTS.columns).items() if name not in HASH_COLUMNS
     }
+    refused = typed(QUARANTINE.columns)
+    assert refused.pop("is_batch_accepted") == ARROW_TYPES["boolean"]
+    assert dict(zip(REFUSED.names, REFUSED.types, strict=True)) == refused
+
+
+def test_projects_and_days_stay_apart() -> None:
+    objects = (
+        a_share("a"),
+        a_share("b", source=Source.BACKFILL),
+        a_share("c", project="10002"),
+        a_share("d", day=date(2026, 2, 3)),
+    )
     body = gzip.compress(b'{"event_type":"a","event_time":"2026-02-02T00:30:00+01:00"}')
-    parsed = parsed_by(spark, Shelf(dict.fromkeys(keys, body)), *keys.values())
-    for source in Source:
-        assert {
-            row["_object_key"]: (row["project_id"], row["_arrival_date"], row["event_date"])
-            for row in listed(event_rows(parsed, source))
-        } == {
-            key: (d.batch.project_id, d.batch.arrival_date, date(2026, 2, 1))
-            for key, d in keys.items()
-            if d.batch.source is source
-        }
+    told = read_by(Shelf(dict.fromkeys("abcd", body)), *objects)
+    assert {row["_object_key"]: (row["project_id"], row["_arrival_date"], row["event_date"]) for row in told.rows} == {
+        share.delivery.key: (share.delivery.batch.project_id, share.delivery.batch.arrival_date, date(2026, 2, 1))
+        for share in objects
+    }
 
 
-def test_every_field_of_the_real_events_equals_the_source(spark: Any) -> None:
+def test_every_field_of_the_real_events_equals_the_source() -> None:
     objects = {path.name: path.read_bytes() for path in DATA.glob("*.gz")}
-    deliveries = []
+    listed = []
     for name, body in objects.items():
         project, arrived, _ = name.split("_")
-        deliveries.append(a_delivery(name, len(body), project=project, day=date.fromisoformat(arrived)))
-    rows = {
-        (row["_object_key"], row["_line_number"]): row
-        for row in listed(event_rows(parsed_by(spark, Shelf(objects), *deliveries), Source.REGULAR))
-    }
+        listed.append(a_share(name, len(body), project=project, day=date.fromisoformat(arrived)))
+    rows = {(row["_object_key"], row["_line_number"]): row for row in read_by(Shelf(objects), *listed).rows}
     assert len(rows) == 8
     for name, body in objects.items():
         for number, line in enumerate(gzip.decompress(body).splitlines(), start=1):
@@ -361,81 +312,115 @@ def test_every_field_of_the_real_events_equals_the_source(spark: Any) -> None:
             assert row["_arrival_date"] == date.fromisoformat(name.split("_")[1])
 
 
-def test_known_bytes_are_hashed_and_not_parsed(spark: Any) -> None:
-    same, other = a_delivery("same"), a_delivery("other")
-    body = gzip.compress(GOOD_LINE)
-    known = {"same": hashlib.sha256(body).hexdigest(), "other": hashlib.sha256(b"").hexdigest()}
-    frame = parsed_by(spark, Shelf({"same": body, "other": body}), same, other, known=known)
-    found = {row["object_key"]: row for row in listed(object_summaries(frame))}
-    assert (found["same"]["error"], found["same"]["lines"], found["same"]["sha256"]) == (SAME_BYTES, 0, known["same"])
-    assert (found["other"]["error"], found["other"]["rows"]) == (None, 1)
-    assert [row["_object_key"] for row in listed(event_rows(frame, Source.REGULAR))] == ["other"]
+def test_only_what_was_read_is_hashed() -> None:
+    """Outcome: the hash of the stored bytes, which are not even gzip; none of an object that moved or that landing refuses."""
+
+    class Archive(Shelf):
+        def open(self, key: str, etag: str) -> IO[bytes]:
+            if key == "archived":
+                raise UnreadableObjectError(key, "landing refused: InvalidObjectState", "Restore it")
+            return super().open(key, etag)
+
+    hashing = Hashing(Archive({"a": b"bytes", "b": b"", "down": None}))
+    assert hashing([a_share(key) for key in ("a", "archived", "gone", "b")]) == {
+        "a": hashlib.sha256(b"bytes").hexdigest(),
+        "b": hashlib.sha256(b"").hexdigest(),
+    }
+    with pytest.raises(LandingUnavailableError):
+        hashing([a_share("a"), a_share("down")])
+
+
+def test_refused_lines_alone_are_kept_where_no_other_is_asked_for() -> None:
+    """Outcome: summaries and refused lines as with the rows."""
+    objects = {"good": gzip.compress(GOOD_LINE), "odd": body_with(b"[]"), "many": MANY}
+    told = [
+        read(
+            parse.ObjectWork(Shelf(objects), MAX_OBJECT_BYTES, MAX_LINE_BYTES, only_refused=only_refused),
+            [a_share(key, len(body)) for key, body in objects.items()],
+        )
+        for only_refused in (False, True)
+    ]
+    assert (told[0].refused, told[0].summaries) == (told[1].refused, told[1].summaries)
+    assert len(told[0].rows) == 25_003
+    assert told[1].rows == []
+
+
+# -- where an object is read -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inflated", [MOST_TEXT_BYTES, MOST_TEXT_BYTES + 1])
+def test_what_inflates_beyond_the_driving_process_is_given_back(inflated: int) -> None:
+    """Outcome: never a refused object; in a worker it is read."""
+    body = gzip.compress(GOOD_LINE + b"\n" + b"\n" * (inflated - len(GOOD_LINE) - 1))
+    work = parse.ObjectWork(Shelf({"a": body}), 2 * MOST_TEXT_BYTES, MAX_LINE_BYTES)
+    told = read(work, [a_share("a")])
+    assert (len(told.rows), told.summaries[0]["error"]) == (1, None)
+    with here():
+        if inflated == MOST_TEXT_BYTES:
+            assert read(work, [a_share("a")]).as_text() == told.as_text()
+        else:
+            with pytest.raises(TooLargeHereError):
+                read(work, [a_share("a")])
+
+
+def test_what_no_process_may_inflate_is_refused_in_each_of_them() -> None:
+    """Scenario: the limit of an operator is below that of the driving process."""
+    work = parse.ObjectWork(Shelf({"a": gzip.compress(b"\n" * 2000)}), 1000, MAX_LINE_BYTES)
+    told = read(work, [a_share("a")])
+    assert told.summaries[0]["error"] == Reason.OBJECT_TOO_LARGE.value
+    with here():
+        assert read(work, [a_share("a")]).as_text() == told.as_text()
 
 
 # -- how work is spread ----------------------------------------------------------------------------------------
 
 
-def buckets(spark: Any, deliveries: list[Delivery], parallelism: int) -> tuple[int, dict[str, int]]:
-    """Number of tasks, and the task of each object."""
-    objects = distribute(spark, deliveries, parallelism, {})
-    rows = objects.select("object_key", F.spark_partition_id().alias("task")).collect()
-    assert Counter(row["object_key"] for row in rows) == Counter(delivery.key for delivery in deliveries)
-    return objects.rdd.getNumPartitions(), {row["object_key"]: row["task"] for row in rows}
+def a_landing(sizes: list[int]) -> list[Delivery]:
+    return [a_share(f"k{number:03}", size).delivery for number, size in enumerate(sizes)]
 
 
-def test_tasks_read_about_as_many_bytes(spark: Any) -> None:
+def test_tasks_read_about_as_many_bytes() -> None:
     megabytes = [90, 50, 40, 30, 30, 20, 10, 1, 1, 1]
-    deliveries = [a_delivery(f"k{i}", size << 20) for i, size in enumerate(megabytes)]
-    count, task_of = buckets(spark, deliveries, 3)
-    assert count == 3
-    loads = Counter(dict.fromkeys(range(3), 0))
-    for delivery in deliveries:
-        loads[task_of[delivery.key]] += delivery.size_bytes >> 20
-    assert sum(loads.values()) == sum(megabytes)
-    assert max(loads.values()) <= 95
+    tasks = shares(a_landing([size << 20 for size in megabytes]), 3)
+    assert len(tasks) == 3
+    loads = [sum(share.delivery.size_bytes >> 20 for share in task) for task in tasks]
+    assert sum(loads) == sum(megabytes)
+    assert max(loads) <= 95
 
 
-def test_each_object_is_a_task_of_its_own_where_there_are_enough(spark: Any) -> None:
-    count, task_of = buckets(spark, [a_delivery(f"k{i}", 5) for i in range(4)], 16)
-    assert count == 4
-    assert sorted(task_of.values()) == [0, 1, 2, 3]
+def test_a_task_reads_its_objects_by_project_day_and_name() -> None:
+    """Outcome: a day's rows come together, whatever the sizes."""
+    days = (date(2026, 2, 3), DAY)
+    listed = [
+        a_share(f"{number}", number, project=project, day=day).delivery
+        for number in range(1, 9)
+        for day in days
+        for project in ("10002", PROJECT)
+    ]
+    for task in shares(listed, 3, split_bytes=1):
+        names = [(one.batch.project_id, one.batch.arrival_date, one.key) for one in (share.delivery for share in task)]
+        assert names == sorted(names)
+    assert Counter(share.delivery for task in shares(listed, 3) for share in task) == Counter(listed)
 
 
-def test_empty_objects_are_spread_too(spark: Any) -> None:
+def test_each_object_is_a_task_of_its_own_where_there_are_enough() -> None:
+    assert [len(task) for task in shares(a_landing([5] * 4), 16)] == [1] * 4
+
+
+def test_empty_objects_are_spread_too() -> None:
     """An object that holds nothing still costs a request; none of the tasks gets them all."""
-    _, task_of = buckets(spark, [a_delivery(f"k{i:03}", 0) for i in range(400)], 4)
-    assert set(Counter(task_of.values()).values()) == {100}
-
-
-def test_no_deliveries_are_an_empty_frame(spark: Any) -> None:
-    assert buckets(spark, [], 4)[1] == {}
-    assert parsed_by(spark, Shelf({})).isEmpty()
-
-
-def a_place(key: str, size: int = 1) -> pa.RecordBatch:
-    """A row of `distribute`, for a worker without Spark."""
-    place = {
-        "source": "regular",
-        "project_id": PROJECT,
-        "arrival_date": DAY,
-        "object_key": key,
-        "object_etag": "e",
-        "size_bytes": size,
-        "known_sha256": None,
-        "part": 0,
-        "parts": 1,
-    }
-    return pa.RecordBatch.from_pylist([place])
+    assert [len(task) for task in shares(a_landing([0] * 400), 4)] == [100] * 4
 
 
 def test_an_object_that_is_listed_as_too_large_is_refused_unread() -> None:
     """The shelf is empty: reading would say that the object moved."""
     work = parse.ObjectWork(Shelf({}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    record, summary = (batch.to_pylist()[0] for batch in work([a_place("a", MAX_OBJECT_BYTES + 1)]))
+    told = read(work, [a_share("a", MAX_OBJECT_BYTES + 1)])
+    (record,), (summary,) = told.refused, told.summaries
     assert (summary["error"], summary["sha256"]) == (Reason.OBJECT_TOO_LARGE.value, None)
     assert (record["reason"], record["byte_length"], record["sample"]) == (summary["error"], MAX_OBJECT_BYTES + 1, b"")
     assert "not read" in record["detail"]
-    (summary,) = (batch.to_pylist()[0] for batch in work([a_place("a", MAX_OBJECT_BYTES)]))
+    (summary,) = read(work, [a_share("a", MAX_OBJECT_BYTES)]).summaries
     assert summary["error"] == MOVED
 
 
@@ -447,13 +432,13 @@ def test_an_object_that_landing_refuses_is_no_content() -> None:
             return super().open(key, etag)
 
     work = parse.ObjectWork(Archive({"b": gzip.compress(GOOD_LINE)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    found = [batch.to_pylist()[0] for batch in work([a_place("archived"), a_place("b")])]
-    assert [(row["_kind"], row["_object_key"]) for row in found] == [
-        ("object", "archived"),
-        ("row", "b"),
-        ("object", "b"),
+    told = read(work, [a_share("archived"), a_share("b")])
+    assert [row["_object_key"] for row in told.rows] == ["b"]
+    assert [(one["object_key"], one["error"], one["error_detail"]) for one in told.summaries] == [
+        ("archived", NOT_READABLE, "landing refused: InvalidObjectState"),
+        ("b", None, None),
     ]
-    assert (found[0]["error"], found[0]["error_detail"]) == (NOT_READABLE, "landing refused: InvalidObjectState")
+    assert not told.refused
 
 
 def test_millions_of_blank_lines_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,7 +448,7 @@ def test_millions_of_blank_lines_are_counted_at_once(monkeypatch: pytest.MonkeyP
     for parser in (EXPORT_FORMAT.line_parser, EXPORT_FORMAT.block_parser):
         monkeypatch.setattr(parser, "parse", each)
     work = parse.ObjectWork(Shelf({"a": gzip.compress(b"\n" * 2_000_000)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    (summary,) = (batch.to_pylist()[0] for batch in work([a_place("a")]))
+    (summary,) = read(work, [a_share("a")]).summaries
     assert (summary["lines"], summary["blank"], summary["error"]) == (2_000_000, 2_000_000, None)
 
 
@@ -476,6 +461,6 @@ def test_batches_are_bounded_in_rows_and_bytes(
     monkeypatch.setattr(parse, "_BATCH_BYTES", 10_000)
     line = GOOD_LINE[:-1] + b',"city":"' + b"x" * (line_bytes - len(GOOD_LINE)) + b'"}\n'
     work = parse.ObjectWork(Shelf({"a": gzip.compress(line * 35)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
-    batches = [batch for batch in work([a_place("a")]) if batch["_kind"][0].as_py() == "row"]
-    assert sum(batch.num_rows for batch in batches) == 35
-    assert max(batch.num_rows for batch in batches) == most_rows
+    told = read(work, [a_share("a")])
+    assert sum(told.sizes) == 35
+    assert max(told.sizes) == most_rows

@@ -23,11 +23,14 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.refine_files import RawFile, file_parts
-from pipeline_assets.transforms.refine_task import Refining, as_bytes
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.refine_files import file_parts, work_of
+from pipeline_assets.transforms.refine_task import Input, Refining, SliceWork, as_bytes
 from tests.support.builders import PROJECT
 from tests.unit.transforms.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
 
+RAW, BACKFILL = "raw/regular_events", "raw/backfill_events"
+KEY = Slice(DAY, PROJECT)
 REFINED = replace(
     LAYOUT,
     field_ids={column.name: at for at, column in enumerate(REFINED_EVENTS.columns, 1)},
@@ -52,25 +55,14 @@ def a_raw(objects: int, lines: int, days: int = 1) -> tuple[Shelf, list[str]]:
 def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, int]]]) -> list[dict[str, Any]]:
     """Rows of the refined files; the files of raw are read from the shelf, which `open` finds by their path."""
     target = Shelf({})
-    entries = [
-        {
-            "event_date": DAY,
-            "project_id": PROJECT,
-            "held": None,
-            "inputs": [{"source": "regular", "paths": [path], "losers": as_bytes(_table(losers.get(path, [])))}],
-        }
-        for path in paths
-    ]
-    store = Shelf(shelf.files)
-    task = Refining({"regular": store}, event_hashes(), REFINED, target)
-    *found, last = [row for batch in task([pa.RecordBatch.from_pylist(entries)]) for row in batch.to_pylist()]
-    wrong = [row["wrong"] for row in found if row["wrong"]]
-    if wrong:
-        raise LookupError(*wrong)
-    described = [json.loads(row["file"]) for row in found]
+    work = [SliceWork(KEY, [Input(RAW, [path], as_bytes(_table(losers.get(path, []))))]) for path in paths]
+    told = Refining({RAW: Shelf(shelf.files)}, {RAW: "regular"}, event_hashes(), REFINED, target)(work)
+    if told.wrong:
+        raise LookupError(*told.wrong.values())
+    described = [json.loads(file) for file in told.files]
     assert {one["file-path"].removeprefix("shelf://") for one in described} == set(target.files)
     rows = rows_of(target)
-    assert sum(one["record-count"] for one in described) == len(rows) == last["task_rows"]
+    assert sum(one["record-count"] for one in described) == len(rows) == sum(rows for rows, _ in told.tasks)
     return rows
 
 
@@ -123,7 +115,7 @@ def test_a_row_that_is_not_what_was_parsed_is_named() -> None:
 def test_files_are_spread_and_none_is_read_twice(sizes: list[tuple[int, int]], parallelism: int) -> None:
     """Outcome: each file is in one part; parts are not many more than tasks; a slice of at most a share is in two at most."""
     files = [
-        RawFile(Slice(DAY - timedelta(days=day), PROJECT), "regular", f"f{number}", size)
+        SliceFile(RAW, Slice(DAY - timedelta(days=day), PROJECT), f"f{number}", size, 1)
         for number, (day, size) in enumerate(sizes)
     ]
     parts = file_parts(files, parallelism)
@@ -145,3 +137,23 @@ def test_dates_survive() -> None:
         date(2026, 2, 1),
         date(2026, 1, 31),
     }
+
+
+def test_each_task_is_told_its_files_its_losers_and_what_is_held() -> None:
+    """Scenario: two parts share a slice of both raw tables; another slice is held. Outcome: files by slice and table, losers of
+    that slice and table alone, held files where there are some."""
+    other = Slice(DAY - timedelta(days=1), PROJECT)
+    first, second, third = (SliceFile(RAW, KEY, name, 1, 1) for name in "abc")
+    backfill, compared = SliceFile(BACKFILL, KEY, "d", 1, 1), SliceFile(RAW, other, "e", 1, 1)
+    held = SliceFile("refined/events", other, "f", 1, 1)
+    lost = _table([("o1", 1)])
+
+    work = work_of([[first, second], [third, backfill, compared]], {(KEY, BACKFILL): lost}, {other: [held]})
+
+    assert work == [
+        [SliceWork(KEY, [Input(RAW, ["a", "b"])], [])],
+        [
+            SliceWork(KEY, [Input(RAW, ["c"]), Input(BACKFILL, ["d"], as_bytes(lost))], []),
+            SliceWork(other, [Input(RAW, ["e"])], ["f"]),
+        ],
+    ]

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms import refine_task
-from pipeline_assets.transforms.refine_task import Refining, as_bytes, from_bytes
+from pipeline_assets.transforms.refine_task import Input, Refined, Refining, SliceWork, as_bytes
 from tests.support.builders import PROJECT
-from tests.unit.transforms.test_refine_files import REFINED, _table
+from tests.unit.transforms.test_refine_files import KEY, REFINED, _table
 from tests.unit.transforms.test_write_objects import DAY, Shelf, a_line, rows_of, run
 
 LINES = 12
@@ -65,23 +65,23 @@ def _raw(state: State) -> dict[str, Shelf]:
     return shelves
 
 
-def _refine(state: State, lost: Lost, held: Shelf | None) -> tuple[Shelf, list[dict[str, Any]]]:
-    """The files that a task writes, and what else it tells."""
+def _refine(state: State, lost: Lost, held: Shelf | None) -> tuple[Shelf, Refined]:
+    """The files that a task writes, and what it tells."""
     raw = _raw(state)
-    told = as_bytes(_table(sorted(lost)))
-    inputs = [
-        {"source": source, "paths": sorted(shelf.files), "losers": told} for source, shelf in raw.items() if shelf.files
-    ]
-    paths = sorted(held.files) if held is not None else None
-    entry = {"event_date": DAY, "project_id": PROJECT, "held": paths, "inputs": inputs}
+    losers = as_bytes(_table(sorted(lost)))
+    inputs = [Input(source, sorted(shelf.files), losers) for source, shelf in raw.items() if shelf.files]
     target = Shelf(dict(held.files) if held is not None else {})
-    task = Refining(dict(raw), event_hashes(), SMALL_FILES, target)
-    rows = [row for batch in task([pa.RecordBatch.from_pylist([entry])]) for row in batch.to_pylist()]
-    assert [row["wrong"] for row in rows if row["wrong"]] == []
-    described = [json.loads(row["file"])["file-path"].removeprefix("shelf://") for row in rows if row["file"]]
+    told = _task(raw, target)([SliceWork(KEY, inputs, sorted(held.files) if held is not None else ())])
+    assert not told.wrong
+    described = [json.loads(file)["file-path"].removeprefix("shelf://") for file in told.files]
     assert sorted(described) == sorted(target.files)
-    assert rows.pop()["task_rows"] == len(rows_of(Shelf({}, files=target.files)))
-    return target, [row for row in rows if not row["file"]]
+    ((rows, _),) = told.tasks
+    assert rows == len(rows_of(Shelf({}, files=target.files)))
+    return target, told
+
+
+def _task(raw: Mapping[str, Shelf], target: Shelf) -> Refining:
+    return Refining(raw, {source: source for source in SOURCES}, event_hashes(), SMALL_FILES, target)
 
 
 def _as_counted(rows: list[dict[str, Any]]) -> Counter[Any]:
@@ -118,16 +118,15 @@ def test_the_difference_makes_the_same_slice(then: State, then_lost: Lost, now: 
 
     written, told = _refine(now, now_lost, held)
 
-    (row,) = told
-    left = {path: body for path, body in held.files.items() if path not in row["gone"]}
+    gone, keys = told.gone[KEY], told.keys[KEY]
+    left = {path: body for path, body in held.files.items() if path not in gone}
     assert _as_counted(rows_of(Shelf({}, files=left | written.files))) == _as_counted(rows_of(whole))
     wanted = _as_counted(rows_of(whole))
     for path, body in held.files.items():
         of_file = _as_counted(rows_of(Shelf({}, files={path: body})))
-        assert (path in row["gone"]) == bool(of_file - wanted), path
-    differing = from_bytes(row["keys"])
-    added = sum(differing["is_added"].to_pylist())
-    counts = {"kept": row["kept"], "changed": row["changed"], "added": added, "removed": differing.num_rows - added}
+        assert (path in gone) == bool(of_file - wanted), path
+    added = sum(keys.differing["is_added"].to_pylist())
+    counts = {"kept": keys.kept, "changed": keys.changed, "added": added, "removed": keys.differing.num_rows - added}
     assert +Counter(counts) == _changes(rows_of(held), rows_of(whole))
 
 
@@ -140,7 +139,8 @@ def test_rows_that_are_held_twice_are_all_replaced() -> None:
 
     written, told = _refine({"regular/o0": 0}, frozenset(), held)
 
-    assert [sorted(row["gone"]) for row in told] == [sorted(held.files)]
+    assert sorted(told.gone[KEY]) == sorted(held.files)
+    assert not told.keys
     assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
 
 
@@ -165,7 +165,7 @@ def test_files_of_another_hand_break_nothing(kind: str) -> None:
     )
 
     assert _as_counted(rows_of(written)) == _as_counted(rows_of(whole))
-    assert [row["gone"] for row in told] == ([[path]] if kind == "without a place" else [[]])
+    assert list(told.gone[KEY]) == ([path] if kind == "without a place" else [])
 
 
 def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
@@ -178,17 +178,11 @@ def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
     sink = io.BytesIO()
     pq.write_table(rows.set_column(at, rows.schema.field(at), pa.array(["xx"] * rows.num_rows)), sink)
     raw = _raw({"regular/o0": 0})
-    inputs = [
-        {"source": "regular", "paths": sorted(raw["regular"].files), "losers": as_bytes(_table([("regular/o0", 3)]))}
-    ]
-    entry = {"event_date": DAY, "project_id": PROJECT, "held": [path], "inputs": inputs}
-    task = Refining(dict(raw), event_hashes(), SMALL_FILES, Shelf({path: sink.getvalue()}))
+    inputs = [Input("regular", sorted(raw["regular"].files), as_bytes(_table([("regular/o0", 3)])))]
 
-    told = [row for batch in task([pa.RecordBatch.from_pylist([entry])]) for row in batch.to_pylist()]
+    told = _task(raw, Shelf({path: sink.getvalue()}))([SliceWork(KEY, inputs, [path])])
 
-    assert [row["wrong"] for row in told if row["wrong"]] == [
-        f"shelf://{path} holds line 1 of regular/o0 with another hash than its own"
-    ]
+    assert told.wrong == {KEY: f"shelf://{path} holds line 1 of regular/o0 with another hash than its own"}
 
 
 def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
@@ -201,4 +195,4 @@ def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
         ({"backfill/o2": 0}, False),
     ):
         _, told = _refine(state, frozenset(), held)
-        assert [row["keys"] is not None for row in told] == [is_told]
+        assert (KEY in told.keys) == is_told

@@ -13,14 +13,16 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
-from typing import IO, Any
+from typing import IO
 
-import pyarrow as pa
 import pytest
 
 from pipeline_assets.domain.errors import ObjectMovedError
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms import small_objects
 from pipeline_assets.transforms.parse import ObjectWork
+from pipeline_assets.transforms.spread import Share
+from tests.support.read_objects import a_share, read
 
 DAYS = (date(2026, 2, 2), date(2026, 2, 3))
 LINES = (
@@ -48,9 +50,9 @@ class Shelf:
         return io.BytesIO(self.objects[key])
 
 
-def a_shelf(rng: random.Random, oddity: float) -> tuple[Shelf, list[dict[str, Any]]]:
+def a_shelf(rng: random.Random, oddity: float) -> tuple[Shelf, list[Share]]:
     objects: dict[str, bytes] = {}
-    places = []
+    places: list[Share] = []
     for number in range(rng.randrange(1, 40)):
         key = f"10001/{number}"
         lines = [rng.choice(LINES) if rng.random() < oddity else LINES[0] for _ in range(rng.randrange(0, 8))]
@@ -59,25 +61,14 @@ def a_shelf(rng: random.Random, oddity: float) -> tuple[Shelf, list[dict[str, An
         if rng.random() < oddity / 4:
             del objects[key]
         places.append(
-            {
-                "source": rng.choice(("regular", "backfill")),
-                "project_id": "10001",
-                "arrival_date": rng.choice(DAYS),
-                "object_key": key,
-                "object_etag": f"e{number}",
-                "size_bytes": len(body),
-                "known_sha256": None,
-                "part": 0,
-                "parts": 1,
-            }
+            a_share(key, len(body), source=rng.choice((Source.REGULAR, Source.BACKFILL)), day=rng.choice(DAYS))
         )
     return Shelf(objects), places
 
 
-def read(shelf: Shelf, parts: Iterable[list[dict[str, Any]]], max_line_bytes: int) -> list[str]:
+def texts(shelf: Shelf, parts: Iterable[list[Share]], max_line_bytes: int) -> list[str]:
     work = ObjectWork(shelf, 1 << 20, max_line_bytes)
-    batches = [pa.RecordBatch.from_pylist(part) for part in parts]
-    return sorted(repr(row) for batch in work(batches) for row in batch.to_pylist())
+    return sorted(text for part in parts for text in read(work, part).as_text())
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -85,30 +76,16 @@ def read(shelf: Shelf, parts: Iterable[list[dict[str, Any]]], max_line_bytes: in
 def test_together_they_give_what_each_gives_alone(seed: int, oddity: float) -> None:
     shelf, places = a_shelf(random.Random(seed), oddity)
     max_line_bytes = 2000 if seed % 2 else 10_000
-    assert read(shelf, [places], max_line_bytes) == read(shelf, [[place] for place in places], max_line_bytes)
+    assert texts(shelf, [places], max_line_bytes) == texts(shelf, [[place] for place in places], max_line_bytes)
 
 
 def test_they_are_parsed_at_once_and_as_soon_as_they_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     body = gzip.compress(b"\n".join([LINES[0]] * 10) + b"\n")
     keys = [f"10001/{number}" for number in range(50)]
-    places = [
-        {
-            "source": "regular",
-            "project_id": "10001",
-            "arrival_date": DAYS[0],
-            "object_key": key,
-            "object_etag": "e",
-            "size_bytes": len(body),
-            "known_sha256": None,
-            "part": 0,
-            "parts": 1,
-        }
-        for key in keys
-    ]
+    places = [a_share(key, len(body)) for key in keys]
 
     def rows_of_batches() -> list[int]:
-        batches = ObjectWork(Shelf(dict.fromkeys(keys, body)), 1 << 20, 1 << 20)([pa.RecordBatch.from_pylist(places)])
-        return [batch.num_rows for batch in batches if batch["_kind"][0].as_py() == "row"]
+        return read(ObjectWork(Shelf(dict.fromkeys(keys, body)), 1 << 20, 1 << 20), places).sizes
 
     assert rows_of_batches() == [500]
     monkeypatch.setattr(small_objects, "_MOST_LINES", 100)

@@ -14,15 +14,14 @@ import json
 import tarfile
 import zipfile
 from dataclasses import dataclass
-from datetime import date
 from typing import IO, Any
 
 import pytest
 
 from pipeline_assets.transforms.parse import ObjectWork
 from tests.support.builders import PROJECT, an_event
+from tests.support.read_objects import DAY, a_share, read
 
-DAY = date(2026, 2, 2)
 MAX_LINE_BYTES = 100_000
 EVENTS = [json.dumps(an_event(city="Köln"), ensure_ascii=False).encode() for _ in range(40)]
 TEXT = b"".join(line + b"\n" for line in EVENTS)
@@ -41,14 +40,12 @@ class Shelf:
 def summary_of(text: bytes, *, parts: int = 1, max_line_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
     """What a task says of the object with this decompressed text; of one of its parts, if there are several."""
     body = gzip.compress(text, mtime=0)
-    names = {"source": "regular", "project_id": PROJECT, "object_key": "an object", "object_etag": "v1"}
-    row = {**names, "arrival_date": DAY, "size_bytes": len(body), "known_sha256": None, "part": 0, "parts": parts}
-    found = [one for batch in ObjectWork(Shelf(body), 1 << 24, max_line_bytes).read([row]) for one in batch.to_pylist()]
-    (summary,) = [one for one in found if one["_kind"] == "object"]
-    refused = [one for one in found if one["_kind"] == "quarantine" and one["_line_number"] is None]
+    told = read(ObjectWork(Shelf(body), 1 << 24, max_line_bytes), [a_share("an object", len(body), parts=parts)])
+    (summary,) = told.summaries
+    refused = [one for one in told.refused if one["line_number"] is None]
     assert [one["reason"] for one in refused] == ([summary["error"]] if summary["error"] else [])
     if summary["error"]:
-        assert {one["_kind"] for one in found} == {"object", "quarantine"}, "nothing of a refused object is a row"
+        assert not told.rows, "nothing of a refused object is a row"
         assert (summary["lines"], summary["rows"], summary["quarantined"]) == (0, 0, 0)
     return summary
 

@@ -11,27 +11,28 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import IO, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError, error_in
+from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError
+from pipeline_assets.domain.placement import MOST_TEXT_BYTES, TooLargeHereError, here
 from pipeline_assets.domain.row_hash import row_hash
 from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS
 from pipeline_assets.load.deliveries.read import joined
+from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import EXTRA, REGULAR_EVENTS, VENDOR
 from pipeline_assets.tables.refined_events import BUSINESS_COLUMNS, CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.write_objects import _Writing
+from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
 from resources.iceberg.procedures import is_written
 from tests.support.builders import PROJECT
+from tests.support.read_objects import DAY, a_share
 
-DAY = date(2026, 2, 2)
 LAYOUT = FileLayout(
     table_uuid="0d1e6a4e-24c8-4a6a-8d62-3f1b5c7a9e10",
     folder="data",
@@ -43,6 +44,19 @@ LAYOUT = FileLayout(
     day_column="event_date",
     spec_id=0,
     sort_order_id=1,
+)
+
+
+QUARANTINED = replace(
+    LAYOUT,
+    field_ids={column.name: at for at, column in enumerate(QUARANTINE.columns, 1)},
+    types={column.name: column.type for column in QUARANTINE.columns},
+    required=frozenset(("arrival_date", "project_id", "source")),
+    exact_bounds=frozenset(),
+    many_valued=frozenset(),
+    day_column="arrival_date",
+    sort_order_id=0,
+    sort_by=QUARANTINE.write_order,
 )
 
 
@@ -86,26 +100,15 @@ def a_line(number: int, day: date, **more: Any) -> bytes:
     return json.dumps({"event_time": f"{day} 10:00:00", "event_id": number, "uuid": f"u{number}", **more}).encode()
 
 
-def run(shelf: Shelf, *projects: str, part: int = 0, parts: int = 1) -> list[dict[str, Any]]:
-    """Files and summaries that one task tells of; what it says that it wrote is what it wrote."""
-    places = [
-        {
-            "source": "regular",
-            "project_id": project,
-            "arrival_date": DAY,
-            "object_key": key,
-            "object_etag": "e",
-            "size_bytes": 1,
-            "known_sha256": None,
-            "part": part,
-            "parts": parts,
-        }
+def run(shelf: Shelf, *projects: str, part: int = 0, parts: int = 1) -> Written:
+    """What one task tells; what it says that it wrote is what it wrote."""
+    group = [
+        a_share(key, project=project, part=part, parts=parts)
         for key, project in zip([*shelf.objects, *shelf.missing], projects, strict=True)
     ]
-    task = _Writing(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf)
-    *found, last = [row for batch in task([pa.RecordBatch.from_pylist(places)]) for row in batch.to_pylist()]
-    assert last["task_rows"] == sum(json.loads(row["file"])["record-count"] for row in found if row["file"])
-    return found
+    told = WritingRows(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf)(group)
+    assert told.rows == sum(json.loads(file)["record-count"] for file in told.files)
+    return told
 
 
 Shelf.missing = ()  # type: ignore[attr-defined]
@@ -130,7 +133,7 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
 
     found = run(shelf, PROJECT, "10002", "10002")
 
-    files = [json.loads(row["file"]) for row in found if row["file"]]
+    files = [json.loads(file) for file in found.files]
     assert {(*file["partition"], file["record-count"]) for file in files} == {
         *((str(DAY - timedelta(days=n)), PROJECT, 2) for n in range(days)),
         (str(DAY), "10002", 2),
@@ -147,7 +150,7 @@ def test_a_task_of_many_days_has_one_file_open_and_writes_each_once() -> None:
         assert folder in file["file-path"]
         # Maintenance knows it by this name should no snapshot ever refer to it.
         assert is_written(file["file-path"].removeprefix("shelf://"), LAYOUT.table_uuid)
-    summaries = {row["object_key"]: row["rows"] for row in found if not row["file"]}
+    summaries = {row["object_key"]: row["rows"] for row in found.summaries}
     assert summaries == {"a": 2 * days, "b": 1, "c": 1}
 
 
@@ -158,13 +161,13 @@ def test_parts_of_an_object_are_the_object() -> None:
     lines = [odd.get(n, a_line(n, DAY - timedelta(days=n % 2), city="x" * (n % 50))) for n in range(1, 30_001)]
     body = gzip.compress(b"\n".join(lines), compresslevel=1)
     whole = Shelf({"a": body})
-    (summary,) = [row for row in run(whole, PROJECT) if not row["file"]]
+    (summary,) = run(whole, PROJECT).summaries
     rows = sorted(rows_of(whole), key=lambda row: row["_line_number"])
     assert (summary["lines"], summary["rows"], summary["quarantined"], summary["blank"]) == (30_000, 29_996, 2, 2)
     for parts in (2, 3, 8):
         shelf = Shelf({"a": body})
         found = [run(shelf, PROJECT, part=part, parts=parts) for part in range(parts)]
-        summaries = [row for of_part in found for row in of_part if not row["file"]]
+        summaries = [summary for of_part in found for summary in of_part.summaries]
         assert len([one for one in summaries if one["rows"]]) > 1
         assert joined(summaries) == summary
         assert sorted(rows_of(shelf), key=lambda row: row["_line_number"]) == rows
@@ -173,12 +176,12 @@ def test_parts_of_an_object_are_the_object() -> None:
 def test_a_bad_object_is_bad_in_every_part_and_one_that_moved_between_them_moved() -> None:
     """Outcome: counts of what some parts saw are never told as the object's."""
     good, broken = (gzip.compress(a_line(1, DAY)), gzip.compress(a_line(1, DAY))[:-3])
-    parts = [run(Shelf({"a": broken}), PROJECT, part=part, parts=2)[0] for part in range(2)]
+    parts = [run(Shelf({"a": broken}), PROJECT, part=part, parts=2).summaries[0] for part in range(2)]
     assert joined(parts) == parts[0]
     assert parts[0]["error"] == "truncated_gzip"
-    (read,) = [row for row in run(Shelf({"a": good}), PROJECT, part=0, parts=2) if not row["file"]]
+    (read,) = run(Shelf({"a": good}), PROJECT, part=0, parts=2).summaries
     for other in (broken, gzip.compress(a_line(2, DAY))):
-        (later,) = run(Shelf({"a": other}), PROJECT, part=1, parts=2)
+        (later,) = run(Shelf({"a": other}), PROJECT, part=1, parts=2).summaries
         moved = joined([read, later])
         assert (moved["error"], moved["rows"], moved["lines"], moved["sha256"]) == ("moved", 0, 0, None)
 
@@ -218,15 +221,51 @@ def test_an_object_that_moved_is_told_and_costs_the_others_nothing() -> None:
 
     found = run(shelf, PROJECT, PROJECT)
 
-    assert {row["object_key"]: row["error"] for row in found if not row["file"]} == {"a": None, "gone": "moved"}
+    assert {row["object_key"]: row["error"] for row in found.summaries} == {"a": None, "gone": "moved"}
     assert len(rows_of(shelf)) == 1
 
 
 def test_a_full_warehouse_fails_the_task_by_its_name_and_leaves_nothing() -> None:
     shelf = Shelf({"a": gzip.compress(b"\n".join(a_line(n, DAY - timedelta(days=n)) for n in range(3)))}, full_after=1)
-    with pytest.raises(RuntimeError) as failure:
+    with pytest.raises(LakehouseError, match="No space left"):
         run(shelf, PROJECT)
-    told = error_in(str(failure.value))
-    assert isinstance(told, LakehouseError)
-    assert "No space left" in told.reason
     assert not shelf.files
+
+
+def test_a_task_that_is_given_back_leaves_nothing() -> None:
+    """Scenario: in the driving process, an object of more text than it should hold follows one whose file is written."""
+    bomb = gzip.compress(a_line(1, DAY) + b"\n" * (MOST_TEXT_BYTES + 1))
+    shelf = Shelf({"a": gzip.compress(a_line(1, DAY)), "b": bomb})
+    with here(), pytest.raises(TooLargeHereError):
+        run(shelf, PROJECT, "10002")
+    assert not shelf.files
+    assert run(shelf, PROJECT, "10002").rows == 2
+
+
+def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
+    """Scenario: two batches, one accepted, one not, with bad lines and a bad object. Outcome: a file for each arrival day; every
+    refused line with its place and what became of its batch; no good line."""
+    later = DAY + timedelta(days=1)
+    good, bad = a_line(1, DAY), b"\xff{"
+    shelf = Shelf(
+        {"a": gzip.compress(good + b"\n" + bad + b"\n"), "b": b"no gzip", "c": gzip.compress(b"[1]\n" + good)}
+    )
+    group = [a_share("a"), a_share("b", day=later), a_share("c", day=later)]
+    work = ObjectWork(shelf, 1 << 24, 1 << 20, only_refused=True)
+    accepted = {a_share("a").delivery.batch}
+
+    told = WritingRefused(work, QUARANTINED, shelf, accepted)(group)
+
+    assert [json.loads(file)["partition"] for file in told.files] == [[str(DAY), PROJECT], [str(later), PROJECT]]
+    assert [one["object_key"] for one in told.summaries] == ["a", "b", "c"]
+    rows = sorted(rows_of(shelf), key=lambda row: row["object_key"])
+    assert [(row["object_key"], row["line_number"], row["reason"], row["is_batch_accepted"]) for row in rows] == [
+        ("a", 2, "invalid_utf8", True),
+        ("b", None, "not_gzip", False),
+        ("c", 1, "not_an_object", False),
+    ]
+    assert [row["sample"] for row in rows] == [bad, b"no gzip", b"[1]"]
+    full = Shelf(shelf.objects, full_after=1)
+    with pytest.raises(LakehouseError, match="No space left"):
+        WritingRefused(replace(work, reader=full), QUARANTINED, full, accepted)(group)
+    assert not full.files

@@ -1,0 +1,67 @@
+"""What a task is given of landing, and what it reads there, without Spark.
+
+Contains: shares of objects, and all that reading them yields.
+Add here: another thing that a task is given.
+Does not contain: landing itself (each test has a shelf of its own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.parse import ObjectWork
+from pipeline_assets.transforms.spread import Share
+from tests.support.builders import PROJECT
+
+DAY = date(2026, 2, 2)
+
+
+def a_share(
+    key: str,
+    size: int = 1,
+    *,
+    source: Source = Source.REGULAR,
+    project: str = PROJECT,
+    day: date = DAY,
+    part: int = 0,
+    parts: int = 1,
+) -> Share:
+    """One object, or a part of it."""
+    return Share(Delivery(BatchKey(source, project, day), 1, 1, key, f"etag of {key}", size), part, parts)
+
+
+@dataclass
+class Read:
+    """All that a task yields while it reads."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    refused: list[dict[str, Any]] = field(default_factory=list)
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Rows of each batch of rows."""
+
+    def as_text(self) -> list[str]:
+        """Each record, whatever the order."""
+        return sorted(
+            f"{kind} {one}"
+            for kind, records in (("row", self.rows), ("refused", self.refused), ("object", self.summaries))
+            for one in records
+        )
+
+
+def read(work: ObjectWork, shares: Iterable[Share]) -> Read:
+    """Read these objects one after the other."""
+    told = Read()
+    for found in work.read(shares):
+        if found.rows is not None:
+            told.rows += found.rows.to_pylist()
+            told.sizes.append(found.rows.num_rows)
+        if found.refused is not None:
+            told.refused += found.refused.to_pylist()
+        told.summaries += found.summaries
+    return told

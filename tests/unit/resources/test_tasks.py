@@ -1,0 +1,188 @@
+"""A step gives the same results and the same errors wherever it runs; and it runs in this process only where it may.
+
+Contains: claims on running functions over groups.
+Add here: another reason to leave a step to Spark.
+Does not contain: the steps of a load (scenarios/test_both_forms.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from pipeline_assets.domain.errors import DiskFullError, LakehouseError, ObjectMovedError, TidemarkError
+from pipeline_assets.domain.placement import (
+    MOST_READ_BYTES,
+    MOST_TEXT_BYTES,
+    NewBytes,
+    TooLargeHereError,
+    here,
+    most_text_bytes,
+    require_room,
+)
+from pipeline_assets.domain.settings import Settings
+from resources.spark.tasks import Tasks
+
+pytestmark = pytest.mark.slow
+LOCAL_BYTES = 1000
+
+# Spark's workers do not have this module on their path.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def some_tasks(spark: Any, new_bytes: int = LOCAL_BYTES, **settings: Any) -> Tasks:
+    places = {"landing_url": "/a", "warehouse_url": "/b", "spark_master": "local[2]", "local_bytes": LOCAL_BYTES}
+    return Tasks(lambda: spark, Settings(**{**places, **settings}), NewBytes(new_bytes))
+
+
+def both(spark: Any) -> tuple[Tasks, Tasks]:
+    """Tasks that run here, and tasks that Spark runs."""
+    return some_tasks(spark), some_tasks(spark, local_bytes=0)
+
+
+def process_of(group: Sequence[Any]) -> tuple[int, list[Any]]:
+    return os.getpid(), list(group)
+
+
+def is_here(tasks: Tasks, groups: Sequence[Sequence[Any]], read_bytes: int = 0) -> bool:
+    """Whether the groups ran in this process; their results are theirs, in order, in any case."""
+    found = tasks.run(process_of, groups, read_bytes=read_bytes)
+    assert [given for _, given in found] == [list(group) for group in groups]
+    (is_here,) = {pid == os.getpid() for pid, _ in found}
+    return is_here
+
+
+def test_a_step_runs_here_where_there_is_little_to_do(spark: Any) -> None:
+    groups = [["a", "b"], [], ["c"]]
+    assert is_here(some_tasks(spark), groups, MOST_READ_BYTES)
+    assert not is_here(some_tasks(spark), groups, MOST_READ_BYTES + 1)
+    assert not is_here(some_tasks(spark, LOCAL_BYTES + 1), groups)
+    assert not is_here(some_tasks(spark, 0, local_bytes=0), groups)
+    assert not some_tasks(spark, 0, spark_master="spark://host:7077").are_here(0)
+    assert not some_tasks(spark, 0, spark_master="k8s://https://host").are_here(0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_many_files_are_opened_side_by_side(spark: Any, count: int) -> None:
+    """However few groups they are in."""
+    tasks = some_tasks(spark, 0)
+    most = tasks.groups(range(64), [1.0] * 64, count)
+    more = tasks.groups(range(65), [1.0] * 65, count)
+    assert len(most) == len(more) == count
+    assert is_here(tasks, most)
+    assert not is_here(tasks, more)
+
+
+def test_nothing_to_do_starts_nothing() -> None:
+    def session() -> Any:
+        raise AssertionError("started Spark")
+
+    tasks = Tasks(session, Settings(landing_url="/a", warehouse_url="/b", local_bytes=0), NewBytes())
+    assert tasks.run(process_of, [], read_bytes=0) == []
+    assert tasks.exchange(halves, [], collected, 2) == []
+
+
+def test_what_a_load_has_to_read_adds_up_and_is_forgotten_with_the_next() -> None:
+    new = NewBytes()
+    new.add(3)
+    new.add(4)
+    assert new.count == 7
+    new.begin()
+    assert new.count == 0
+
+
+def test_groups_have_about_the_same_weight_and_keep_the_order(spark: Any) -> None:
+    tasks = some_tasks(spark)
+    weights = [9.0, 1.0, 2.0, 8.0, 3.0, 7.0]
+    groups = tasks.groups([0, 1, 2, 3, 4, 5], weights, 3)
+    assert sorted(item for group in groups for item in group) == [0, 1, 2, 3, 4, 5]
+    assert all(group == sorted(group) for group in groups)
+    assert [sum(weights[item] for item in group) for group in groups] == [10.0] * 3
+    assert tasks.groups(["a"], [1.0], 8) == [["a"]]
+    assert tasks.groups([], [], 8) == []
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A function that fails in its own way."""
+
+    error: Exception
+
+    def __call__(self, group: Sequence[Any]) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LakehouseError("a", "is gone", "Look for it"),
+        ObjectMovedError("b", "was overwritten\nmeanwhile", "Load again"),
+        DiskFullError("c", "is full", "Make room"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_ours_is_itself_wherever_it_is_raised(spark: Any, error: TidemarkError) -> None:
+    """Outcome: its kind, below whichever other kind, and what it says."""
+    for tasks in both(spark):
+        with pytest.raises(TidemarkError) as failure:
+            tasks.run(Failing(error), [["a"]], read_bytes=0)
+        assert type(failure.value) is type(error)
+        assert failure.value.as_line() == error.as_line()
+
+
+def test_another_error_is_not_hidden(spark: Any) -> None:
+    for tasks in both(spark):
+        with pytest.raises(Exception, match="a defect"):
+            tasks.run(Failing(ValueError("a defect")), [["a"]], read_bytes=0)
+
+
+def bounded(group: Sequence[int]) -> tuple[int, list[int]]:
+    """Gives back what is more than may be in the driving process."""
+    for size in group:
+        if size > most_text_bytes(1 << 40):
+            require_room(1 << 40)
+    return process_of(group)
+
+
+def test_what_is_too_large_here_goes_to_spark_as_a_whole(spark: Any) -> None:
+    tasks = some_tasks(spark)
+    small, large = [[1], [2]], [[1], [1 << 30]]
+    assert {pid for pid, _ in tasks.run(bounded, small, read_bytes=0)} == {os.getpid()}
+    found = tasks.run(bounded, large, read_bytes=0)
+    assert os.getpid() not in {pid for pid, _ in found}
+    assert [given for _, given in found] == large
+
+
+def test_a_bound_that_holds_everywhere_gives_nothing_back() -> None:
+    for limit in (10, MOST_TEXT_BYTES):
+        with here():
+            require_room(limit)
+            assert most_text_bytes(limit) == limit
+    with here(), pytest.raises(TooLargeHereError):
+        require_room(MOST_TEXT_BYTES + 1)
+    require_room(MOST_TEXT_BYTES + 1)
+
+
+def halves(group: Sequence[int]) -> Iterator[tuple[bool, int]]:
+    for number in group:
+        if number < 0:
+            raise LakehouseError(str(number), "is negative", "Report it")
+        yield number % 2 == 0, number
+
+
+def collected(is_even: bool, numbers: Iterable[int]) -> tuple[bool, int]:
+    return is_even, sum(numbers)
+
+
+def test_values_of_a_key_come_together(spark: Any) -> None:
+    for tasks in both(spark):
+        found = tasks.exchange(halves, [[1, 2, 3], [4, 5], [6]], collected, 2)
+        assert dict(found) == {True: 12, False: 9}
+        with pytest.raises(LakehouseError, match="negative"):
+            tasks.exchange(halves, [[1, -1]], collected, 2)
