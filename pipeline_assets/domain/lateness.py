@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from ddsketch import DDSketch, LogarithmicMapping
 
 RELATIVE_ERROR = 0.02
 """Greatest error of a percentile from a sketch, as a share of the true value."""
 _MAPPING = LogarithmicMapping(RELATIVE_ERROR)
-BINS_PER_DOUBLING = math.log(2) / math.log(_MAPPING.gamma)
-"""A lateness of s seconds lies in the bin ceil(log2(s) * BINS_PER_DOUBLING)."""
 EARLY, AT_ONCE = -2, -1
 """Bins for an event later than its own arrival, by a wrong clock, and for one that arrived within a second."""
 _VERSION = 1
+
+
+def _greatest() -> tuple[int, ...]:
+    share = Fraction(str(RELATIVE_ERROR))
+    growth, bound = (1 + share) / (1 - share), Fraction(1)
+    found = []
+    while bound < 1 << 63:
+        found.append(math.floor(bound))
+        bound *= growth
+    return tuple(found)
+
+
+GREATEST_SECONDS = _greatest()
+"""Bin -> the most whole seconds in it, exact for every number of 63 bits: no logarithm is rounded, whatever computes a bin."""
+
+
+def bin_of(seconds: int) -> int:
+    """The bin of a lateness of whole seconds."""
+    return EARLY if seconds < 0 else AT_ONCE if seconds < 1 else bisect_left(GREATEST_SECONDS, seconds)
 
 
 @dataclass(frozen=True)

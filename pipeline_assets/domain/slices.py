@@ -10,7 +10,8 @@ from enum import StrEnum
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 
 _MASK = (1 << 128) - 1
-_NO_VERSION = 0
+UNMEASURABLE = 0
+"""Version of digests that equal none of sound rows: of rows whose stored hash is false, or of a sum over several versions."""
 
 
 @dataclass(frozen=True, order=True)
@@ -69,7 +70,7 @@ class Digest:
     def __add__(self, other: Digest) -> Digest:
         """Digest of the union of two disjoint sets of rows; for different versions, a digest that equals no measured one."""
         parts = [digest.version for digest in (self, other) if digest != Digest()]
-        version = parts[0] if len(set(parts)) == 1 else _NO_VERSION if parts else ROW_HASH_VERSION
+        version = parts[0] if len(set(parts)) == 1 else UNMEASURABLE if parts else ROW_HASH_VERSION
         return Digest(self.rows + other.rows, self.sum_a + other.sum_a, self.sum_b + other.sum_b, version)
 
     def __str__(self) -> str:

@@ -28,6 +28,7 @@ from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, scratch
 from pipeline_assets.drill.scenarios import Disturbance, Trial
 from pipeline_assets.in_process import run_job
+from pipeline_assets.load.measured import slice_digests
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
@@ -40,7 +41,6 @@ from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import slice_digests
 from resources.failpoints import Failpoint
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lakehouse import Lakehouse
@@ -269,8 +269,8 @@ class _Drill:
 
 def _measured(runtime: Runtime, table: Table) -> dict[Slice, str]:
     """Slice -> digest of its rows, read from the table."""
-    rows = runtime.lakehouse.read(table, runtime.lakehouse.head(table))
-    measured = slice_digests(rows, table.content_columns, table.day_column)
+    head = runtime.lakehouse.head(table)
+    measured = slice_digests(runtime, table, head, runtime.lakehouse.slice_files(table, head).keys())
     return {key: str(digest) for key, digest in measured.items()}
 
 

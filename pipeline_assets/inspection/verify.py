@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -22,14 +22,13 @@ from pipeline_assets.inspection.verify_dimensions import (
     slices_of,
     tables_of_dimensions,
 )
+from pipeline_assets.load.measured import slice_digests
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import slice_digests
-from resources.iceberg.metadata import slices_condition
 
 
 class ReplayMatch(StrEnum):
@@ -99,7 +98,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
         wanted, head = slices_of(table, days, projects), snapshots[table.key]
         lost[table.key] = runtime.lakehouse.lost_slices(table, head, wanted)
         published[table.key] = dict.fromkeys(lost[table.key], EMPTY)
-        published[table.key] |= _measured(runtime, table, head, set(wanted) - lost[table.key].keys())
+        published[table.key] |= slice_digests(runtime, table, head, set(wanted) - lost[table.key].keys())
     arrivals = _arrivals(runtime, days, projects)
     excluded = _copy_exclusions(runtime, scratch, arrivals, projects)
     _replay(scratch, days, arrivals, now, _accepted_losses(runtime, arrivals, projects), projects)
@@ -107,7 +106,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
         excluded += copy_exclusions_of_dimensions(runtime, scratch)
         _replay_dimensions(scratch, of_dimensions, days, now, projects)
     replayed = {
-        table.key: _measured(scratch, table, scratch.lakehouse.head(table), slices_of(table, days, projects))
+        table.key: slice_digests(scratch, table, scratch.lakehouse.head(table), slices_of(table, days, projects))
         if scratch.lakehouse.knows(table)
         else {}
         for table in tables
@@ -229,12 +228,6 @@ def _load(
     request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now, losses)
     for _ in run_load(scratch, request, lambda _: True):
         continue
-
-
-def _measured(runtime: Runtime, table: Table, snapshot_id: int, wanted: Collection[Slice]) -> dict[Slice, Digest]:
-    """Slice -> digest of its rows, read from the table instead of the ledger."""
-    rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, wanted))
-    return slice_digests(rows, table.content_columns, table.day_column)
 
 
 def _lacking(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> dict[Slice, str]:

@@ -9,10 +9,10 @@ from pipeline_assets.domain.causes import Cause
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.load.measured import slice_digests
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import slice_digests
-from resources.iceberg.metadata import SliceFiles, slices_condition
+from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
 from resources.publishing.promise import publisher_of
 from resources.publishing.request import PublishRequest
@@ -36,8 +36,7 @@ def undo_deletes(
     lakehouse = runtime.lakehouse
 
     def digests(snapshot_id: int) -> dict[Slice, Digest]:
-        rows = lakehouse.read(table, snapshot_id).where(slices_condition(table, change.slices))
-        return slice_digests(rows, table.content_columns, table.day_column)
+        return slice_digests(runtime, table, snapshot_id, change.slices)
 
     same = {
         key

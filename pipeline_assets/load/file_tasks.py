@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.file_rows import ReadingFiles, ReadingRows, RowsOf, SliceFile
 from resources.iceberg.metadata import slices_condition
 from resources.spark.tasks import naming_what_workers_met
@@ -20,7 +21,8 @@ Result = TypeVar("Result")
 
 FILE_COST_BYTES = 64 * 1024
 """The cost of opening a file, in bytes read."""
-_TASKS_PER_CORE = 2
+TASKS_PER_CORE = 2
+"""So that the cores end at about the same time, whatever a file costs."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Place:
     table: Table
     snapshot_id: int
     slices: frozenset[Slice]
+    held_in: str | None = None
+    """A column of days: the place then is every file that by its metrics may hold rows of these projects and days. Such a
+    file holds other rows too."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,24 @@ class FilesOfSlices:
     files: Sequence[SliceFile]
     others: Sequence[Place]
     """Slices with a delete file, or with a data file that lies elsewhere or in another format: another program wrote it."""
+    places: Sequence[Place]
+    """Where they were looked for."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the files."""
+        return sum(file.rows for file in self.files)
 
 
-def files_of(runtime: Runtime, places: Iterable[Place]) -> FilesOfSlices:
+def files_of(runtime: Runtime, places: Sequence[Place]) -> FilesOfSlices:
     """The files of these slices, in the order of tables, slices and paths."""
     found: list[SliceFile] = []
     others: list[Place] = []
     for place in places:
         location = f"{runtime.lakehouse.files.store(place.table).url}/"
         foreign = set()
-        for key, files in sorted(runtime.lakehouse.slice_files(place.table, place.snapshot_id, place.slices).items()):
+        by_slice = runtime.lakehouse.slice_files(place.table, place.snapshot_id, place.slices, place.held_in)
+        for key, files in sorted(by_slice.items()):
             if files.deletes or not all(is_ours(path, location) for path in files.paths):
                 foreign.add(key)
                 continue
@@ -58,7 +71,7 @@ def files_of(runtime: Runtime, places: Iterable[Place]) -> FilesOfSlices:
             ]
         if foreign:
             others.append(Place(place.table, place.snapshot_id, frozenset(foreign)))
-    return FilesOfSlices(found, others)
+    return FilesOfSlices(found, others, places)
 
 
 def is_ours(path: str, location: str) -> bool:
@@ -73,18 +86,26 @@ def each_file(
 
     Rows that only Spark can read come in parts, each as a file of its slice without a path.
     """
-    found = files_of(runtime, places)
-    stores = {place.table.key: runtime.lakehouse.files.store(place.table) for place in places}
-    reading = ReadingFiles(stores, types, function)
+    return each_of(runtime, files_of(runtime, places), types, function)
+
+
+def each_of(runtime: Runtime, found: FilesOfSlices, types: Mapping[str, str], function: RowsOf[Result]) -> list[Result]:
+    """The same for files that were looked up before."""
+    reading = ReadingFiles(stores_of(runtime, found), types, function)
     results: list[Result] = []
     if found.files:
         weights = [file.size_bytes + FILE_COST_BYTES for file in found.files]
-        groups = runtime.tasks.groups(found.files, weights, runtime.tasks.parallelism * _TASKS_PER_CORE)
-        told = runtime.tasks.run(reading, groups, read_bytes=read_bytes(runtime, places, found.files, types))
+        groups = runtime.tasks.groups(found.files, weights, runtime.tasks.parallelism * TASKS_PER_CORE)
+        told = runtime.tasks.run(reading, groups, read_bytes=read_bytes(runtime, found.places, found.files, types))
         results += [result for group in told for result in group]
     for place in found.others:
         results += _by_spark(runtime, place, types, function)
     return results
+
+
+def stores_of(runtime: Runtime, found: FilesOfSlices) -> dict[str, Store]:
+    """Key of each table -> the objects below its location."""
+    return {place.table.key: runtime.lakehouse.files.store(place.table) for place in found.places}
 
 
 def _by_spark(runtime: Runtime, place: Place, types: Mapping[str, str], function: RowsOf[Result]) -> list[Result]:
@@ -105,5 +126,6 @@ def read_bytes(runtime: Runtime, places: Iterable[Place], files: Sequence[SliceF
     if not runtime.tasks.are_here(0) or runtime.tasks.are_here(whole):
         return whole
     return sum(
-        runtime.lakehouse.column_bytes(place.table, place.snapshot_id, place.slices, columns) for place in places
+        runtime.lakehouse.column_bytes(place.table, place.snapshot_id, place.slices, columns, place.held_in)
+        for place in places
     )

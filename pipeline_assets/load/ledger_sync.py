@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date
 
-import pyspark.sql.functions as F
-
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, SliceConflictError
@@ -22,12 +20,12 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, days_by_project
 from pipeline_assets.load.deletes import NO_ERASURE, undo_deletes
+from pipeline_assets.load.measured import arrival_days, objects_of_batches, slice_digests
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.unrecorded_runs import UnrecordedRuns
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import measured_parts
-from resources.iceberg.metadata import NO_FILES, SliceFiles, in_batches, slices_condition
+from resources.iceberg.metadata import NO_FILES, SliceFiles
 from resources.ledger.changes import Changes
 
 
@@ -136,10 +134,10 @@ def _measure(
     runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]
 ) -> dict[Slice, dict[date | None, BatchDay]]:
     """Slice -> arrival day (None for tables without one) -> measurements of its rows."""
-    rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
-    by_arrival = table.key in SOURCE_OF_TABLE
-    measured = measured_parts(rows, table.content_columns, table.day_column, by_arrival=by_arrival)
-    return {key: {day: BatchDay(*part) for day, part in parts.items()} for key, parts in measured.items()}
+    if table.key in SOURCE_OF_TABLE:
+        return arrival_days(runtime, table, snapshot_id, slices)
+    measured = slice_digests(runtime, table, snapshot_id, slices)
+    return {key: {None: BatchDay(digest)} for key, digest in measured.items()}
 
 
 def _settle_batches(
@@ -194,18 +192,18 @@ def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collecti
         known |= runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
     is_foreign = any(one.cause.kind is CauseKind.FOREIGN for one in changes.publications)
     found: dict[str, DeliveryRecord] = {}
-    rows = runtime.lakehouse.read(table, head).where(in_batches(sorted(batches), None, "_arrival_date"))
-    objects = rows.groupBy("project_id", "_arrival_date", "_object_key")
-    for row in objects.agg(F.count(F.lit(1)).alias("count"), F.max("_object_etag").alias("etag")).collect():
-        batch, count = BatchKey(SOURCE_OF_TABLE[table.key], row["project_id"], row["_arrival_date"]), row["count"]
-        found[row["_object_key"]] = DeliveryRecord(
-            batch=batch, object_key=row["_object_key"], etag=f"{UNREAD}{row['etag']}", size_bytes=0, sha256=None,
-            lines=count, rows=count, quarantined=0, blank=0, error=None, is_accepted=True,
-        )  # fmt: skip
+    for batch, objects in objects_of_batches(runtime, table, head, batches).items():
+        for object_key, held in objects.items():
+            if not object_key:
+                continue
+            found[object_key] = DeliveryRecord(
+                batch=batch, object_key=object_key, etag=f"{UNREAD}{held.etag}", size_bytes=0, sha256=None,
+                lines=held.rows, rows=held.rows, quarantined=0, blank=0, error=None, is_accepted=True,
+            )  # fmt: skip
     for object_key, record in known.items():
-        held = found.get(object_key)
-        if record.is_damaged or (is_foreign and record.rows > (held.rows if held else 0)):
+        present = found.get(object_key)
+        if record.is_damaged or (is_foreign and record.rows > (present.rows if present else 0)):
             found[object_key] = replace(record, etag=f"{DAMAGED}{record.etag.removeprefix(DAMAGED)}", sha256=None)
-        elif held is None:
+        elif present is None:
             changes.forgotten_deliveries.append((record.batch, object_key))
     changes.deliveries.extend(found.values())

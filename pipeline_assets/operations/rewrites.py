@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from datetime import date
 
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, SliceConflictError
+from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, days_by_project
+from pipeline_assets.load import measured
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import MeasuredPart, measured_parts, slice_digests
+from pipeline_assets.transforms.digests import slice_digests
+from pipeline_assets.transforms.narrow_raw import LINEAGE
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lakehouse import Staged
 from resources.iceberg.metadata import SliceFiles, slices_condition
@@ -117,26 +120,21 @@ class _Rewrite:
             found = self._quarantined(staged.snapshot_id, before, _ALL)
         else:
             expected = self._on_record(before)
-            parts = self._measured(staged.snapshot_id, before)
-            self._require_same_batches(parts)
-            found = {key: sum((part.digest for part in of.values()), EMPTY) for key, of in parts.items()}
+            found = self._measured(staged.snapshot_id, before)
         for key in sorted(before):
             if expected.get(key, EMPTY) != found.get(key, EMPTY):
                 raise self._is_other(key, f"{found.get(key, EMPTY).rows} rows for {expected.get(key, EMPTY).rows}")
 
-    def _require_same_batches(self, parts: Mapping[Slice, Mapping[date | None, MeasuredPart]]) -> None:
-        """For raw tables: raise LakehouseError unless each batch still has its rows, each with its object and line."""
-        if self.table.key not in SOURCE_OF_TABLE:
-            return
+    def _require_same_batches(self, parts: Mapping[Slice, Mapping[date | None, BatchDay]]) -> None:
+        """Raise LakehouseError unless each batch of raw still has its rows, each with its object and line."""
         source, ledger = SOURCE_OF_TABLE[self.table.key], self.runtime.ledger
         for project_id, days in days_by_project(parts).items():
             for day, batches in ledger.batch_days_of(source, project_id, sorted(days)).items():
                 for batch, part in batches.items():
-                    measured = parts[Slice(day, project_id)].get(batch.arrival_date)
-                    found = (measured.digest, measured.lineage) if measured else None
                     # Records of older versions cannot be compared.
-                    is_comparable = part.digest.rows and part.lineage and part.digest.version == ROW_HASH_VERSION
-                    if is_comparable and found != (part.digest, part.lineage):
+                    is_known = part.lineage is not None and part.lineage.startswith(f"{LINEAGE}:")
+                    is_comparable = is_known and part.digest.rows and part.digest.version == ROW_HASH_VERSION
+                    if is_comparable and parts[Slice(day, project_id)].get(batch.arrival_date) != part:
                         raise self._is_other(Slice(day, project_id), f"rows of {batch} lie elsewhere")
 
     def _is_other(self, key: Slice, what: str) -> LakehouseError:
@@ -157,11 +155,13 @@ class _Rewrite:
             raise SliceConflictError(f"{self.table.key} {first}", reason, "The next maintenance looks again", moved)
         return {key: records[key].digest for key in slices}
 
-    def _measured(self, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, dict[date | None, MeasuredPart]]:
-        table = self.table
-        rows = self.runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
-        by_arrival = table.key in SOURCE_OF_TABLE
-        return measured_parts(rows, table.content_columns, table.day_column, by_arrival=by_arrival)
+    def _measured(self, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, Digest]:
+        """The digests of staged slices; raises LakehouseError where rows of raw came to lie in another batch, object or line."""
+        if self.table.key not in SOURCE_OF_TABLE:
+            return measured.slice_digests(self.runtime, self.table, snapshot_id, slices)
+        parts = measured.arrival_days(self.runtime, self.table, snapshot_id, slices)
+        self._require_same_batches(parts)
+        return {key: sum((part.digest for part in of.values()), EMPTY) for key, of in parts.items()}
 
     def _quarantined(self, snapshot_id: int, slices: Collection[Slice], keeps: str) -> dict[Slice, Digest]:
         rows = self.runtime.lakehouse.read(QUARANTINE, snapshot_id).where(slices_condition(QUARANTINE, slices))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
-from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_keys import KEY_TYPES, key_parts
-from pipeline_assets.transforms.lateness import BIN, SketchOfGroups, lateness_aggregates, lateness_bin
 from pipeline_assets.transforms.row_hash import row_hashes
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
@@ -26,8 +21,6 @@ _STORED_A, _STORED_B = "_stored_a", "_stored_b"
 FALSE_HASHES = "false_hashes"
 """Figure of `checked_hashes`: the number of rows whose stored hash does not match their content."""
 _MADE_KEY = ("_made_key_a", "_made_key_b")
-_UNMEASURABLE = 0
-"""Digest version if stored hashes do not match the content: such a digest never equals one of sound rows."""
 _HALF = 32
 """Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
 
@@ -46,7 +39,7 @@ def digest_aggregates() -> list[Column]:
 
 def digest_of(row: Mapping[str, Any]) -> Digest:
     """The digest in a collected row of `digest_aggregates`, and of `checked_hashes` if stored hashes were checked."""
-    known = _UNMEASURABLE if row.get(FALSE_HASHES) else ROW_HASH_VERSION
+    known = UNMEASURABLE if row.get(FALSE_HASHES) else ROW_HASH_VERSION
     return Digest(int(row["rows"]), _sum_of(row, "a"), _sum_of(row, "b"), known)
 
 
@@ -86,78 +79,3 @@ def slice_digests(frame: DataFrame, columns: Sequence[str], day_column: str) -> 
     """Slice -> digest of its rows; the frame has `day_column` (date), project_id and `columns`."""
     rows = digests(frame, columns, [day_column, "project_id"]).collect()
     return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict()) for row in rows}
-
-
-class MeasuredPart(NamedTuple):
-    """Measurements of a slice, or of its rows of one arrival day; fields are in the order of BatchDay's."""
-
-    digest: Digest
-    lineage: str | None = None
-    """Raw rows only: digest of the object and line of each row."""
-    lateness: LatenessSketch | None = None
-    """Raw rows only: how late they arrived."""
-
-
-def batch_days(frame: DataFrame, columns: Sequence[str] | None) -> dict[tuple[str, date, date], MeasuredPart]:
-    """(project, arrival day, event day) -> measurements of its rows in a raw table; one Spark job.
-
-    Hashes are computed from `columns`; if that is None, stored hashes are used.
-    """
-    first, second = row_hashes({HASH_A: "bigint", HASH_B: "bigint", "_object_key": "string", "_line_number": "int"})
-    held = [*_sums(first, "held_a"), *_sums(second, "held_b")]
-    hashed, also = (frame, []) if columns is None else checked_hashes(frame, columns)
-    by_bin = hashed.withColumn(BIN, lateness_bin()).groupBy(*_BATCH_DAY, BIN)
-    found: dict[tuple[str, date, date], _Group] = {}
-    for row in _in_parts(by_bin.agg(*digest_aggregates(), *held, *also, *lateness_aggregates())):
-        found.setdefault((row["project_id"], row["_arrival_date"], row["event_date"]), _Group()).add(row)
-    return {key: group.part() for key, group in found.items()}
-
-
-_BATCH_DAY = ("project_id", "_arrival_date", "event_date")
-_ROWS_AT_ONCE = 10_000
-
-
-def _in_parts(frame: DataFrame) -> Iterator[Mapping[str, Any]]:
-    """Yield each row as a mapping; rows stay in Arrow until needed, because there may be hundreds of thousands."""
-    for part in frame.toArrow().to_batches(max_chunksize=_ROWS_AT_ONCE):
-        yield from part.to_pylist()
-
-
-@dataclass
-class _Group:
-    """The sum over the bins of one batch day; sums of hashes are additive, as counts are."""
-
-    sums: Counter[str] = field(default_factory=Counter)
-    lateness: SketchOfGroups = field(default_factory=SketchOfGroups)
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        self.sums.update({name: row[name] or 0 for name in row if name in _SUMMED})
-        self.lateness.add(row)
-
-    def part(self) -> MeasuredPart:
-        return MeasuredPart(digest_of(self.sums), lineage_of(self.sums), self.lateness.sketch)
-
-
-_SUMMED = frozenset(
-    {"rows", FALSE_HASHES}
-    | {f"sum_{name}_{half}" for name in ("a", "b", "held_a", "held_b") for half in ("high", "low")}
-)
-
-
-def measured_parts(
-    frame: DataFrame, columns: Sequence[str], day_column: str, *, by_arrival: bool
-) -> dict[Slice, dict[date | None, MeasuredPart]]:
-    """Slice -> arrival day (None for tables without one) -> measurements of its rows."""
-    if by_arrival:
-        parts: dict[Slice, dict[date | None, MeasuredPart]] = {}
-        for (project, arrival, day), part in batch_days(frame, columns).items():
-            parts.setdefault(Slice(day, project), {})[arrival] = part
-        return parts
-    measured = slice_digests(frame, columns, day_column)
-    return {key: {None: MeasuredPart(digest)} for key, digest in measured.items()}
-
-
-def lineage_of(row: Mapping[str, Any]) -> str:
-    """The digest of the object and line of each row, from the sums over a batch day."""
-    first, second = (_sum_of(row, name) & ((1 << 128) - 1) for name in ("held_a", "held_b"))
-    return f"h{ROW_HASH_VERSION}:{first:x}:{second:x}"

@@ -15,7 +15,9 @@ from pipeline_assets.transforms.data_files import ARROW_TYPES, Store
 
 Result = TypeVar("Result")
 BATCH_ROWS = 200_000
-"""Rows that are in memory at a time; many, because a few columns are narrow."""
+"""Most rows that are in memory at a time; many, because a few columns are narrow."""
+BATCH_VALUES = 1_600_000
+"""Most values that are in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,17 @@ def narrow_rows(store: Store, path: str, types: Mapping[str, str]) -> Iterator[p
     with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
         there = set(file.schema_arrow.names)
         columns = [name for name in types if name in there]
-        # Without any column to read, the batches would have no rows.
-        for batch in file.iter_batches(BATCH_ROWS, columns=columns or [next(iter(there))]):
-            yield with_columns(pa.Table.from_batches([batch]), types)
+        most = max(1, min(BATCH_ROWS, BATCH_VALUES // max(1, len(columns))))
+        # The rows of one group at a time: groups with long texts hold few rows, and only their writer knew how few.
+        for group in range(file.num_row_groups):
+            # Without any column to read, the batches would have no rows.
+            for batch in file.iter_batches(most, row_groups=[group], columns=columns or [next(iter(there))]):
+                yield with_columns(pa.Table.from_batches([batch]), types)
+
+
+def row_count(file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, int]:
+    """The slice and its rows in a file: a `RowsOf` for any column."""
+    return file.key, sum(rows.num_rows for rows in tables)
 
 
 def with_columns(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:

@@ -26,10 +26,3 @@ def named_sender() -> dict[str, Column]:
 def is_nameless() -> Column:
     """Whether an event has neither a send id nor a row id."""
     return named(_SEND_ID).isNull() & named(_ROW_ID).isNull()
-
-
-def has_blank_id() -> Column:
-    """Whether an id was delivered but is empty or blank."""
-    return (F.col(_SEND_ID).isNotNull() & named(_SEND_ID).isNull()) | (
-        F.col(_ROW_ID).isNotNull() & named(_ROW_ID).isNull()
-    )

@@ -115,23 +115,29 @@ class Lakehouse:
         return with_missing(rows, table)
 
     def slice_files(
-        self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None
+        self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None, held_in: str | None = None
     ) -> dict[Slice, SliceFiles]:
-        """Return the live files per slice, read from metadata; of all slices, or only of those given."""
-        return by_slice(self._tables.files(self._load(table), snapshot_id, slices))
+        """Return the live files per slice, read from metadata; of all slices, or only of those given.
 
-    def column_bytes(self, table: Table, snapshot_id: int, slices: Collection[Slice], columns: Collection[str]) -> int:
-        """Return how many bytes these columns take in the files of these slices, read from metadata."""
-        return self._tables.column_bytes(self._load(table), snapshot_id, slices, columns)
+        `held_in`: a column of days; then those files of any slice that by their metrics may hold rows of these projects and days.
+        """
+        return by_slice(self._tables.files(self._load(table), snapshot_id, slices, held_in))
+
+    def column_bytes(
+        self,
+        table: Table,
+        snapshot_id: int,
+        slices: Collection[Slice],
+        columns: Collection[str],
+        held_in: str | None = None,
+    ) -> int:
+        """Return how many bytes these columns take in the files that `slice_files` returns, read from metadata."""
+        return self._tables.column_bytes(self._load(table), snapshot_id, slices, columns, held_in)
 
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
         """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
         files = self.slice_files(table, snapshot_id, slices)
         return lost_slices({key: one.paths for key, one in files.items()})
-
-    def may_hold(self, table: Table, snapshot_id: int, column: str, days: Collection[Slice]) -> bool:
-        """Whether, by file metrics, any file may hold rows of one of these projects and days, with the day in `column`."""
-        return self._tables.may_hold(self._load(table), snapshot_id, self._tables.expression(column, days))
 
     def commits(self, table: Table, since: int | None) -> list[Commit]:
         """Return commits to main after the snapshot `since`, newest first; for None all that are kept."""

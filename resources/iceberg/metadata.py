@@ -132,42 +132,44 @@ class JavaTables:
         # Dagster may run an op in a thread of its own, and loading a table needs the session active in that thread.
         self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
 
-    def files(self, java: Any, snapshot_id: int, slices: Collection[Slice] | None) -> LiveFiles:
-        """Return the live files of a snapshot, of all slices or only of those given."""
+    def files(
+        self, java: Any, snapshot_id: int, slices: Collection[Slice] | None, held_in: str | None = None
+    ) -> LiveFiles:
+        """Return the live files of a snapshot, of all slices or only of those given.
+
+        `held_in`: a column of days; then those files that by their metrics may hold rows of these projects and days.
+        """
         scan = java.newScan().useSnapshot(snapshot_id)
         if slices is not None:
             if not slices:
                 return LiveFiles()
-            scan = scan.filter(self.expression(java.spec().fields().get(0).name(), slices))
+            scan = scan.filter(self.expression(held_in or java.spec().fields().get(0).name(), slices))
         files, deletes = LiveFiles(), {}
         with closing(scan.includeColumnStats().planFiles()) as tasks:
             for task in _each(tasks):
                 file = task.file()
                 # Iceberg plans files by their metrics, which may return more than the slices asked for.
-                if slices is None or slice_of(file) in slices:
+                if slices is None or held_in is not None or slice_of(file) in slices:
                     files[str(file.location())] = file
                     if task.deletes().size():
                         deletes[str(file.location())] = {_name(delete): delete for delete in _each(task.deletes())}
         files.deletes = deletes
         return files
 
-    def column_bytes(self, java: Any, snapshot_id: int, slices: Collection[Slice], columns: Collection[str]) -> int:
-        """Return the bytes of these columns in the files of these slices, as the files' footers told their writer.
+    def column_bytes(
+        self, java: Any, snapshot_id: int, slices: Collection[Slice], columns: Collection[str], held_in: str | None
+    ) -> int:
+        """Return the bytes of these columns in the files that `files` returns, as the files' footers told their writer.
 
         A file whose writer told none counts with all its bytes.
         """
         ids = [field.fieldId() for name in columns if (field := java.schema().findField(name)) is not None]
         total = 0
-        for file in self.files(java, snapshot_id, slices).values():
+        for file in self.files(java, snapshot_id, slices, held_in).values():
             sizes = file.columnSizes()
             of_columns = [0 if sizes is None else sizes.get(number) for number in ids]
             total += int(file.fileSizeInBytes()) if sizes is None else sum(size or 0 for size in of_columns)
         return total
-
-    def may_hold(self, java: Any, snapshot_id: int, expression: Any) -> bool:
-        """Whether a scan of a snapshot with this filter would open at least one file."""
-        with closing(java.newScan().useSnapshot(snapshot_id).filter(expression).planFiles()) as tasks:
-            return bool(tasks.iterator().hasNext())
 
     def expression(self, day_column: str, slices: Collection[Slice]) -> Any:
         """Return the slices as an Iceberg expression."""
@@ -289,8 +291,8 @@ def with_missing(rows: DataFrame, table: Table) -> DataFrame:
     return rows.withColumns(missing) if missing else rows
 
 
-def in_batches(batches: Collection[BatchKey], source_column: str | None, day_column: str) -> Column:
-    """Return the condition that a row belongs to one of these batches; `source_column` is None for a table of one source."""
+def in_batches(batches: Collection[BatchKey], source_column: str, day_column: str) -> Column:
+    """Return the condition that a row belongs to one of these batches."""
     import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
 
     condition = F.lit(False)
@@ -299,5 +301,5 @@ def in_batches(batches: Collection[BatchKey], source_column: str | None, day_col
         by_project.setdefault((batch.source, batch.project_id), []).append(batch.arrival_date)
     for (source, project_id), days in by_project.items():
         part = (F.col("project_id") == project_id) & F.col(day_column).isin(*days)
-        condition = condition | (part if source_column is None else part & (F.col(source_column) == source.value))
+        condition = condition | (part & (F.col(source_column) == source.value))
     return condition

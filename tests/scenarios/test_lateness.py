@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.point import Light
-from pipeline_assets.domain.lateness import AT_ONCE, BINS_PER_DOUBLING, EARLY, LatenessSketch, merged
+from pipeline_assets.domain.lateness import LatenessSketch, bin_of, merged
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.load.measured import arrival_days
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.transforms.digests import measured_parts
 from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from tests.support.builders import LATER, PROJECT, Outcome, Pipeline, a_pipeline, an_event
@@ -56,10 +56,7 @@ def expected(events: Iterable[Mapping[str, Any]]) -> str:
             continue
         received, happened = (datetime.fromisoformat(event[name]) for name in ("server_upload_time", "event_time"))
         seconds = math.floor((received - happened).total_seconds())
-        number = AT_ONCE if seconds == 0 else EARLY
-        if seconds >= 1:
-            number = math.ceil(math.log2(seconds) * BINS_PER_DOUBLING)
-        sketches.append(LatenessSketch({number: 1}, 0, seconds, seconds))
+        sketches.append(LatenessSketch({bin_of(seconds): 1}, 0, seconds, seconds))
     return merged(sketches).to_text()
 
 
@@ -126,8 +123,8 @@ def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(for
     assert on_record(p, DAY) == expected([*first, *other])
 
     table = RAW_TABLES[Source.REGULAR]
-    rows = p.spark.table(p.lakehouse.identifier(table))
-    measured = measured_parts(rows, table.content_columns, table.day_column, by_arrival=True)
+    head = p.lakehouse.head(table)
+    measured = arrival_days(p.runtime, table, head, p.lakehouse.slice_files(table, head).keys())
     of_day = [parts[DAY].lateness for parts in measured.values() if DAY in parts]
     assert merged(sketch for sketch in of_day if sketch is not None).to_text() == on_record(p, DAY)
 

@@ -23,7 +23,6 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.drill.process import a_victim
 from pipeline_assets.drill.sandbox import as_environment
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rebuild.answer import abandon
 from pipeline_assets.operations.rebuild.begin import RebuildRequest, begin, claimed
@@ -36,8 +35,6 @@ from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import Measure, TableColumn
 from resources import failpoints
 from resources.failpoints import OF_REBUILDS, Failpoint
-from resources.landing.store import LandingStore
-from resources.spark.session import configure_catalog
 from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import PROJECT, an_event, events_on
 from tests.support.reference import require_known
@@ -123,11 +120,6 @@ def branches(p: Any) -> set[str]:
         for name in NAMES
         for row in p.spark.table(f"{p.lakehouse.identifier(table_by_key(name))}.refs").collect()
     } - {"main"}
-
-
-def runtime_of(p: Any) -> Runtime:
-    configure_catalog(p.spark, p.settings)
-    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
 
 
 def require_chains(p: Any) -> None:
@@ -330,7 +322,7 @@ def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> N
     assert p.load(days[0], days[-1]).success
     before, history = derived(p), p.history()
     p.change(**NEW)
-    runtime = runtime_of(p)
+    runtime = p.runtime
     asked = RebuildRequest((REFINED, REVENUE), (PROJECT,), days[0], days[-1], REASON, "ann")
 
     def go_on() -> RebuildRecord:
@@ -376,11 +368,11 @@ def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> N
 
 
 def _measured(p: Any, name: str) -> dict[Slice, Any]:
-    from pipeline_assets.transforms.digests import slice_digests
+    from pipeline_assets.load.measured import slice_digests
 
     table = table_by_key(name)
-    rows = p.lakehouse.read(table, p.lakehouse.head(table))
-    return dict(slice_digests(rows, table.content_columns, table.day_column))
+    head = p.lakehouse.head(table)
+    return slice_digests(p.runtime, table, head, p.lakehouse.slice_files(table, head).keys())
 
 
 # -- paused before it publishes ------------------------------------------------------------------------------------
@@ -396,7 +388,7 @@ def test_a_swap_that_paused_publishes_neither_for_another_run_nor_what_is_old(pi
     deliver(p, [day])
     assert p.load(day).success
     p.change(**NEW)
-    runtime = runtime_of(p)
+    runtime = p.runtime
     asked = RebuildRequest((REVENUE,), (PROJECT,), day, day, REASON, "ann")
     before, history = derived(p), p.history()
 
@@ -639,7 +631,7 @@ def _maintain(p: Any) -> None:
     for path in Path(p.settings.warehouse_url).rglob("*"):
         os.utime(path, (old, old))
     later, own = datetime.now(UTC) + timedelta(days=40), str(uuid.uuid4())
-    reports = list(maintain(runtime_of(p), own, later, liveness(p.instance, p.ledger, own), is_dry_run=False))
+    reports = list(maintain(p.runtime, own, later, liveness(p.instance, p.ledger, own), is_dry_run=False))
     assert [report.failure for report in reports if report.failure] == []
 
 

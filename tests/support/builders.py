@@ -272,9 +272,6 @@ class Pipeline(LandingFolder):
         self, first: date, last: date | None = None, *, accept_missing: str | None = None
     ) -> dict[str, TableReport]:
         """The same load of all tables without Dagster around it: table -> what it did."""
-        configure_catalog(self.spark, self.settings)
-        landing = LandingStore.from_settings(self.settings)
-        runtime = Runtime(self.lakehouse, self.ledger, landing, self.settings)
         days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
         tables = frozenset(table.key for table in ASSET_TABLES)
         lost = [
@@ -288,9 +285,15 @@ class Pipeline(LandingFolder):
         ]
         run_id = str(uuid.uuid4())
         request = LoadRequest(days, self.settings.projects, tables, run_id, self.now, Acceptances(tuple(accepted)))
-        return {report.table: report for report in run_load(runtime, request, lambda _: False)}
+        return {report.table: report for report in run_load(self.runtime, request, lambda _: False)}
 
     # -- tables ------------------------------------------------------------------------------------------------
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the steps of a load work with; the session's catalog becomes this one."""
+        configure_catalog(self.spark, self.settings)
+        return Runtime(self.lakehouse, self.ledger, LandingStore.from_settings(self.settings), self.settings)
 
     @property
     def lakehouse(self) -> Lakehouse:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from typing import Any
-
-import pyspark.sql.functions as F
-from pyspark.sql import DataFrame, Window
 
 from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.formats.base import EVENT_TIME
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.build.states import read_states
+from pipeline_assets.load.file_tasks import TASKS_PER_CORE, FilesOfSlices, Place, each_of, files_of, stores_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
-from pipeline_assets.transforms.digests import FALSE_HASHES, checked_hashes, digest_aggregates, digest_of
-from pipeline_assets.transforms.event_keys import KEY, candidate_duplicates, day_number, with_candidate_keys
-from pipeline_assets.transforms.key_changes import held_keys
-from pipeline_assets.transforms.named import has_blank_id, is_nameless
-from resources.iceberg.metadata import slices_condition
+from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.transforms.file_rows import SliceFile, row_count
+from pipeline_assets.transforms.narrow_refined import (
+    KEY_TYPES,
+    KeyRows,
+    KeysAmong,
+    RangesOfKeys,
+    RefinedSums,
+    SummingRefined,
+    Twice,
+    TwiceInRange,
+    all_keys,
+    first_halves,
+    keys_twice,
+    occurring_twice,
+)
 
+_MOST_KEYS = 20_000_000
+"""Up to this many rows of audited and nearby slices, the driver holds half a key of each, 8 bytes, and sorts them."""
+_KEYS_PER_RANGE = 4_000_000
+"""Rows, beyond that bound, whose keys one task compares."""
+_SECOND = 1_000_000
+"""In microseconds."""
 _TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
 _DEFECT = "This is a defect of Tidemark: report it with the day's raw rows"
 
@@ -31,11 +43,12 @@ _DEFECT = "This is a defect of Tidemark: report it with the day's raw rows"
 def raw_counts(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, int]:
     """Rows per slice in both raw tables, from metadata, so that they do not depend on what the build read."""
     rows = dict.fromkeys(slices, 0)
-    for table in RAW_TABLES.values():
-        for key, files in runtime.lakehouse.slice_files(table, pins[table.key], set(slices)).items():
-            is_seen = slices_condition(table, [key])
-            read = runtime.lakehouse.read(table, pins[table.key]).where(is_seen) if files.deletes else None
-            rows[key] += files.rows if read is None else read.count()
+    found = files_of(runtime, [Place(table, pins[table.key], frozenset(slices)) for table in RAW_TABLES.values()])
+    for file in found.files:
+        rows[file.key] += file.rows
+    # Metadata does not tell which rows are hidden by another program's delete files.
+    for key, count in each_of(runtime, replace(found, files=()), {"_line_number": "int"}, row_count):
+        rows[key] += count
     return rows
 
 
@@ -46,61 +59,61 @@ def measure_refined(
     slices: Sequence[Slice],
     *,
     is_checked: bool,
-) -> dict[Slice, dict[str, Any]]:
+) -> dict[Slice, Mapping[str, Any]]:
     """Slice -> its digest and figures, from the stored hashes of its rows, and its duplicate keys.
 
     `near`: snapshot -> the slices and neighbours whose present state it holds.
     `is_checked`: recompute every hash from its row. Tasks that write files themselves have already checked a sample.
     """
-    staged = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
-    content = staged.where(slices_condition(REFINED_EVENTS, slices))
-    lateness = F.datediff(F.to_date(EXPORT_FORMAT.received_column), F.col("event_date"))
-    hashed, also = checked_hashes(content, CONTENT) if is_checked else (content, [])
-    rows = (
-        hashed.groupBy("event_date", "project_id")
-        .agg(
-            *digest_aggregates(),
-            *also,
-            F.count_if(is_nameless()).alias("rows_without_id"),
-            F.count_if(has_blank_id()).alias("rows_with_blank_id"),
-            F.count_if(lateness > 0).alias("late_rows"),
-            (F.max(F.unix_timestamp(EXPORT_FORMAT.received_column)) - F.max(F.unix_timestamp(EVENT_TIME))).alias("lag"),
-        )
-        .collect()
-    )
-    measured = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows}
-    events = read_states(runtime, REFINED_EVENTS, near, held_keys)
-    suspected = candidate_duplicates(events)
-    twice: dict[Slice, dict[str, Any]] = {}
-    # Duplicates are rare, so one narrow pass that finds none saves the join that locates them.
-    if not suspected.isEmpty():
-        suspects = with_candidate_keys(events, suspected)
-        keys_twice = _keys_twice(suspects, runtime.settings.dedupe_window_days)
-        rows_twice = keys_twice.where(slices_condition(REFINED_EVENTS, slices)).collect()
-        twice = {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows_twice}
-    nothing = {"keys_twice": 0, "keys_twice_a_day": 0}
-    return {key: row | twice.get(key, nothing) for key, row in measured.items()}
+    audited = Place(REFINED_EVENTS, snapshot_id, frozenset(slices))
+    others = [Place(REFINED_EVENTS, at, frozenset(keys) - audited.slices) for at, keys in near.items()]
+    own = files_of(runtime, [audited])
+    beside = files_of(runtime, [place for place in others if place.slices])
+    are_few = own.rows + beside.rows <= _MOST_KEYS
+    summing = SummingRefined(event_hashes() if is_checked else None, has_keys=are_few)
+    measured = each_of(runtime, own, summing.types, summing)
+    sums: dict[Slice, RefinedSums] = {}
+    for one in measured:
+        sums[one.key] = sums.get(one.key, RefinedSums()) + one.sums
+    if are_few:
+        measured += each_of(runtime, beside, {"_key_a": "bigint"}, first_halves)
+        twice = _twice(runtime, [own, beside], [one.keys for one in measured])
+    else:
+        twice = _twice_by_ranges(runtime, [own, beside])
+    return {key: _measures(one, twice.get(key, Twice())) for key, one in sums.items() if one.digest.rows}
 
 
-def _keys_twice(suspects: DataFrame, window: int) -> DataFrame:
-    """event_date, project_id, keys_twice, keys_twice_a_day: numbers of rows that share a key within the window or a day."""
-    by_key = Window.partitionBy(*KEY).orderBy("_day")
-    gaps = (
-        suspects.withColumn("_day", day_number())
-        .select("event_date", "project_id", "_day", *KEY)
-        .withColumns(
-            {
-                "_gap_before": F.col("_day") - F.lag("_day").over(by_key),
-                "_gap_after": F.lead("_day").over(by_key) - F.col("_day"),
-            }
-        )
-    )
-    is_twice = (F.col("_gap_before") <= window) | (F.col("_gap_after") <= window)
-    is_twice_a_day = (F.col("_gap_before") == 0) | (F.col("_gap_after") == 0)
-    return gaps.groupBy("event_date", "project_id").agg(
-        F.count_if(F.coalesce(is_twice, F.lit(False))).alias("keys_twice"),
-        F.count_if(F.coalesce(is_twice_a_day, F.lit(False))).alias("keys_twice_a_day"),
-    )
+def _measures(sums: RefinedSums, twice: Twice) -> dict[str, Any]:
+    lag = None
+    if sums.received is not None and sums.happened is not None:
+        lag = sums.received // _SECOND - sums.happened // _SECOND
+    return {**{field.name: getattr(sums, field.name) for field in fields(sums)}, **asdict(twice), "lag": lag}
+
+
+def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[bytes]) -> dict[Slice, Twice]:
+    """Rows that share a key, found by the first halves of all keys; second halves are read where one occurs twice."""
+    suspected = occurring_twice(keys)
+    if not len(suspected):
+        return {}
+    among = KeysAmong(suspected.tobytes())
+    rows = [one for files in found for one in each_of(runtime, files, KEY_TYPES, among)]
+    return keys_twice(rows, runtime.settings.dedupe_window_days)
+
+
+def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[Slice, Twice]:
+    """The same, where one process should not hold all keys. Rows that only Spark can read pass through this process."""
+    stores = {key: store for files in found for key, store in stores_of(runtime, files).items()}
+    items: list[SliceFile | KeyRows] = [file for files in found for file in files.files]
+    items += [one for files in found for one in each_of(runtime, replace(files, files=()), KEY_TYPES, all_keys)]
+    ranges = 1 + sum(files.rows for files in found) // _KEYS_PER_RANGE
+    weights = [one.rows if isinstance(one, SliceFile) else len(one.first) // 8 for one in items]
+    groups = runtime.tasks.groups(items, weights, runtime.tasks.parallelism * TASKS_PER_CORE)
+    collecting = TwiceInRange(runtime.settings.dedupe_window_days)
+    twice: dict[Slice, Twice] = {}
+    for part in runtime.tasks.exchange(RangesOfKeys(stores, ranges), groups, collecting, ranges):
+        for key, one in part.items():
+            twice[key] = twice.get(key, Twice()) + one
+    return twice
 
 
 def audit_of(
@@ -111,11 +124,11 @@ def audit_of(
     `row`: from `measure_refined`, None for a slice without rows; `reasons`: of `refined._reasons`; `wrong`: a mismatch
     that a task found in raw while it wrote the slice's files.
     """
-    digest = digest_of(row) if row is not None else EMPTY
+    digest = row["digest"] if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
     duplicates = {outcome.value: reasons.get(outcome.value, 0) for outcome in RowFate if outcome is not RowFate.WINNER}
     missing = raw_rows - digest.rows - sum(duplicates.values())
-    others = row.get(FALSE_HASHES) or 0 if row is not None else 0
+    others = row["false_hashes"] if row is not None else 0
     mismatches = [
         f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates" if missing else None,
         f"{others} rows are not what raw holds: their hashes differ" if others else None,

@@ -14,13 +14,12 @@ from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.load import measured
 from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.stage import Staged
 from pipeline_assets.load.deliveries.verdicts import Judged
-from pipeline_assets.transforms.digests import batch_days
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.metadata import in_batches
 from resources.iceberg.slice_change import Published as StagedPublication
 
 
@@ -46,7 +45,7 @@ def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Publishe
     batches = [plan.key for plan in staged.plans]
     before = _batch_days(attempt, batches)
     # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
-    audited = _audit(attempt, staged.snapshot.snapshot_id, batches)
+    audited = measured.batch_days(attempt.runtime, table, staged.snapshot.snapshot_id, batches)
     days = {batch: {**dict.fromkeys(before[batch], BatchDay()), **audited[batch]} for batch in batches}
     for plan in staged.plans:
         _require_parsed_rows(judged, plan, staged.present[plan.key], days[plan.key])
@@ -83,16 +82,6 @@ def _standing(attempt: Attempt, changed: Collection[Slice]) -> _Standing:
             parts[Slice(day, project)] = batches
         slices |= ledger.slices(attempt.table.key, [project], days)
     return _Standing(parts, slices)
-
-
-def _audit(attempt: Attempt, snapshot_id: int, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[date, BatchDay]]:
-    """Batch -> event day -> its staged rows."""
-    staged = attempt.runtime.lakehouse.read(attempt.table, snapshot_id)
-    measured = batch_days(staged.where(in_batches(batches, None, "_arrival_date")), None)
-    days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
-    for (project, arrival, day), part in measured.items():
-        days[BatchKey(attempt.source, project, arrival)][day] = BatchDay(*part)
-    return days
 
 
 def _batch_days(attempt: Attempt, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[date, BatchDay]]:
@@ -147,9 +136,9 @@ def _account(
     publications: list[PublicationRecord] = []
     for key in sorted(changed):
         parts = dict(standing.parts.get(key, {}))
-        for batch, measured in days.items():
+        for batch, audited in days.items():
             if batch.project_id == key.project_id:
-                parts[batch] = measured.get(key.event_date, BatchDay())
+                parts[batch] = audited.get(key.event_date, BatchDay())
         digest = sum((part.digest for part in parts.values()), EMPTY)
         prior = standing.slices.get(key)
         before = prior.digest if prior else EMPTY

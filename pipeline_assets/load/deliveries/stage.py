@@ -12,9 +12,9 @@ from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import ReadResult, Writing, result_of, write_rows
 from pipeline_assets.load.deliveries.verdicts import Judged
+from pipeline_assets.load.measured import objects_of_batches
 from pipeline_assets.load.runtime import Runtime
 from resources.iceberg.lakehouse import Staged as StagedSnapshot
-from resources.iceberg.metadata import in_batches
 
 _KEYS_PER_STATEMENT = 500
 
@@ -75,7 +75,8 @@ def _stage(attempt: Attempt, plan: Plan, plans: Sequence[BatchPlan], writing: Wr
     batches = [batch.key for batch in plans]
     replaced = {batch.key: set(plan.replaced(batch)) for batch in plans}
     # Looked up in the table and not in the ledger: a dead run may have left rows that no ledger row tells of.
-    present = _objects_in(attempt, batches)
+    found = objects_of_batches(attempt.runtime, attempt.table, attempt.base_id, batches)
+    present = {batch: {key: of.rows for key, of in objects.items()} for batch, objects in found.items()}
     old = sorted({key for batch in batches for key in present[batch].keys() & replaced[batch]})
     reach = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
     runtime, table = attempt.runtime, attempt.table
@@ -89,20 +90,6 @@ def _stage(attempt: Attempt, plan: Plan, plans: Sequence[BatchPlan], writing: Wr
     runtime.log(f"{table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
     snapshot = runtime.lakehouse.stage(table, attempt.base_id, attempt.name, write)
     return Staged(snapshot, tuple(plans), present)
-
-
-def _objects_in(attempt: Attempt, batches: Sequence[BatchKey]) -> dict[BatchKey, dict[str, int]]:
-    """Batch -> object -> rows of it in raw now."""
-    rows_of: dict[BatchKey, dict[str, int]] = {batch: {} for batch in batches}
-    arrivals = {Slice(batch.arrival_date, batch.project_id) for batch in batches}
-    if not attempt.runtime.lakehouse.may_hold(attempt.table, attempt.base_id, "_arrival_date", arrivals):
-        return rows_of
-    base = attempt.runtime.lakehouse.read(attempt.table, attempt.base_id)
-    rows = base.where(in_batches(batches, None, "_arrival_date"))
-    counted = rows.groupBy("project_id", "_arrival_date", "_object_key").count().collect()
-    for row in counted:
-        rows_of[BatchKey(attempt.source, row["project_id"], row["_arrival_date"])][row["_object_key"]] = row["count"]
-    return rows_of
 
 
 def delete_objects(

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.lateness import (
     AT_ONCE,
-    BINS_PER_DOUBLING,
     EARLY,
+    GREATEST_SECONDS,
     RELATIVE_ERROR,
     LatenessSketch,
+    bin_of,
     merged,
 )
 
@@ -25,20 +26,21 @@ SECONDS = st.lists(st.integers(-3_600, YEAR), min_size=1, max_size=200)
 
 
 def a_sketch(seconds: Sequence[int]) -> LatenessSketch:
-    """As raw's audit counts rows: the same expression, in Python."""
+    """As raw's audit counts rows."""
     sketches = []
     for one in seconds:
-        number = (
-            EARLY if one < 0 else AT_ONCE if one < 1 else math.ceil(math.log(one) / math.log(2) * BINS_PER_DOUBLING)
-        )
-        sketches.append(LatenessSketch({number: 1}, 0, one, one))
+        sketches.append(LatenessSketch({bin_of(one): 1}, 0, one, one))
     return merged(sketches)
 
 
 def test_bins_are_those_of_the_library() -> None:
     mapping = LogarithmicMapping(RELATIVE_ERROR)
-    for seconds in [*range(1, 100_000), *range(100_000, YEAR, 9_973)]:
-        assert math.ceil(math.log(seconds) / math.log(2) * BINS_PER_DOUBLING) == mapping.key(float(seconds)), seconds
+    edges = [edge + near for edge in GREATEST_SECONDS if edge < 10**12 for near in (0, 1)]
+    powers = [(1 << power) + near for power in range(1, 39) for near in (-1, 0, 1)]
+    for seconds in [*range(1, 100_000), *range(100_000, YEAR, 9_973), *edges, *powers]:
+        assert bin_of(seconds) == mapping.key(float(seconds)), seconds
+    assert (bin_of(-1), bin_of(-(1 << 62)), bin_of(0), bin_of(1)) == (EARLY, EARLY, AT_ONCE, 0)
+    assert bin_of((1 << 63) - 1) == len(GREATEST_SECONDS)
 
 
 @given(SECONDS)

@@ -1,0 +1,194 @@
+"""One narrow pass over files of raw: the sums, lineage, lateness and objects of the rows of each arrival day."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_assets.domain.lateness import AT_ONCE, EARLY, GREATEST_SECONDS, LatenessSketch, merged
+from pipeline_assets.domain.records import BatchDay
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.formats.base import EVENT_TIME
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.event_digests import HashSource, Longs, Mask, are_null, longs
+from pipeline_assets.transforms.event_hashes import EventHashes, whole
+from pipeline_assets.transforms.file_rows import SliceFile
+
+LINEAGE = "p1"
+"""Version of the lineage, at the begin of its text: texts of different versions cannot be compared."""
+_LINEAGE_MASK = (1 << 64) - 1
+_Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+_GREATEST = np.array(GREATEST_SECONDS)
+_STEP, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@dataclass(frozen=True)
+class ArrivedRows:
+    """Sums over rows of one event day that arrived on one day; they add up in any order."""
+
+    digest: Digest = EMPTY
+    places: tuple[int, int] = (0, 0)
+    """Sums of both halves of a hash of each row's content, object and line; they wrap at 64 bits."""
+    lateness: LatenessSketch = field(default_factory=LatenessSketch)
+
+    @property
+    def batch_day(self) -> BatchDay:
+        """As the ledger records it."""
+        first, second = self.places
+        return BatchDay(self.digest, f"{LINEAGE}:{first:x}:{second:x}", self.lateness)
+
+
+@dataclass(frozen=True)
+class RawSums:
+    """What one file holds."""
+
+    key: Slice
+    arrivals: Mapping[date | None, ArrivedRows]
+    """Arrival day -> its rows; another program may have written rows without one."""
+    keys: bytes = b""
+    """The first half of each row's key (int64), in the file's order; empty unless asked for."""
+
+
+@dataclass(frozen=True)
+class SummingRaw:
+    """Sums the rows of a file of raw: a `RowsOf`."""
+
+    checked: EventHashes | None = None
+    """Computes every hash again from its row; None takes the stored ones."""
+    has_keys: bool = False
+    """Whether the keys are asked for."""
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Column to read -> Spark type."""
+        return {
+            **HashSource(self.checked).types,
+            "_object_key": "string",
+            "_line_number": "int",
+            "_arrival_date": "date",
+            EVENT_TIME: "timestamp",
+            EXPORT_FORMAT.received_column: "timestamp",
+            **({"_key_a": "bigint"} if self.has_keys else {}),
+        }
+
+    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RawSums:
+        """The sums of the file's rows, which come in batches with the columns of `types`."""
+        found: dict[date | None, list[ArrivedRows]] = {}
+        keys: list[bytes] = []
+        for rows in tables:
+            for arrival, part in self._sums(file.key, rows):
+                found.setdefault(arrival, []).append(part)
+            if self.has_keys:
+                keys.append(longs(rows.column("_key_a")).tobytes())
+        return RawSums(file.key, {day: arrived(parts) for day, parts in found.items()}, b"".join(keys))
+
+    def _sums(self, key: Slice, rows: pa.Table) -> Iterator[tuple[date | None, ArrivedRows]]:
+        hashed = HashSource(self.checked).of(rows, key.project_id)
+        objects, lines = whole(rows.column("_object_key")), longs(rows.column("_line_number"))
+        places = place_hashes(objects, lines, hashed.first, hashed.second)
+        seconds, are_unknown = lateness_of(rows)
+        days = whole(rows.column("_arrival_date")).dictionary_encode(null_encoding="encode")
+        of_row, arrivals = days.indices.to_numpy(), days.dictionary.to_pylist()
+        for number, arrival in enumerate(arrivals):
+            chosen: Mask | slice = slice(None) if len(arrivals) == 1 else of_row == number
+            first, second = (int(half[chosen].sum()) for half in places)
+            sketch = sketch_of(seconds[chosen], are_unknown[chosen])
+            yield arrival, ArrivedRows(hashed.digest(chosen), (first, second), sketch)
+
+
+def arrived(parts: Iterable[ArrivedRows]) -> ArrivedRows:
+    """The sums over the rows of all parts."""
+    every = list(parts)
+    first, second = (sum(part.places[half] for part in every) & _LINEAGE_MASK for half in (0, 1))
+    digest = sum((part.digest for part in every), EMPTY)
+    return ArrivedRows(digest, (first, second), merged(part.lateness for part in every))
+
+
+def place_hashes(objects: pa.Array, lines: Longs, first: Longs, second: Longs) -> tuple[_Hashes, _Hashes]:
+    """Both halves (uint64) of a hash of each row's object key, line, and both halves of its content's hash.
+
+    Keys and contents enter by halves of SHA-256. Two mixing steps per half keep rows apart that swap object or line, at a
+    twentieth of another SHA-256 per row: two sets of rows share the sums by accident only, with a chance of 2**-128.
+    """
+    names = objects.dictionary_encode(null_encoding="encode")
+    known = b"".join(
+        hashlib.sha256(b"" if name is None else b"." + name.encode()).digest()[:16]
+        for name in names.dictionary.to_pylist()
+    )
+    halves = np.frombuffer(known, np.uint64).reshape(-1, 2)[names.indices.to_numpy()]
+    steps = lines.view(np.uint64) * _STEP
+    places = [_mixed(halves[:, at] + steps) for at in (0, 1)]
+    return _mixed(places[0] ^ first.view(np.uint64)), _mixed(places[1] ^ second.view(np.uint64))
+
+
+def _mixed(values: _Hashes) -> _Hashes:
+    """A bijection of 64 bits in which each bit depends on every other (the finalizer of SplitMix64)."""
+    values = (values ^ values >> np.uint64(30)) * _FIRST
+    values = (values ^ values >> np.uint64(27)) * _SECOND
+    return np.asarray(values ^ values >> np.uint64(31))
+
+
+def lateness_of(rows: pa.Table) -> tuple[Longs, Mask]:
+    """Whole seconds from each event to its arrival, negative if a clock was ahead; and where either time is missing."""
+    received, happened = rows.column(EXPORT_FORMAT.received_column), rows.column(EVENT_TIME)
+    return (longs(received) - longs(happened)) // 1_000_000, are_null(received) | are_null(happened)
+
+
+def sketch_of(seconds: Longs, are_unknown: Mask) -> LatenessSketch:
+    """The sketch of these latenesses, in the bins of `domain.lateness.bin_of`."""
+    known = seconds[~are_unknown]
+    if not len(known):
+        return LatenessSketch(unknown=len(seconds))
+    later = np.searchsorted(_GREATEST, known)
+    numbers, counts = np.unique(np.where(known < 0, EARLY, np.where(known < 1, AT_ONCE, later)), return_counts=True)
+    bins = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    return LatenessSketch(bins, len(seconds) - len(known), int(known.min()), int(known.max()))
+
+
+@dataclass(frozen=True)
+class ObjectRows:
+    """The rows that raw holds of one object."""
+
+    rows: int
+    etag: str | None
+    """The greatest version that a row names."""
+
+    def __add__(self, other: ObjectRows) -> ObjectRows:
+        """The rows of both."""
+        return ObjectRows(self.rows + other.rows, max(filter(None, (self.etag, other.etag)), default=None))
+
+
+OBJECT_TYPES = {"_arrival_date": "date", "_object_key": "string", "_object_etag": "string"}
+"""Column that `objects_of` reads -> Spark type."""
+Objects = dict[tuple[str, date | None, str | None], ObjectRows]
+"""(project, arrival day, object key) -> its rows."""
+
+
+def objects_of(file: SliceFile, tables: Iterator[pa.Table]) -> Objects:
+    """The objects of a file's rows: a `RowsOf` for the columns of OBJECT_TYPES."""
+    found: list[Objects] = []
+    for rows in tables:
+        counted = rows.group_by(["_arrival_date", "_object_key"]).aggregate(
+            [([], "count_all"), ("_object_etag", "max")]
+        )
+        told = zip(*(counted.column(name).to_pylist() for name in _OBJECTS), strict=True)
+        found.append({(file.key.project_id, day, key): ObjectRows(count, etag) for day, key, count, etag in told})
+    return objects_together(found)
+
+
+_OBJECTS = ("_arrival_date", "_object_key", "count_all", "_object_etag_max")
+
+
+def objects_together(parts: Iterable[Objects]) -> Objects:
+    """The objects of all parts."""
+    every: Objects = {}
+    for part in parts:
+        for key, rows in part.items():
+            every[key] = every[key] + rows if key in every else rows
+    return every

@@ -1,0 +1,252 @@
+"""One narrow pass over files of refined: sums, ids, lateness and keys of their rows; and which rows share a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.formats.base import EVENT_TIME
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.data_files import Store
+from pipeline_assets.transforms.event_digests import HashSource, Longs, Mask, are_null, longs
+from pipeline_assets.transforms.event_hashes import EventHashes, named, whole
+from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
+
+_DAY_MICROS = 86_400_000_000
+_RECEIVED = EXPORT_FORMAT.received_column
+_IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
+KEY_TYPES = {"_key_a": "bigint", "_key_b": "bigint"}
+"""Column that `KeysAmong` and `RangesOfKeys` read -> Spark type."""
+
+
+@dataclass(frozen=True)
+class RefinedSums:
+    """Sums over rows of one slice; they add up in any order."""
+
+    digest: Digest = EMPTY
+    false_hashes: int = 0
+    """Rows whose stored hashes do not match their content."""
+    rows_without_id: int = 0
+    rows_with_blank_id: int = 0
+    late_rows: int = 0
+    """Rows received after the event's day."""
+    received: int | None = None
+    """The latest time, in microseconds since 1970; None where no row has one."""
+    happened: int | None = None
+    """The same for the time of the event."""
+
+    def __add__(self, other: RefinedSums) -> RefinedSums:
+        """The sums over the rows of both."""
+        return RefinedSums(
+            self.digest + other.digest,
+            self.false_hashes + other.false_hashes,
+            self.rows_without_id + other.rows_without_id,
+            self.rows_with_blank_id + other.rows_with_blank_id,
+            self.late_rows + other.late_rows,
+            _later(self.received, other.received),
+            _later(self.happened, other.happened),
+        )
+
+
+@dataclass(frozen=True)
+class RefinedFile:
+    """What one file holds."""
+
+    key: Slice
+    sums: RefinedSums
+    keys: bytes
+    """The first half of each row's key (int64), in the file's order; empty unless asked for."""
+
+
+@dataclass(frozen=True)
+class SummingRefined:
+    """Sums the rows of a file of refined: a `RowsOf`."""
+
+    checked: EventHashes | None = None
+    """Computes every hash again from its row; None takes the stored ones."""
+    has_keys: bool = True
+    """Whether the keys are asked for."""
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Column to read -> Spark type."""
+        names = {**dict.fromkeys(_IDS, "string"), EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
+        return {**HashSource(self.checked).types, **names, **({"_key_a": "bigint"} if self.has_keys else {})}
+
+    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RefinedFile:
+        """The sums of the file's rows, which come in batches with the columns of `types`."""
+        sums, keys = RefinedSums(), []
+        for rows in tables:
+            sums += self._sums(file.key, rows)
+            if self.has_keys:
+                keys.append(longs(rows.column("_key_a")).tobytes())
+        return RefinedFile(file.key, sums, b"".join(keys))
+
+    def _sums(self, key: Slice, rows: pa.Table) -> RefinedSums:
+        hashed = HashSource(self.checked).of(rows, key.project_id)
+        ids = [whole(rows.column(name)) for name in _IDS]
+        there = [~are_null(one) for one in ids]
+        seen = [~are_null(named(one)) for one in ids]
+        received, happened = (longs(rows.column(name)) for name in (_RECEIVED, EVENT_TIME))
+        is_received, has_happened = (~are_null(rows.column(name)) for name in (_RECEIVED, EVENT_TIME))
+        of_day = key.event_date.toordinal() - _EPOCH_DAY
+        return RefinedSums(
+            digest=hashed.digest(),
+            false_hashes=int(hashed.are_false.sum()),
+            rows_without_id=int((~seen[0] & ~seen[1]).sum()),
+            rows_with_blank_id=int(((there[0] & ~seen[0]) | (there[1] & ~seen[1])).sum()),
+            late_rows=int(((received // _DAY_MICROS > of_day) & is_received).sum()),
+            received=_latest(received[is_received]),
+            happened=_latest(happened[has_happened]),
+        )
+
+
+_EPOCH_DAY = 719_163
+"""The ordinal of 1970-01-01."""
+
+
+def _latest(times: Longs) -> int | None:
+    return int(times.max()) if len(times) else None
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((time for time in (one, other) if time is not None), default=None)
+
+
+def first_halves(file: SliceFile, tables: Iterator[pa.Table]) -> RefinedFile:
+    """The keys of a file alone: a `RowsOf` for the column `_key_a`."""
+    return RefinedFile(file.key, RefinedSums(), b"".join(longs(rows.column("_key_a")).tobytes() for rows in tables))
+
+
+# -- keys that rows share ------------------------------------------------------------------------------------------
+
+
+class KeyRows(NamedTuple):
+    """Both halves of the keys (int64, as bytes) of some rows of a slice."""
+
+    key: Slice
+    first: bytes
+    second: bytes
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Rows of a slice that share their key with another row."""
+
+    keys_twice: int = 0
+    """With one at most the dedupe window away."""
+    keys_twice_a_day: int = 0
+    """With one of the same day."""
+
+    def __add__(self, other: Twice) -> Twice:
+        """The rows of both, which share no key."""
+        return Twice(self.keys_twice + other.keys_twice, self.keys_twice_a_day + other.keys_twice_a_day)
+
+
+def occurring_twice(keys: Sequence[bytes]) -> Longs:
+    """The numbers (int64, as bytes) that occur more than once, sorted."""
+    every = np.sort(np.frombuffer(b"".join(keys), np.int64))
+    return np.unique(every[1:][every[1:] == every[:-1]])
+
+
+@dataclass(frozen=True)
+class KeysAmong:
+    """The rows of a file whose first half of the key is one of these: a `RowsOf` for KEY_TYPES."""
+
+    first_halves: bytes
+    """Sorted, not empty."""
+
+    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> KeyRows:
+        """Their keys."""
+        wanted = np.frombuffer(self.first_halves, np.int64)
+        found = []
+        for rows in tables:
+            first, second = (longs(rows.column(name)) for name in KEY_TYPES)
+            chosen = _are_among(first, wanted)
+            found.append((first[chosen], second[chosen]))
+        return KeyRows(file.key, *(b"".join(part[half].tobytes() for part in found) for half in (0, 1)))
+
+
+def _are_among(values: Longs, wanted: Longs) -> Mask:
+    """Which values are among the wanted ones, which are sorted and not empty."""
+    return np.asarray(wanted[np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)] == values)
+
+
+def keys_twice(rows: Iterable[KeyRows], window_days: int) -> dict[Slice, Twice]:
+    """Slice -> its rows that share both halves of their key with another of these rows; slices without one are left out."""
+    parts = list(rows)
+    suspected = occurring_twice([part.first for part in parts])
+    if not len(suspected):
+        return {}
+    slices = sorted({part.key for part in parts})
+    number_of = {key: number for number, key in enumerate(slices)}
+    columns: list[list[Longs]] = [[], [], []]
+    for part in parts:
+        first, second = (np.frombuffer(half, np.int64) for half in (part.first, part.second))
+        chosen = _are_among(first, suspected)
+        count = int(chosen.sum())
+        found = (first[chosen], second[chosen], np.full(count, number_of[part.key], np.int64))
+        for column, values in zip(columns, found, strict=True):
+            column.append(values)
+    first, second, number = map(np.concatenate, columns)
+    day = np.array([key.event_date.toordinal() for key in slices], np.int64)[number]
+    order = np.lexsort((day, second, first))
+    first, second, number, day = first[order], second[order], number[order], day[order]
+    gap = np.where((first[1:] == first[:-1]) & (second[1:] == second[:-1]), day[1:] - day[:-1], np.iinfo(np.int64).max)
+    near, same = (_either_side(gap <= most) for most in (window_days, 0))
+    counts = [np.bincount(number[chosen], minlength=len(slices)).tolist() for chosen in (near, same)]
+    return {key: Twice(*both) for key, *both in zip(slices, *counts, strict=True) if any(both)}
+
+
+def _either_side(pairs: Mask) -> Mask:
+    """Which rows belong to a chosen pair of adjacent ones."""
+    return np.asarray(np.r_[pairs, False] | np.r_[False, pairs])
+
+
+@dataclass(frozen=True)
+class RangesOfKeys:
+    """The function of an exchange by ranges of keys: range -> rows of one file. For more keys than one process should hold."""
+
+    stores: Mapping[str, Store]
+    """Key of a table -> the objects below its location."""
+    ranges: int
+    """At most a million."""
+
+    def __call__(self, items: Sequence[SliceFile | KeyRows]) -> Iterator[tuple[int, KeyRows]]:
+        """Keys are hashes, so ranges of equal width hold about equally many."""
+        for item in items:
+            for key, first, second in self._halves(item):
+                # The upper 40 bits, so that the product stays within 64.
+                places = (first.view(np.uint64) >> np.uint64(24)) * np.uint64(self.ranges) >> np.uint64(40)
+                for number in np.unique(places).tolist():
+                    chosen = places == number
+                    yield number, KeyRows(key, first[chosen].tobytes(), second[chosen].tobytes())
+
+    def _halves(self, item: SliceFile | KeyRows) -> Iterator[tuple[Slice, Longs, Longs]]:
+        if isinstance(item, KeyRows):
+            yield item.key, np.frombuffer(item.first, np.int64), np.frombuffer(item.second, np.int64)
+            return
+        for rows in narrow_rows(self.stores[item.table], item.path, KEY_TYPES):
+            yield item.key, longs(rows.column("_key_a")), longs(rows.column("_key_b"))
+
+
+@dataclass(frozen=True)
+class TwiceInRange:
+    """`keys_twice` of the rows of one range of keys: what an exchange collects."""
+
+    window_days: int
+
+    def __call__(self, _: int, rows: Iterable[KeyRows]) -> dict[Slice, Twice]:
+        """The slices with such rows."""
+        return keys_twice(rows, self.window_days)
+
+
+def all_keys(file: SliceFile, tables: Iterator[pa.Table]) -> KeyRows:
+    """The keys of all rows: a `RowsOf` for KEY_TYPES."""
+    halves = [[longs(rows.column(name)) for name in KEY_TYPES] for rows in tables]
+    return KeyRows(file.key, *(b"".join(part[at].tobytes() for part in halves) for at in (0, 1)))

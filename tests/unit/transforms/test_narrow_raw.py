@@ -1,0 +1,200 @@
+"""The narrow pass over raw counts what each row says, however rows are split over batches and files.
+
+Contains: sums, lineage, lateness and objects against plain Python; false hashes.
+Add here: another figure of the pass.
+Does not contain: the sketch of lateness (unit/domain/test_lateness.py), which files are read (scenarios/test_lateness.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, bin_of, merged
+from pipeline_assets.domain.row_hash import row_hash
+from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.transforms.data_files import ARROW_TYPES
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.narrow_raw import (
+    OBJECT_TYPES,
+    ObjectRows,
+    RawSums,
+    SummingRaw,
+    arrived,
+    objects_of,
+    objects_together,
+)
+
+KEY = Slice(date(2026, 5, 10), "10001")
+FILE = SliceFile("raw/regular_events", KEY, "f.parquet", 1, 1)
+SUMMING = SummingRaw(has_keys=True)
+AT = datetime(2026, 5, 10, 10, 30, tzinfo=UTC)
+_POWERS = [1 << n for n in range(34)]
+_LATENESS = st.one_of(
+    st.integers(-(10**9), 10**9),
+    st.sampled_from([sign * (power + near) for power in _POWERS for near in (-1, 0, 1) for sign in (1, -1)]),
+    st.sampled_from([edge + near for edge in GREATEST_SECONDS[:550] for near in (0, 1)]),
+)
+LONGS = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([-(1 << 63), (1 << 63) - 1]))
+
+
+@st.composite
+def raw_rows(draw: st.DrawFn) -> dict[str, Any]:
+    """A row with the columns of SUMMING and the objects; micros that are no whole seconds, missing times."""
+    micros = draw(_LATENESS) * 1_000_000 + draw(st.sampled_from([0, 0, 1, 999_999]))
+    received = draw(st.none() | st.just(AT)) if draw(st.booleans()) else AT
+    return {
+        "_hash_a": draw(LONGS),
+        "_hash_b": draw(LONGS),
+        "_object_key": draw(st.sampled_from(["o1", "o2", "é"])),
+        "_object_etag": draw(st.sampled_from(["e1", "e2", None])),
+        "_line_number": draw(st.integers(1, 4)),
+        "_arrival_date": draw(st.sampled_from([KEY.event_date, KEY.event_date + timedelta(days=1), None])),
+        "event_time": draw(st.sampled_from([None, *[AT - timedelta(microseconds=micros)] * 5])),
+        "server_upload_time": received,
+        "_key_a": draw(LONGS),
+    }
+
+
+def a_table(rows: Sequence[dict[str, Any]], types: dict[str, str]) -> pa.Table:
+    return pa.table({name: pa.array([row[name] for row in rows], ARROW_TYPES[kind]) for name, kind in types.items()})
+
+
+def in_batches(rows: Sequence[dict[str, Any]], cuts: Sequence[int], types: dict[str, str]) -> Iterator[pa.Table]:
+    for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        yield a_table(rows[start:end], types)
+
+
+def together(found: Sequence[RawSums]) -> dict[Any, Any]:
+    days = {day for one in found for day in one.arrivals}
+    return {day: arrived(one.arrivals[day] for one in found if day in one.arrivals).batch_day for day in days}
+
+
+def sketch_of(row: dict[str, Any]) -> LatenessSketch:
+    if row["server_upload_time"] is None or row["event_time"] is None:
+        return LatenessSketch(unknown=1)
+    seconds = (row["server_upload_time"] - row["event_time"]) // timedelta(seconds=1)
+    return LatenessSketch({bin_of(seconds): 1}, 0, seconds, seconds)
+
+
+_SPLITS = st.tuples(st.lists(raw_rows(), max_size=25), st.lists(st.integers(0, 25), max_size=4), st.randoms())
+
+
+@settings(max_examples=120, deadline=None)
+@given(_SPLITS)
+def test_sums_are_those_of_the_rows_in_any_order_and_grouping(given_rows: tuple[Any, ...]) -> None:
+    """Scenario: rows with extreme hashes, unknown, early and very late ones, of three arrival days; read from one file as they
+    are, and from two files in another order and other batches. Outcome: digest and sketch of each day are those that plain
+    Python adds up, the lineage is the same both times, and the keys are those of the rows."""
+    rows, cuts, random = given_rows
+    cuts = sorted(min(cut, len(rows)) for cut in cuts)
+    one = SUMMING(FILE, in_batches(rows, cuts, SUMMING.types))
+    shuffled = random.sample(rows, len(rows))
+    half = len(rows) // 2
+    two = [SUMMING(FILE, in_batches(part, [], SUMMING.types)) for part in (shuffled[:half], shuffled[half:])]
+
+    days: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        days.setdefault(row["_arrival_date"], []).append(row)
+    measured = together([one])
+    assert measured.keys() == days.keys()
+    for day, own in days.items():
+        sums = (sum(row[name] for row in own) for name in ("_hash_a", "_hash_b"))
+        assert measured[day].digest == Digest(len(own), *sums)
+        assert measured[day].lateness.to_text() == merged(map(sketch_of, own)).to_text()
+    assert together(two) == measured
+    assert {day: part.lateness for day, part in together(two).items()} == {
+        day: part.lateness for day, part in measured.items()
+    }
+    assert np.frombuffer(one.keys, np.int64).tolist() == [row["_key_a"] for row in rows]
+
+
+@settings(max_examples=60, deadline=None)
+@given(_SPLITS)
+def test_objects_are_counted_with_their_greatest_version(given_rows: tuple[Any, ...]) -> None:
+    rows, cuts, _ = given_rows
+    cuts = sorted(min(cut, len(rows)) for cut in cuts)
+    found = objects_together([objects_of(FILE, in_batches(rows, cuts, OBJECT_TYPES))] * 2)
+    counts = Counter(("10001", row["_arrival_date"], row["_object_key"]) for row in rows)
+    assert {key: one.rows for key, one in found.items()} == {key: 2 * count for key, count in counts.items()}
+    for (_, day, name), one in found.items():
+        of_object = [row for row in rows if (row["_arrival_date"], row["_object_key"]) == (day, name)]
+        assert one.etag == max((row["_object_etag"] for row in of_object if row["_object_etag"]), default=None)
+    assert ObjectRows(1, None) + ObjectRows(2, "e") == ObjectRows(3, "e")
+
+
+ROW = {
+    "_hash_a": 5, "_hash_b": -7, "_object_key": "o1", "_line_number": 3, "_arrival_date": KEY.event_date, "event_time": AT,
+    "server_upload_time": AT, "_key_a": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", [{"_object_key": "o2"}, {"_line_number": 4}, {"_hash_a": 6}, {"_hash_b": -6}])
+def test_a_row_in_another_place_has_another_lineage(other: dict[str, Any]) -> None:
+    """Scenario: rows that differ in object, line or half of the content's hash alone; and two rows that swap it.
+    Outcome: other lineage, in both halves where both depend on it."""
+
+    def lineage(*rows: dict[str, Any]) -> list[str]:
+        part = together([SUMMING(FILE, in_batches(rows, [], SUMMING.types))])[KEY.event_date]
+        return str(part.lineage).split(":")[1:]
+
+    changed = sum(one != two for one, two in zip(lineage(ROW), lineage({**ROW, **other}), strict=True))
+    assert changed == (1 if "_hash_a" in other or "_hash_b" in other else 2)
+    far = {**ROW, "_object_key": "far", "_line_number": 77, "_hash_a": 70, "_hash_b": 71}
+    (name,) = other
+    swapped = ({**ROW, name: far[name]}, {**far, name: ROW[name]})
+    assert lineage(ROW, far) != lineage(*swapped)
+    assert lineage(ROW, far) == lineage(far, ROW)
+
+
+# -- hashes computed again -----------------------------------------------------------------------------------------
+
+CHECKING = SummingRaw(event_hashes())
+
+
+def sound_rows(count: int) -> pa.Table:
+    """Rows of raw whose stored hashes are true."""
+    types = event_hashes().types
+    rows: list[dict[str, Any]] = [
+        {**dict.fromkeys(types), "app": 10001, "insert_id": f"i{n}", "event_time": AT, "server_upload_time": AT}
+        for n in range(count)
+    ]
+    table = a_table(rows, dict(types))
+    made = event_hashes().of(table.append_column("project_id", pa.repeat(KEY.project_id, count)))
+    for name, values in made.items():
+        table = table.append_column(name, values)
+    places = [{**ROW, "_line_number": n} for n in range(count)]
+    kinds = {name: CHECKING.types[name] for name in ("_object_key", "_line_number", "_arrival_date")}
+    for name, column in zip(kinds, a_table(places, kinds).columns, strict=True):
+        table = table.append_column(name, column)
+    assert made["_hash_a"][0].as_py() == row_hash(rows[0], types)[0]
+    return table
+
+
+@pytest.mark.parametrize("name", [*HASH_COLUMNS, "insert_id"])
+def test_a_false_hash_makes_the_digest_equal_none(name: str) -> None:
+    """Scenario: rows whose hashes are true; then one of which a stored hash, or a column, was changed or is gone.
+    Outcome: the digest of the stored hashes; then one that equals no sound digest, alone and added to others."""
+    table = sound_rows(3)
+    (sound,) = CHECKING(FILE, iter([table])).arrivals.values()
+    (stored,) = SummingRaw()(FILE, iter([table.select(list(SummingRaw().types))])).arrivals.values()
+    assert sound == stored
+    at = table.column_names.index(name)
+    for value in (None, "x" if name == "insert_id" else 1):
+        values = [*table.column(name).to_pylist()[:2], value]
+        broken = table.set_column(at, name, pa.array(values, table.schema.field(name).type))
+        (found,) = CHECKING(FILE, iter([broken])).arrivals.values()
+        assert found.digest.rows == 3
+        assert found.digest != replace(found.digest, version=sound.digest.version)
+        assert arrived([found, sound]).digest.version == arrived([sound, found]).digest.version == found.digest.version
