@@ -1,0 +1,118 @@
+"""Digests of competing rows: what other days hold of a slice's keys, by which a load knows that they changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_assets.domain.identity import with_tie
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
+from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, Mask, Numbers, numbers_of
+from pipeline_assets.transforms.event_hashes import whole
+from pipeline_assets.transforms.event_keys import KEY, ROW_ID
+from pipeline_assets.transforms.row_hash_arrow import Encoded
+
+_RIVAL = {
+    "_day": "int",
+    **dict.fromkeys(KEY, "bigint"),
+    ROW_ID: "string",
+    RECEIVED: "timestamp",
+    PROCESSED: "timestamp",
+    "_source": "string",
+}
+"""What competing rows compare. Content is left out because it only decides ties; a slice with a tie never counts as unchanged."""
+_HALF = 32
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class CompetingSum:
+    """The competing rows of a slice: rows of other days within the window whose key the slice holds. Additive."""
+
+    digest: Digest = EMPTY
+    is_tied: bool = False
+    """Whether content alone decides between one of them and a row of the slice."""
+
+    def __add__(self, other: CompetingSum) -> CompetingSum:
+        """Of disjoint sets of competing rows."""
+        return CompetingSum(self.digest + other.digest, self.is_tied or other.is_tied)
+
+    def __str__(self) -> str:
+        """As a slice's record keeps it."""
+        return with_tie(str(self.digest)) if self.is_tied else str(self.digest)
+
+
+def competing_sums(rows: pa.Table, window_days: int, is_guest: Mask | None = None) -> dict[Slice, CompetingSum]:
+    """Slice -> its competing rows among these (`contested_columns.SCHEMA`, one or more); slices without any are left out.
+
+    Guests stand for rows that are counted elsewhere: they show that their day holds the key, and are in no digest.
+    """
+    days = numbers_of(rows["_day"])
+    keys = group_numbers(*(numbers_of(rows[name]) for name in KEY))
+    cells, first, at = np.unique(cells_of(keys, days, window_days), return_index=True, return_inverse=True)
+    counted = np.ones(len(at), dtype=np.bool_) if is_guest is None else ~is_guest
+    is_beside = np.zeros(len(cells), dtype=np.bool_)
+    for left, right, is_near in neighbours(cells, window_days):
+        is_beside[left] |= is_near
+        is_beside[right] |= is_near
+    if not is_beside.any():
+        return {}
+    of_cells = _sums(rows, at, counted & is_beside[at], len(cells))
+    projects = whole(rows["project_id"]).dictionary_encode()
+    slices = group_numbers(days, projects.indices.to_numpy().astype(np.int64))
+    slice_of_cell = slices[first]
+    found = np.zeros((int(slices.max()) + 1, of_cells.shape[1]), dtype=np.int64)
+    for left, right, is_near in neighbours(cells, window_days):
+        for own, other in ((left, right), (right, left)):
+            np.add.at(found, slice_of_cell[own][is_near], of_cells[other][is_near])
+    tied = set(slices[_tied(rows, keys, days, window_days)].tolist())
+    told = {}
+    for number, place in zip(*np.unique(slices, return_index=True), strict=True):
+        count, *halves = found[number].tolist()
+        digest = Digest(count, *((high << _HALF) + low for high, low in zip(halves[::2], halves[1::2], strict=True)))
+        if count or number in tied:
+            key = Slice(_EPOCH + timedelta(days=int(days[place])), rows["project_id"][int(place)].as_py())
+            told[key] = CompetingSum(digest, int(number) in tied)
+    return told
+
+
+def added(parts: Iterable[dict[Slice, CompetingSum]]) -> dict[Slice, CompetingSum]:
+    """The sums of several parts."""
+    total: dict[Slice, CompetingSum] = {}
+    for part in parts:
+        for key, told in part.items():
+            total[key] = total.get(key, CompetingSum()) + told
+    return total
+
+
+def _sums(rows: pa.Table, cells: Numbers, is_counted: Mask, count: int) -> Numbers:
+    """For each cell the number of its counted rows, and the high and low halves of the sums of both hashes."""
+    chosen = rows.filter(pa.array(is_counted)).combine_chunks()
+    sums = np.zeros((count, 5), dtype=np.int64)
+    if not chosen.num_rows:
+        return sums
+    hashes = Encoded({name: whole(chosen[name]) for name in _RIVAL}, _RIVAL).hashes()
+    parts: list[Numbers] = [np.ones(chosen.num_rows, dtype=np.int64)]
+    for half in map(numbers_of, hashes):
+        # By halves, because the sum of 64-bit hashes overflows.
+        parts += [half >> _HALF, half & ((1 << _HALF) - 1)]
+    np.add.at(sums, cells[is_counted], np.stack(parts, axis=1))
+    return sums
+
+
+def _tied(rows: pa.Table, keys: Numbers, days: Numbers, window_days: int) -> Mask:
+    """The rows that another day within the window holds with the same key, times and source."""
+    sources = whole(rows["_source"]).dictionary_encode().indices.to_numpy().astype(np.int64)
+    orders = group_numbers(keys, sources, numbers_of(rows[PROCESSED]), numbers_of(rows[RECEIVED]))
+    cells, at = np.unique(cells_of(orders, days, window_days), return_inverse=True)
+    is_tied = np.zeros(len(cells), dtype=np.bool_)
+    for left, right, is_near in neighbours(cells, window_days):
+        is_tied[left] |= is_near
+        is_tied[right] |= is_near
+    found: Mask = is_tied[at]
+    return found

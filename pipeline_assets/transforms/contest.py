@@ -1,0 +1,193 @@
+"""The contest of raw rows that share a key: the rule of domain/identity.py in numpy; tests prove that both agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, Mask, Numbers, numbers_of
+from pipeline_assets.transforms.event_hashes import whole
+from pipeline_assets.transforms.event_keys import KEY, ROW_ID
+
+FATES = tuple(RowFate)
+"""A fate's number is its place."""
+_WINNER, _DELIVERY, _SEND, _OTHER_DAY = range(len(FATES))
+LOSERS = pa.schema([("_object_key", pa.dictionary(pa.int32(), pa.string())), ("_line_number", pa.int32())])
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Rows of a contest (`contested_columns.SCHEMA`), and what becomes of each."""
+
+    rows: pa.Table
+    fates: Numbers
+    """Places in FATES."""
+    is_by_unread: Mask
+    """`Defeat.by_unread` of the losers."""
+    is_shared: Mask
+    """Whether another day within the window holds the row's key."""
+
+    def take(self, is_chosen: Mask) -> Decided:
+        """The chosen rows."""
+        chosen = pa.array(is_chosen)
+        return Decided(
+            self.rows.filter(chosen), self.fates[is_chosen], self.is_by_unread[is_chosen], self.is_shared[is_chosen]
+        )
+
+    def reasons(self) -> dict[Slice, Counter[str]]:
+        """Slice -> fate, or LOST_UNREAD -> number of rows."""
+        found: dict[Slice, Counter[str]] = {}
+        for key, at in self._by_slice():
+            counted = np.bincount(self.fates[at], minlength=len(FATES)).tolist()
+            told = Counter({fate.value: count for fate, count in zip(FATES, counted, strict=True) if count})
+            if unread := int(self.is_by_unread[at].sum()):
+                told[LOST_UNREAD] = unread
+            found[key] = told
+        return found
+
+    def losers(self) -> dict[tuple[Slice, str], pa.Table]:
+        """Slice and source -> the losing rows, with the schema LOSERS."""
+        lost = self.take(self.fates != _WINNER)
+        found = {}
+        for key, at in lost._by_slice():
+            rows = lost.rows.take(pa.array(at))
+            for source in rows["_source"].unique().to_pylist():
+                of_source = rows.filter(pc.equal(rows["_source"], source)).select(LOSERS.names).combine_chunks()
+                objects = whole(of_source["_object_key"]).dictionary_encode()
+                lines = whole(of_source["_line_number"])
+                found[key, source] = pa.Table.from_arrays([objects, lines], schema=LOSERS)
+        return found
+
+    def _by_slice(self) -> Iterator[tuple[Slice, Numbers]]:
+        """Each slice, and the places of its rows."""
+        if not self.rows.num_rows:
+            return
+        projects = whole(self.rows["project_id"]).dictionary_encode()
+        codes, days = projects.indices.to_numpy().astype(np.int64), numbers_of(self.rows["_day"])
+        order = np.lexsort((days, codes))
+        ends = np.flatnonzero((np.diff(days[order]) != 0) | (np.diff(codes[order]) != 0)) + 1
+        for at in np.split(order, ends):
+            yield Slice(_EPOCH + timedelta(days=int(days[at[0]])), projects.dictionary[int(codes[at[0]])].as_py()), at
+
+
+def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> Decided:
+    """The fate of each row (`contested_columns.SCHEMA`), from all rows of its key within the window.
+
+    Needs time and memory in proportion to the rows, however many share a key. Rows that are equal in all columns that rank them
+    share a fate.
+    """
+    if not rows.num_rows:
+        nothing = np.zeros(0, dtype=np.bool_)
+        return Decided(rows, np.zeros(0, dtype=np.int64), nothing, nothing)
+    received = numbers_of(rows[RECEIVED])
+    contents = [numbers_of(rows[name]) for name in ("_hash_a", "_hash_b")]
+    ranks = _ranks(rows, received, contents, precedence)
+    keys, days = group_numbers(*(numbers_of(rows[name]) for name in KEY)), numbers_of(rows["_day"])
+    best, is_shared = best_near(cells_of(keys, days, window_days), ranks, window_days)
+    has_copies, copies = _copies(rows, keys)
+    best_copy = ranks.copy()
+    cells = cells_of(copies, days[has_copies], window_days)
+    best_copy[has_copies], _ = best_near(cells, ranks[has_copies], window_days)
+
+    # Any row of a rank stands for all of them, because they differ only in their places.
+    row_of = np.zeros(int(ranks.max()) + 1, dtype=np.int64)
+    row_of[ranks] = np.arange(len(ranks))
+    is_copy = best_copy > ranks
+    is_best_here = days[row_of[best]] == days
+    fates: Numbers = np.full(len(ranks), _OTHER_DAY)
+    fates[is_best_here] = _SEND
+    fates[is_copy] = _DELIVERY
+    fates[ranks == best] = _WINNER
+
+    better = row_of[np.where(is_copy, best_copy, best)]
+    is_equal = np.logical_and(*(half[better] == half for half in contents))
+    unread = whole(rows["_is_unread"]).to_numpy(zero_copy_only=False)
+    is_close = (received[better] == received) & ~is_equal
+    return Decided(rows, fates, is_close & (unread | unread[better]), is_shared)
+
+
+def group_numbers(*columns: Numbers) -> Numbers:
+    """A number from 0 for each row; rows with equal values in all columns share it."""
+    order = np.lexsort(columns)
+    is_first = np.zeros(len(order), dtype=np.bool_)
+    for column in columns:
+        is_first[1:] |= column[order[1:]] != column[order[:-1]]
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = np.cumsum(is_first)
+    return found
+
+
+def cells_of(groups: Numbers, days: Numbers, window_days: int) -> Numbers:
+    """A number for each row: rows of one group lie as far apart as their days, rows of two groups further than the window."""
+    if not len(days):
+        return days
+    stride = int(days.max() - days.min()) + window_days + 1
+    found: Numbers = groups * stride + (days - days.min())
+    return found
+
+
+def neighbours(numbers: Numbers, window_days: int) -> Iterator[tuple[slice, slice, Mask]]:
+    """Pairs of distinct sorted cells within the window, as two slices of `numbers` and which of their pairs are meant."""
+    for shift in range(1, min(window_days, len(numbers) - 1) + 1):
+        is_near = numbers[shift:] - numbers[:-shift] <= window_days
+        if not is_near.any():
+            return
+        yield slice(None, -shift), slice(shift, None), is_near
+
+
+def best_near(cells: Numbers, ranks: Numbers, window_days: int) -> tuple[Numbers, Mask]:
+    """For each row the highest rank in the cells within the window, and whether there is another such cell."""
+    numbers, at = np.unique(cells, return_inverse=True)
+    own = np.full(len(numbers), -1, dtype=np.int64)
+    np.maximum.at(own, at, ranks)
+    best, is_beside = own.copy(), np.zeros(len(numbers), dtype=np.bool_)
+    for left, right, is_near in neighbours(numbers, window_days):
+        np.maximum(best[left], own[right], out=best[left], where=is_near)
+        np.maximum(best[right], own[left], out=best[right], where=is_near)
+        is_beside[left] |= is_near
+        is_beside[right] |= is_near
+    return best[at], is_beside[at]
+
+
+def _ranks(rows: pa.Table, received: Numbers, contents: Sequence[Numbers], precedence: Sequence[Source]) -> Numbers:
+    """The place of each row in the order of `identity.rank`; equal ranks have one place."""
+    order: Mapping[str, int] = {source.value: -place for place, source in enumerate(precedence)}
+    sources = whole(rows["_source"]).dictionary_encode()
+    goes_first = np.asarray([order[name] for name in sources.dictionary.to_pylist()], dtype=np.int64)
+    return group_numbers(
+        numbers_of(rows["_line_number"]),
+        _in_order(rows["_object_key"]),
+        *reversed(contents),
+        goes_first[sources.indices.to_numpy()],
+        numbers_of(rows[PROCESSED]),
+        received,
+    )
+
+
+def _in_order(texts: pa.ChunkedArray) -> Numbers:
+    """The place of each text among the distinct ones, by code points; -1 for a null."""
+    coded = whole(texts).dictionary_encode()
+    places = np.empty(len(coded.dictionary) + 1, dtype=np.int64)
+    places[pc.array_sort_indices(coded.dictionary).to_numpy()] = np.arange(len(coded.dictionary))
+    places[-1] = -1
+    found: Numbers = places[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)]
+    return found
+
+
+def _copies(rows: pa.Table, keys: Numbers) -> tuple[Mask, Numbers]:
+    """Which rows can be deliveries of one row, and for these a number that such rows share."""
+    ids = whole(rows[ROW_ID]).dictionary_encode()
+    are_named = ids.is_valid().to_numpy(zero_copy_only=False)
+    has_copies: Mask = are_named | whole(rows["_is_nameless"]).to_numpy(zero_copy_only=False)
+    # The key of a nameless row is its content: all rows with the key are deliveries of it.
+    codes = pc.fill_null(ids.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return has_copies, group_numbers(codes[has_copies], keys[has_copies])

@@ -1,0 +1,70 @@
+"""Digests of competing rows in numpy are those of a comparison of all pairs.
+
+Contains: digests and ties of random rows, whole and in parts.
+Add here: another column that competing rows compare.
+Does not contain: fates (test_contest.py), what a load does about them (scenarios/test_exactness.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.identity import RawRow, is_tie
+from pipeline_assets.domain.row_hash import row_hash
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.transforms.competing import _RIVAL, CompetingSum, added, competing_sums
+from tests.unit.transforms.test_contest import ROWS, table_of
+
+
+def _slice(row: RawRow) -> Slice:
+    return Slice(row.event_date, row.project_id)
+
+
+def _expected(rows: Sequence[RawRow], window: int) -> dict[Slice, CompetingSum]:
+    """By the words of the rule: each row of another day within the window whose key the slice holds, once."""
+    told = table_of(rows).select(list(_RIVAL)).to_pylist()
+    hashes = [row_hash(one, _RIVAL) for one in told]
+    found = {}
+    for key in map(_slice, rows):
+        own = [row for row in rows if _slice(row) == key]
+        digest, is_tied = EMPTY, False
+        for row, (first, second) in zip(rows, hashes, strict=True):
+            distance = abs((row.event_date - key.event_date).days)
+            same = [one for one in own if one.key == row.key]
+            if same and 1 <= distance <= window:
+                digest += Digest(1, first, second)
+                is_tied |= any(_order(one) == _order(row) for one in same)
+        if digest.rows:
+            found[key] = CompetingSum(digest, is_tied)
+    return found
+
+
+def _order(row: RawRow) -> tuple[object, ...]:
+    return row.received_at, row.processed_at, row.source
+
+
+@settings(max_examples=300, deadline=None)
+@given(ROWS, st.integers(0, 3))
+def test_digests_are_those_of_all_pairs(rows: list[RawRow], window: int) -> None:
+    found = competing_sums(table_of(rows), window) if rows else {}
+    assert found == _expected(rows, window)
+    assert all(is_tie(str(told)) == told.is_tied for told in found.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(ROWS, st.integers(1, 3))
+def test_parts_add_up_where_equal_orders_stay_together(rows: list[RawRow], window: int) -> None:
+    """Scenario: rows of every key are divided by what they compare; one row for each key and day is a guest of both parts."""
+    parts = []
+    guests = list({(row.key, row.event_date): row for row in rows}.values())
+    for part in (0, 1):
+        own = [row for row in rows if (hash(_order(row)) & 1) == part]
+        if own:
+            is_guest = np.asarray([False] * len(own) + [True] * len(guests))
+            table = table_of([*rows, *own, *guests]).slice(len(rows))
+            parts.append(competing_sums(table, window, is_guest))
+    assert added(parts) == _expected(rows, window)

@@ -1,0 +1,231 @@
+"""The contest in numpy is the rule of domain/identity.py, row by row.
+
+Contains: fates, losers and reasons of random rows; how a file's rows become rows of a contest.
+Add here: another column that decides.
+Does not contain: the rule itself (unit/domain/test_identity.py), digests of competing rows (test_competing.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.identity import LOST_UNREAD, KeyKind, RawRow, RowFate, defeat, outcomes
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.transforms.contest import FATES, decide
+from pipeline_assets.transforms.contested_columns import (
+    PROCESSED,
+    READ_TYPES,
+    RECEIVED,
+    SCHEMA,
+    contested_batch,
+    contested_rows,
+    is_unread,
+)
+from pipeline_assets.transforms.event_keys import ROW_ID
+from pipeline_assets.transforms.file_rows import with_columns
+
+DAY = date(2026, 2, 2)
+_TIMES = st.sampled_from((None, *(datetime(2026, 2, 2, hour, tzinfo=UTC) for hour in (1, 2))))
+_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(("1", "1", "2")),
+        st.integers(0, 7),
+        st.sampled_from(Source),
+        st.sampled_from((None, "", "i", "i", "j", "k")),
+        st.sampled_from((None, " ", "u", "u", "v")),
+        _TIMES,
+        _TIMES,
+        st.tuples(st.integers(-1, 1), st.integers(0, 1)),
+        st.booleans(),
+        st.sampled_from(("a", "b", "\U0001f600")),
+    ),
+    max_size=40,
+)
+PRECEDENCES = st.permutations(list(Source))
+
+
+def raw_rows_of(drawn: Sequence[tuple[Any, ...]]) -> list[RawRow]:
+    """Rows of which no two have one place."""
+    return [
+        RawRow(
+            project,
+            DAY + timedelta(days=day),
+            source,
+            name,
+            line,
+            (7, "d"),
+            send_id,
+            row_id,
+            received,
+            processed,
+            content,
+            "no time" if is_unread and processed is None else None,
+        )
+        for line, (project, day, source, send_id, row_id, received, processed, content, is_unread, name) in enumerate(
+            drawn
+        )
+    ]
+
+
+ROWS = _ROWS.map(raw_rows_of)
+
+
+def table_of(rows: Sequence[RawRow]) -> pa.Table:
+    """The narrow rows; two keys at a time share the first half of their hash."""
+    numbers: dict[tuple[object, ...], int] = {}
+    made = []
+    for row in rows:
+        number = numbers.setdefault(row.key, len(numbers))
+        made.append(
+            {
+                "_day": (row.event_date - date(1970, 1, 1)).days,
+                "project_id": row.project_id,
+                "_source": row.source.value,
+                "_key_a": number // 2 - 1,
+                "_key_b": -number,
+                RECEIVED: row.received_at,
+                PROCESSED: row.processed_at,
+                "_hash_a": row.content[0],
+                "_hash_b": row.content[1],
+                "_object_key": row.object_key,
+                "_line_number": row.line_number,
+                ROW_ID: row.named_row_id,
+                "_is_nameless": row.key[1] is KeyKind.CONTENT,
+                "_is_unread": row.unread is not None,
+            }
+        )
+    return pa.Table.from_pylist(made, SCHEMA)
+
+
+@settings(max_examples=400, deadline=None)
+@given(ROWS, PRECEDENCES, st.integers(0, 3))
+def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[Source], window: int) -> None:
+    """Groups wider than the window, ties, nulls, blank ids, keys that share half of their hash, both sources."""
+    decided = decide(table_of(rows), precedence, window)
+
+    expected = outcomes(rows, precedence, window)
+    assert [FATES[fate] for fate in decided.fates] == expected
+    unread = []
+    for row, fate in zip(rows, expected, strict=True):
+        lost = defeat(row, fate, rows, precedence, window)
+        unread.append(lost is not None and lost.by_unread(row))
+    assert decided.is_by_unread.tolist() == unread
+    assert decided.is_shared.tolist() == [
+        any(one.key == row.key and 0 < abs((one.event_date - row.event_date).days) <= window for one in rows)
+        for row in rows
+    ]
+    reasons: dict[Slice, Counter[str]] = {}
+    losers: dict[tuple[Slice, str], list[tuple[str, int]]] = {}
+    for row, fate, is_by_unread in zip(rows, expected, unread, strict=True):
+        key = Slice(row.event_date, row.project_id)
+        reasons.setdefault(key, Counter()).update([fate.value, *([LOST_UNREAD] if is_by_unread else [])])
+        if fate is not RowFate.WINNER:
+            losers.setdefault((key, row.source.value), []).append((row.object_key, row.line_number))
+    assert decided.reasons() == reasons
+    assert {at: _places(table) for at, table in decided.losers().items()} == {
+        at: sorted(places) for at, places in losers.items()
+    }
+
+
+def _places(losers: pa.Table) -> list[tuple[str, int]]:
+    return sorted(zip(losers["_object_key"].to_pylist(), losers["_line_number"].to_pylist(), strict=True))
+
+
+def test_no_row_is_decided_without_rows() -> None:
+    decided = decide(table_of([]), list(Source), 2)
+    assert (len(decided.fates), decided.reasons(), decided.losers()) == (0, {}, {})
+
+
+def test_rows_that_another_program_wrote_twice_or_without_a_place_both_stay() -> None:
+    """Scenario: one line of one object is there twice, and two rows name no object. Outcome: no row of them loses, because its
+    place would also name the other one."""
+    (row,) = raw_rows_of([("1", 0, Source.REGULAR, "i", "u", None, None, (1, 1), False, "a")])
+    twice = table_of([row, row])
+    nowhere = twice.set_column(twice.schema.get_field_index("_object_key"), "_object_key", pa.nulls(2, pa.string()))
+    nowhere = nowhere.set_column(
+        nowhere.schema.get_field_index("_line_number"), "_line_number", pa.nulls(2, pa.int32())
+    )
+    for table in (twice, nowhere):
+        assert decide(table, list(Source), 1).losers() == {}
+
+
+def test_a_key_of_very_many_rows_takes_time_in_proportion() -> None:
+    """Scenario: 100,000 rows of one key on ten days. Outcome: one wins on each day that no better day lies near, at once."""
+    drawn = [("1", at % 10, Source.REGULAR, "i", f"u{at}", None, None, (at, 0), False, "a") for at in range(100_000)]
+    decided = decide(table_of(raw_rows_of(drawn)), list(Source), 2)
+    counted = Counter(FATES[fate] for fate in decided.fates)
+    # The last day wins over two days before it, and every other day loses to a later one.
+    assert counted == {
+        RowFate.WINNER: 1,
+        RowFate.SEND_DUPLICATE: 9_999,
+        RowFate.SUPERSEDED_BY_OTHER_DAY: 90_000,
+    }
+
+
+_RAW = {
+    "_key_a": [1, None, 2, 3],
+    "_key_b": [1, 1, None, 4],
+    RECEIVED: [datetime(2026, 2, 2, tzinfo=UTC)] * 4,
+    PROCESSED: [None] * 4,
+    "_hash_a": [5] * 4,
+    "_hash_b": [6] * 4,
+    "_object_key": ["o"] * 4,
+    "_line_number": [1, 2, 3, 4],
+    "insert_id": ["i", "i", "i", "\u200b"],
+    ROW_ID: ["", "u", "u", " "],
+    "_extra": [f'{{"{PROCESSED}": "soon"}}', None, None, None],
+}
+
+
+def _raw() -> pa.Table:
+    types = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC")}
+    return pa.table({name: pa.array(_RAW[name], types[kind]) for name, kind in READ_TYPES.items()})
+
+
+def test_a_files_rows_become_rows_of_a_contest() -> None:
+    """Scenario: rows with a blank row id, with half a key, without any id. Outcome: those without a whole key take no part."""
+    found = contested_rows(_raw(), Slice(DAY, "1"), "regular")
+    assert found.schema == SCHEMA
+    assert found.select(["_key_a", ROW_ID, "_is_nameless", "_is_unread", "_line_number"]).to_pylist() == [
+        {"_key_a": 1, ROW_ID: None, "_is_nameless": False, "_is_unread": True, "_line_number": 1},
+        {"_key_a": 3, ROW_ID: None, "_is_nameless": True, "_is_unread": False, "_line_number": 4},
+    ]
+    assert set(found["_day"].to_pylist()) == {(DAY - date(1970, 1, 1)).days}
+    assert set(found["_source"].to_pylist()) == {"regular"}
+    placed = _raw().append_column("event_date", pa.array([DAY] * 4)).append_column("project_id", pa.array(["1"] * 4))
+    assert contested_batch(placed.append_column("_source", pa.array(["regular"] * 4))) == found
+
+
+@pytest.mark.parametrize(
+    ("processed", "extra", "expected"),
+    [
+        (None, f'{{"{PROCESSED}": "soon"}}', True),
+        (None, f'{{"{PROCESSED}": 12}}', True),
+        (None, f'{{"{PROCESSED}": {"9" * 5_000}}}', True),
+        (None, f'{{"{PROCESSED}": null}}', False),
+        (None, f'{{"x": {{"{PROCESSED}": "soon"}}}}', False),
+        (None, f'{{"{PROCESSED}": ', False),
+        (None, f'"{PROCESSED}"', False),
+        (None, None, False),
+        (datetime(2026, 2, 2, tzinfo=UTC), f'{{"{PROCESSED}": "soon"}}', False),
+    ],
+    ids=["text", "number", "long number", "null", "deeper", "cut", "no object", "nothing", "read"],
+)
+def test_a_time_is_unread_where_it_was_delivered_and_is_null(
+    processed: datetime | None, extra: str | None, expected: bool
+) -> None:
+    rows = with_columns(
+        pa.table(
+            {PROCESSED: pa.array([processed], pa.timestamp("us", tz="UTC")), "_extra": pa.array([extra], pa.string())}
+        ),
+        {PROCESSED: "timestamp", "_extra": "string"},
+    )
+    assert is_unread(rows).to_pylist() == [expected]
