@@ -13,6 +13,7 @@ import json
 from datetime import UTC, date, datetime
 from typing import IO
 
+import pyarrow as pa
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
