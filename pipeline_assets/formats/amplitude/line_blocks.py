@@ -19,6 +19,7 @@ from pipeline_assets.formats.amplitude.lines import (
     is_too_deep,
     too_late,
 )
+from pipeline_assets.formats.amplitude.native_lines import native_scan
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType
 
 _ARROW_TYPES = {
@@ -44,9 +45,17 @@ class ColumnParser:
         self._too_late = too_late(arrival_date)
         self._max_line_bytes = max_line_bytes
         self._decode = event_decoder().decode
+        self._scan = native_scan(project_id, arrival_date, max_line_bytes)
 
     def parse(self, lines: Sequence[bytes]) -> dict[str, pa.Array] | None:
         """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own."""
+        columns = self._scan(b"\n".join((*lines, b"")), len(lines)) or self.decode(lines)
+        if columns is None:
+            return None
+        return {**columns, "event_date": columns[EVENT_TIME].cast(pa.date32(), safe=False)}
+
+    def decode(self, lines: Sequence[bytes]) -> dict[str, pa.Array] | None:
+        """Column -> values of all lines, in Python; None if any line must be parsed on its own."""
         if max(map(len, lines)) > self._max_line_bytes or any(map(is_too_deep, lines)):
             return None
         try:
@@ -62,7 +71,7 @@ class ColumnParser:
             return None
         if pc.any(pc.not_equal(columns["app"], self._app)).as_py():
             return None
-        return {**columns, "event_date": event_time.cast(pa.date32(), safe=False)}
+        return columns
 
     def is_plain(self, lines: Sequence[bytes]) -> bool:
         """Whether every line has the form of an event; values of such a line may still be invalid."""
