@@ -18,17 +18,18 @@ def sha256_halves(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     count = len(texts)
     found, (_, offsets, data) = library(), texts.buffers()
     if found is None or count == 0:
-        return _in_python(texts)
+        return in_python(texts)
     halves = np.empty(count, np.int64), np.empty(count, np.int64)
     place, length = (data.address, data.size) if data is not None else (None, 0)
     of_these = offsets.address + texts.offset * np.dtype(np.int32).itemsize
     first, second = (half.ctypes.data for half in halves)
     if not found.tidemark_sha256_halves(place, length, of_these, count, first, second):
-        return _in_python(texts)
+        return in_python(texts)
     return pa.array(halves[0]), pa.array(halves[1])
 
 
-def _in_python(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+def in_python(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The same by hashlib."""
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
     bytes_of = memoryview(texts.buffers()[2] or b"")
     sha256 = hashlib.sha256
