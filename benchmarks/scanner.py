@@ -26,7 +26,7 @@ from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.amplitude.native_lines import native_scan
 from pipeline_assets.formats.gzip_lines import blocks
 from pipeline_assets.native import sha256
-from pipeline_assets.native.library import PLACE, library
+from pipeline_assets.native.library import PLACE
 
 _BLOCK_ROWS, _BLOCK_BYTES = 10_000, 16 << 20
 _MAX_LINE_BYTES = 1 << 20
@@ -38,7 +38,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    if library() is None:
+    scan, columns = native_scan(PROJECT, FIRST_DAY, _MAX_LINE_BYTES), ColumnParser(PROJECT, FIRST_DAY, _MAX_LINE_BYTES)
+    if scan is None:
         sys.exit(f"{PLACE}: no library that this code can use\n  fix: make setup, where cargo is installed")
     pa.set_cpu_count(1)
     gc.freeze()
@@ -49,7 +50,6 @@ def main() -> None:
     lines = [block.lines for block in cut]
     joined = [(b"\n".join((*part, b"")), len(part)) for part in lines]
     rows = sum(map(len, lines))
-    scan, columns = native_scan(PROJECT, FIRST_DAY, _MAX_LINE_BYTES), ColumnParser(PROJECT, FIRST_DAY, _MAX_LINE_BYTES)
 
     def measured(work: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
         seconds, found = [], []
@@ -66,7 +66,9 @@ def main() -> None:
     hashed, found = measured(lambda: [sha256.sha256_halves(part) for part in bags])
     if (decoded, expected) != (scanned, found):
         sys.exit("the native library gives something else than Python")
-    table = Table("µs a row", "Python", "native", title=f"{rows:,} rows of {sum(map(len, texts)) // rows:,} bytes, one core")
+    table = Table(
+        "µs a row", "Python", "native", title=f"{rows:,} rows of {sum(map(len, texts)) // rows:,} bytes, one core"
+    )
     table.add_row("lines to columns", f"{python:.2f}", f"{native:.2f}")
     table.add_row("SHA-256 of a bag", f"{hashlib:.2f}", f"{hashed:.2f}")
     Console().print(table)

@@ -45,7 +45,7 @@ impl Buffers {
 
     fn of(column: &Column) -> Self {
         let values: (*const u8, usize) = if !column.offsets.is_empty() {
-            (column.texts.as_ptr(), column.texts.len())
+            (or_null(&column.texts), column.texts.len())
         } else if !column.doubles.is_empty() {
             (column.doubles.as_ptr().cast(), size_of_val(column.doubles.as_slice()))
         } else if !column.booleans.is_empty() {
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn tidemark_format_new(keys: *const u8, ends: *const u64, 
     }))
 }
 
-/// Scan `rows` lines, which line feeds separate; null where it is not sure of one of them.
+/// Scan `rows` lines, each of which ends with a line feed; null where it is not sure of one of them.
 ///
 /// # Safety
 /// `format` comes from `tidemark_format_new`, `text` points to `length` bytes, `rules` to a structure.

@@ -120,7 +120,10 @@ fn mutated_lines_do_no_harm() {
                     mutated(line, &corpus, &mut random)
                 })
                 .collect();
-            let text = lines.join(&b'\n');
+            let mut text = lines.join(&b'\n');
+            if random.below(50) > 0 {
+                text.push(b'\n');
+            }
             sure += u64::from(scanned(&format, &text, rows, &rules));
             blocks += 1;
             let offsets = [0, random.below(text.len() + 1) as i32, text.len() as i32 + random.below(9) as i32 / 8];
@@ -170,7 +173,7 @@ impl Buffers {
         unsafe {
             let bits = slice::from_raw_parts(validity, rows.div_ceil(8));
             assert_eq!(bits.iter().map(|byte| byte.count_ones() as u64).sum::<u64>(), present);
-            let values = slice::from_raw_parts(values, length as usize);
+            let values = if length == 0 { &[] } else { slice::from_raw_parts(values, length as usize) };
             if offsets.is_null() {
                 assert!([rows * 8, rows.div_ceil(8)].contains(&values.len()));
                 return;

@@ -42,7 +42,7 @@ impl Format {
         self.keys.len()
     }
 
-    /// The columns of `rows` lines, which line feeds separate.
+    /// The columns of `rows` lines, each of which ends with a line feed.
     pub fn columns(&self, text: &[u8], rows: usize, rules: &Rules) -> Option<Vec<Column>> {
         // Offsets are 32 bits wide, and no value is longer than its text.
         i32::try_from(text.len()).ok()?;
@@ -62,7 +62,7 @@ impl Format {
             following: (1..=self.width()).map(|next| next % self.width()).collect(),
             rows,
         };
-        let mut lines = text.split(|&byte| byte == b'\n');
+        let mut lines = text.strip_suffix(b"\n")?.split(|&byte| byte == b'\n');
         for row in 0..rows {
             let line = lines.next()?;
             if u64::try_from(line.len()).ok()? > rules.most_bytes {
@@ -218,7 +218,7 @@ pub mod tests {
 
     fn scan(members: &[&str]) -> Option<Vec<Column>> {
         let lines: Vec<String> = members.iter().map(|members| format!("{{{TIME}{members}}}")).collect();
-        a_format().columns(lines.join("\n").as_bytes(), lines.len(), &RULES)
+        a_format().columns((lines.join("\n") + "\n").as_bytes(), lines.len(), &RULES)
     }
 
     #[test]
@@ -277,7 +277,7 @@ pub mod tests {
 
     #[test]
     fn every_line_needs_a_time_within_its_bounds() {
-        let take = |line: &str| a_format().columns(line.as_bytes(), 1, &RULES).is_some();
+        let take = |line: &str| a_format().columns(format!("{line}\n").as_bytes(), 1, &RULES).is_some();
         assert!(take("{\"time\":\"1900-01-01 00:00:00.000000\"}"));
         for line in [
             "{}",
@@ -298,13 +298,14 @@ pub mod tests {
 
     #[test]
     fn the_number_of_lines_and_their_bytes_are_looked_at() {
-        let line = format!("{{{TIME}}}");
-        let both = format!("{line}\n{line}");
+        let line = format!("{{{TIME}}}\n");
+        let both = format!("{line}{line}");
         assert!(a_format().columns(both.as_bytes(), 2, &RULES).is_some());
         for rows in [0, 1, 3, usize::MAX] {
             assert!(a_format().columns(both.as_bytes(), rows, &RULES).is_none());
         }
-        assert!(a_format().columns(&[line.as_bytes(), b"\xff"].concat(), 1, &RULES).is_none());
+        assert!(a_format().columns(line.trim_end().as_bytes(), 1, &RULES).is_none());
+        assert!(a_format().columns(&[b"\xff", line.as_bytes()].concat(), 1, &RULES).is_none());
         assert!(a_format().columns(line.as_bytes(), 1, &Rules { time: 1, ..RULES }).is_none());
         assert!(a_format().columns(line.as_bytes(), 1, &Rules { project: 99, ..RULES }).is_none());
     }

@@ -49,7 +49,8 @@ class ColumnParser:
 
     def parse(self, lines: Sequence[bytes]) -> dict[str, pa.Array] | None:
         """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own."""
-        columns = self._scan(b"\n".join((*lines, b"")), len(lines)) or self.decode(lines)
+        columns = None if self._scan is None else self._scan(b"\n".join((*lines, b"")), len(lines))
+        columns = self.decode(lines) if columns is None else columns
         if columns is None:
             return None
         return {**columns, "event_date": columns[EVENT_TIME].cast(pa.date32(), safe=False)}

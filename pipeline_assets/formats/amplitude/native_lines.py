@@ -27,11 +27,11 @@ Scan = Callable[[bytes, int], dict[str, pa.Array] | None]
 """Lines, each with its line break, and their number -> columns; None where the parser in Python is to be asked."""
 
 
-def native_scan(project_id: str, arrival_date: date, max_line_bytes: int) -> Scan:
-    """A function that scans lines of one project and arrival day; it always gives None where there is no library."""
+def native_scan(project_id: str, arrival_date: date, max_line_bytes: int) -> Scan | None:
+    """A function that scans lines of one project and arrival day; None where there is no library."""
     scanner = _scanner()
     if scanner is None:
-        return _not_there
+        return None
     rules = Rules(
         most_bytes=max_line_bytes,
         time=scanner.place(EVENT_TIME),
@@ -56,10 +56,6 @@ def columns() -> tuple[ScannedColumn, ...]:
         ScannedColumn(keys[name], name, Kind.BAG if name in BAG_COLUMNS else _KINDS[VENDOR_COLUMNS[name]])
         for name in COLUMN_NAMES
     )
-
-
-def _not_there(text: bytes, count: int) -> None:
-    return None
 
 
 def _microseconds(moment: datetime) -> int:
