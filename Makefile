@@ -4,13 +4,14 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 JARS := .jars/.verified
 CLASSES := .jars/classes.jsa
+NATIVE := $(VENV)/.native
 
 DEMO_embedded := sample_export.demo
 DEMO_cluster := local_stack.demo
 DEMO := $(DEMO_$(or $(PROFILE),embedded))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers faults mutations canaries bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers faults mutations canaries fuzz bench labs images dev check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,10 +23,15 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(JARS): $(STAMP) resources/spark/jars.py
+# Everything runs without it as well, only slower, so a machine without cargo is told and goes on.
+$(NATIVE): $(STAMP) $(wildcard native/src/*.rs) native/Cargo.toml native/Cargo.lock native/build.sh
+	@sh native/build.sh $(VENV) && touch $@
+
+$(JARS): $(STAMP) resources/spark/jars.py | $(NATIVE)
 	@$(VENV)/bin/python -m resources.spark.jars && touch $@
 
-setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the pinned jars, prepare the JVM's classes
+setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the pinned jars, build the native scanner where cargo is, prepare the JVM's classes
+	@sh native/build.sh $(VENV) && touch $(NATIVE)
 	@$(VENV)/bin/python -m resources.spark.jars && touch $(JARS)
 	@$(MAKE) --no-print-directory $(CLASSES)
 
@@ -71,6 +77,9 @@ mutations: $(CLASSES) ## Break the line that upholds each law and see a test fai
 
 canaries: $(CLASSES) ## Load and fail with a canary in every secret, then search all that was written (some minutes)
 	@$(VENV)/bin/python -m tests.canaries
+
+fuzz: $(JARS) ## Damage lines for the native scanner under an address sanitizer, and compare it with Python's parser (minutes; ARGS=...)
+	@$(VENV)/bin/python -m tests.scanner_fuzz $(ARGS)
 
 bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)
 	@$(VENV)/bin/python -m benchmarks $(ARGS)

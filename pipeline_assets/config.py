@@ -19,6 +19,7 @@ from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.machine import shared_file_system
 from pipeline_assets.domain.masking import EXPORT_CREDENTIALS, URL_SETTINGS, holds_secret, remember
 from pipeline_assets.domain.settings import ENV_PREFIX, PROJECT_ROOT, Settings, is_clone
+from pipeline_assets.native.library import VARIABLE as NATIVE_VARIABLE
 
 CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
@@ -146,7 +147,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables() -> None:
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {CONFIG_VARIABLE, _SIGNING}
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {
+        CONFIG_VARIABLE,
+        _SIGNING,
+        NATIVE_VARIABLE,
+    }
     for name, value in os.environ.items():
         if (
             name.startswith(_TEST_PREFIX)

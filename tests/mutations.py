@@ -213,7 +213,7 @@ MUTATIONS = (
     ),
     Mutation(
         4, "an event is filed on the day it was uploaded", "pipeline_assets/formats/amplitude/line_blocks.py",
-        '"event_date": event_time.cast(pa.date32(), safe=False)',
+        '"event_date": columns[EVENT_TIME].cast(pa.date32(), safe=False)',
         '"event_date": columns["server_upload_time"].cast(pa.date32(), safe=False)', _LATE,
     ),
     Mutation(

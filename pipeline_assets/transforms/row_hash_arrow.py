@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.row_hash import NULL, PRIMES, ROW_HASH_VERSION, SPARK_SEED, is_text
+from pipeline_assets.native.sha256 import sha256_halves
 
-_HALF = np.dtype(">i8")
 _NOT_A_NUMBER = np.uint64(0x7FF8000000000000)
 _Longs = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -47,7 +45,7 @@ class Encoded:
             numbers[0] = pa.repeat(NULL, self._count)
         told = pc.binary_join_element_wise(*numbers, ",")
         texts = [self._texts[name] for name in chosen if name in self._texts]
-        return _sha256(pc.binary_join_element_wise(f"{ROW_HASH_VERSION};", told, ";", *texts, ""))
+        return sha256_halves(pc.binary_join_element_wise(f"{ROW_HASH_VERSION};", told, ";", *texts, ""))
 
 
 def _numbers(values: pa.Array, kind: str) -> pa.Array:
@@ -75,12 +73,3 @@ def _hashes_of_doubles(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _rotated(values: _Longs, by: int) -> _Longs:
     return values << np.uint64(by) | values >> np.uint64(64 - by)
-
-
-def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
-    bytes_of = memoryview(texts.buffers()[2] or b"")
-    sha256 = hashlib.sha256
-    halves = b"".join(sha256(bytes_of[start:end]).digest()[:16] for start, end in pairwise(offsets))
-    pairs = np.frombuffer(halves, _HALF).astype(np.int64).reshape(-1, 2)
-    return pa.array(np.ascontiguousarray(pairs[:, 0])), pa.array(np.ascontiguousarray(pairs[:, 1]))

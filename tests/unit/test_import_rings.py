@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCED = (
     *(
         f"pipeline_assets/{name}"
-        for name in ("domain", "formats", "transforms", "tables", "load", "operations", "inspection")
+        for name in ("domain", "native", "formats", "transforms", "tables", "load", "operations", "inspection")
     ),
     "resources",
 )
@@ -22,6 +22,7 @@ FENCES = [
     *((folder, "import dagster as dg", "dagster") for folder in FENCED),
     ("pipeline_assets/domain", "from dagster_pyspark import LazyPySparkResource", "dagster_pyspark"),
     ("pipeline_assets/domain", "import pyspark.sql.functions as F", "pyspark"),
+    ("pipeline_assets/native", "from pyspark.sql import DataFrame", "pyspark"),
     ("pipeline_assets/formats", "from pyspark.sql import DataFrame", "pyspark"),
     ("pipeline_assets/load", "from dagster import AssetKey", "dagster"),
     ("resources", "from dagster_aws.s3 import S3Resource", "dagster_aws"),
@@ -38,6 +39,7 @@ GATES = [
 
 CLIMBS = [
     ("pipeline_assets/domain", "from pipeline_assets.formats.amplitude.keys import KeyGrammar"),
+    ("pipeline_assets/native", "from pipeline_assets.formats.base import ColumnType"),
     ("pipeline_assets/load", "from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS"),
     ("pipeline_assets/formats", "from pipeline_assets.formats.amplitude.keys import KeyGrammar"),
     ("pipeline_assets/transforms", "from resources.iceberg.lakehouse import Lakehouse"),

@@ -21,6 +21,7 @@ from pipeline_assets.formats.amplitude.lines import (
     is_too_deep,
     too_late,
 )
+from pipeline_assets.formats.amplitude.native_lines import native_scan
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType
 
 _ARROW_TYPES = {
@@ -50,12 +51,21 @@ class ColumnParser:
         self._max_line_bytes = max_line_bytes
         decoder = event_decoder()
         self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
+        self._scan = native_scan(project_id, arrival_date, max_line_bytes)
 
     def parse(self, text: bytes, count: int) -> dict[str, pa.Array] | None:
         """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own.
 
         `text`: `count` lines, at least one, each with its line break.
         """
+        columns = None if self._scan is None else self._scan(text, count)
+        columns = self.decode(text, count) if columns is None else columns
+        if columns is None:
+            return None
+        return {**columns, "event_date": columns[EVENT_TIME].cast(pa.date32(), safe=False)}
+
+    def decode(self, text: bytes, count: int) -> dict[str, pa.Array] | None:
+        """The columns of `parse` without `event_date`, in Python; None if any line must be parsed on its own."""
         if not _are_short(text, self._max_line_bytes):
             return None
         try:
@@ -72,7 +82,7 @@ class ColumnParser:
             return None
         if pc.any(pc.not_equal(columns["app"], self._app)).as_py():
             return None
-        return {**columns, "event_date": event_time.cast(pa.date32(), safe=False)}
+        return columns
 
     def _each(self, text: bytes) -> list[Any]:
         return list(map(self._decode, text.split(b"\n")[:-1]))
