@@ -34,9 +34,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not kills:
         return
     terminalreporter.section(f"{len(kills)} kills")
-    for (point, table, restart, seconds), outcome in sorted(kills):
+    for (point, table, form, restart, seconds), outcome in sorted(kills):
         equal = "digests, commits, history and Dagster as undisturbed" if outcome == "passed" else "DIFFERS"
-        terminalreporter.write_line(f"{point:<15} {table:<24} {restart:<17} {equal} {seconds:>4} s")
+        terminalreporter.write_line(f"{point:<15} {table:<24} {form:<8} {restart:<17} {equal} {seconds:>4} s")
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,7 @@ class Tasks:
             return []
         with naming_what_workers_met():
             placed = self.session().sparkContext.parallelize(list(groups), len(groups))
-            shuffled = placed.flatMap(_Told(function)).groupByKey(parts)
+            shuffled = placed.flatMap(_EachTold(function)).groupByKey(parts)
             return list(shuffled.map(_Told(_Collecting(collect))).collect())
 
 
@@ -104,6 +104,19 @@ class _Told:
     def __call__(self, given: Any) -> Any:
         try:
             return self.function(given)
+        except TidemarkError as error:
+            raise RuntimeError(error.as_line()) from error
+
+
+@dataclass(frozen=True)
+class _EachTold:
+    """The same for a function that may make its values one by one, so that a task need not hold them all."""
+
+    function: Callable[[Any], Iterable[Any]]
+
+    def __call__(self, given: Any) -> Iterator[Any]:
+        try:
+            yield from self.function(given)
         except TidemarkError as error:
             raise RuntimeError(error.as_line()) from error
 

@@ -28,7 +28,7 @@ from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on
-from tests.support.reference import measured_digests, require_known
+from tests.support.reference import require_known
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(2)]
@@ -82,7 +82,7 @@ def _story(p: Pipeline) -> Iterator[Any]:
     def told(run: Any) -> Any:
         assert run.success, run.failure()
         require_known(p)
-        return measured_digests(p.lakehouse), _bad(p)
+        return p.digests(), _bad(p)
 
     for day in DAYS:
         p.deliver(day, [*events_on(day, 20), *([b"{bad"] if day == DAYS[0] else [])])
@@ -107,7 +107,7 @@ def _story(p: Pipeline) -> Iterator[Any]:
     runtime = Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
     roll_back(runtime, RollbackRequest((), (PROJECT,), *DAYS, published, "why", str(uuid.uuid4())))
     require_known(p)
-    yield measured_digests(p.lakehouse), _bad(p)
+    yield p.digests(), _bad(p)
 
 
 def test_both_forms_make_the_same_tables(pipeline: Any) -> None:

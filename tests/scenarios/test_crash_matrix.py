@@ -18,6 +18,7 @@ import pytest
 
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.records import Head
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.drill.process import Victim
 from pipeline_assets.load.runtime import Runtime
@@ -40,6 +41,8 @@ QUARANTINE_KEY = "raw/quarantine"
 INSIDE = "inside_commit"
 """After the new metadata files are written, before the transaction begins: the database is locked meanwhile."""
 RETRY, FRESH = "retry of the run", "a fresh run"
+LOCAL_BYTES = {"workers": 0, "driver": int(Settings.model_fields["local_bytes"].default)}
+"""Where tasks run -> the setting by which these loads run them there."""
 OF_TABLES = (
     Failpoint.AFTER_PIN,
     Failpoint.AFTER_STAGE,
@@ -63,27 +66,27 @@ FILES = tuple(f"{Failpoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
 QUARANTINE = tuple(f"{point}:raw/quarantine" for point in (Failpoint.AFTER_STAGE, Failpoint.AFTER_APPLY))
 
 
-def _whole_matrix() -> list[tuple[str, str]]:
+def _whole_matrix() -> list[tuple[str, str, str]]:
     points = [
         *ALONE,
         *FILES,
         *QUARANTINE,
         *(f"{point}:{table}" for table in (RAW, REFINED, AGGREGATE) for point in OF_TABLES),
     ]
-    return [(point, restart) for point in points for restart in (RETRY, FRESH)]
+    return [(point, restart, form) for point in points for restart in (RETRY, FRESH) for form in LOCAL_BYTES]
 
 
-def _every_point_once() -> list[tuple[str, str]]:
-    """Tables and ways of starting again by turns."""
-    tables, restarts = (RAW, REFINED, AGGREGATE), (RETRY, FRESH)
+def _every_point_once() -> list[tuple[str, str, str]]:
+    """Tables, ways of starting again and places of tasks by turns."""
+    tables, restarts, forms = (RAW, REFINED, AGGREGATE), (RETRY, FRESH), tuple(LOCAL_BYTES)
     points = [*ALONE, FILES[1], *(f"{point}:{tables[turn % 3]}" for turn, point in enumerate(OF_TABLES))]
-    return [(point, restarts[turn % 2]) for turn, point in enumerate(points)]
+    return [(point, restarts[turn % 2], forms[(turn + 1) // 2 % 2]) for turn, point in enumerate(points)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "restart" in metafunc.fixturenames:
         cases = _whole_matrix() if metafunc.config.getoption("--full") else _every_point_once()
-        metafunc.parametrize(("point", "restart"), cases)
+        metafunc.parametrize(("point", "restart", "form"), cases)
 
 
 _LEAVES_MUCH = (INSIDE, Failpoint.AFTER_STAGE, Failpoint.IN_TRANSACTION)
@@ -183,9 +186,16 @@ def _start_again(p: Pipeline, restart: str) -> None:
 
 
 def test_killed_and_started_again(
-    loaded_before: Again[None], undisturbed: Story, record_property: Any, is_full: bool, point: str, restart: str
+    loaded_before: Again[None],
+    undisturbed: Story,
+    record_property: Any,
+    is_full: bool,
+    point: str,
+    restart: str,
+    form: str,
 ) -> None:
-    """Scenario: a load is killed with SIGKILL, Python, JVM and workers, at a point; it is started again. Outcome: digests,
+    """Scenario: a load, whose tasks run in Spark's workers or in its own process, is killed with SIGKILL, Python, JVM and
+    workers, at a point; it is started again. Outcome: digests,
     number of commits, changes on record and materialized partitions are those of a run that lived; and before anybody looks,
     ledger and tables say the same."""
     started = time.monotonic()
@@ -193,7 +203,9 @@ def test_killed_and_started_again(
     armed = point.replace(INSIDE, Failpoint.BEFORE_PUBLISH)
     with loaded_before() as (p, _):
         _changes(p)
-        changes = {"days_per_run": 1} if name == Failpoint.BETWEEN_CHUNKS else {}
+        changes = {"local_bytes": LOCAL_BYTES[form]}
+        if name == Failpoint.BETWEEN_CHUNKS:
+            changes["days_per_run"] = 1
         with a_victim(p, DAYS[0], DAYS[2], armed, **changes) as victim:
             assert victim.wait_until_paused().startswith(armed)
             if name == INSIDE:
@@ -215,7 +227,7 @@ def test_killed_and_started_again(
         # What is left does not depend on how it was started again; and hardly on the point, of which a few leave anything.
         if name in _LEAVES_MUCH or (is_full and restart == FRESH):
             _require_nothing_left(p)
-    record_property("kill", (name, table or "-", restart, f"{time.monotonic() - started:.0f}"))
+    record_property("kill", (name, table or "-", form, restart, f"{time.monotonic() - started:.0f}"))
 
 
 def _require_agreement(p: Pipeline) -> None:
@@ -300,8 +312,8 @@ def _require_nothing_left(p: Pipeline) -> None:
 def test_every_point_of_the_load_path_is_in_the_matrix() -> None:
     """A new point must not be forgotten here."""
 
-    def covered(cases: list[tuple[str, str]]) -> set[str]:
-        return {point.partition(":")[0] for point, _ in cases}
+    def covered(cases: list[tuple[str, str, str]]) -> set[str]:
+        return {point.partition(":")[0] for point, *_ in cases}
 
     expected = {
         point.value

@@ -108,7 +108,7 @@ def account(record_property: Any) -> Callable[[str, str, str], None]:
 
     def told(what: str, point: str, restart: str) -> None:
         name, _, key = point.partition(":")
-        record_property("kill", (name, f"{what} {key[-22:]}", restart, f"{time.monotonic() - started:.0f}"))
+        record_property("kill", (name, f"{what} {key[-22:]}", "-", restart, f"{time.monotonic() - started:.0f}"))
 
     return told
 
