@@ -29,7 +29,7 @@ _USED = f"""
 from datetime import date
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.native.library import library
-columns = EXPORT_FORMAT.block_parser("{PROJECT}", date(2026, 2, 2), 100_000).parse([{json.dumps(_EVENT).encode()!r}])
+columns = EXPORT_FORMAT.block_parser("{PROJECT}", date(2026, 2, 2), 100_000).parse({json.dumps(_EVENT).encode()!r} + b"\\n", 1)
 print(library() is not None, columns["uuid"].to_pylist() == ["{_EVENT["uuid"]}"])
 """
 
