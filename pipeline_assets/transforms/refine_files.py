@@ -47,7 +47,7 @@ class RawFile:
 
 
 Losers = Mapping[tuple[Slice, str], pa.Table]
-"""Slice and source -> `_object_key` (string) and `_line_number` (int) of the rows to leave out."""
+"""Slice and source -> `_object_key` (string, or a dictionary of them) and `_line_number` (int) of the rows to leave out."""
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
-
-from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.data_files import by_slice
-from pipeline_assets.transforms.refine_files import RawFile, Refined, file_parts, refine_files, weight_of
+from pipeline_assets.transforms.refine_files import Losers, RawFile, Refined, file_parts, refine_files, weight_of
 from resources.spark.tasks import naming_what_workers_met
 
 _STEP = "write"
@@ -61,12 +54,9 @@ def _is_ours(path: str, place: str) -> bool:
 
 
 def write_refined(
-    runtime: Runtime, files: Sequence[RawFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[str]]
+    runtime: Runtime, files: Sequence[RawFile], losers: Losers, held: Mapping[Slice, Sequence[str]]
 ) -> Refined:
-    """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ.
-
-    `decided`: `dedupe.outcomes` of the same slices, None if no row lost.
-    """
+    """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ."""
     names = runtime.lakehouse.files
     parts = file_parts(files, runtime.spark.sparkContext.defaultParallelism * _TASKS_PER_CORE, held.keys())
     runtime.skew.forecast(_skew(files, parts, held), runtime)
@@ -74,7 +64,7 @@ def write_refined(
         refined = refine_files(
             runtime.spark,
             parts,
-            {} if decided is None else _losers(decided),
+            losers,
             held,
             stores={source.value: names.store(table) for source, table in RAW_TABLES.items()},
             hashes=event_hashes(),
@@ -102,17 +92,3 @@ def _skew(files: Sequence[RawFile], parts: Sequence[Sequence[RawFile]], held: Co
         whole[task] += weight
     tasks = sizes_of(sum(weights[file] for file in part) for part in parts)
     return StepSkew(REFINED_EVENTS.key, _STEP, Unit.BYTES, tuple(keys), sizes_of(whole), tasks)
-
-
-def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
-    """Slice and source -> `_object_key` and `_line_number` of the losing rows."""
-    lost = decided.where(F.col("outcome") != RowFate.WINNER.value)
-    rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
-    losers = {}
-    for source in RAW_TABLES:
-        of_source = rows.filter(pc.equal(rows["_source"], source.value))
-        ordered = of_source.sort_by([("project_id", "ascending"), ("event_date", "ascending")]).combine_chunks()
-        for part in (part for batch in ordered.to_batches() for part in by_slice(batch, "event_date")):
-            key = Slice(part["event_date"][0].as_py(), part["project_id"][0].as_py())
-            losers[key, source.value] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
-    return losers
