@@ -174,7 +174,8 @@ class Settings(BaseSettings):
     split_object_bytes: int = Field(8 * 1024**2, ge=1024)
     """As stored: an object of more may be read by several tasks, each of which decompresses it whole."""
     hot_key_rows: int = Field(100_000, ge=2)
-    """Rows that share one event key: with so many they are compared apart, so that no task holds them all."""
+    """Rows that share an event key: one process compares up to three times as many in all. Of more, a task compares about so
+    many, and the rows of a key with so many are divided among tasks."""
     max_orphan_share: float = Field(0.25, ge=0, le=1)
     """Where more of a table's files than this share (and more than ten) are known to no snapshot, maintenance removes none."""
 

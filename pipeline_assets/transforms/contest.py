@@ -115,6 +115,17 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     return Decided(rows, fates, is_close & (unread | unread[better]), is_shared)
 
 
+def best_of_days(rows: pa.Table, precedence: Sequence[Source]) -> pa.Table:
+    """The rows that win on their day: one for each key and day, unless rows are equal in all columns that rank them."""
+    if not rows.num_rows:
+        return rows
+    received, contents = numbers_of(rows[RECEIVED]), [numbers_of(rows[name]) for name in ("_hash_a", "_hash_b")]
+    ranks = _ranks(rows, received, contents, precedence)
+    keys, days = group_numbers(*(numbers_of(rows[name]) for name in KEY)), numbers_of(rows["_day"])
+    best, _ = best_near(cells_of(keys, days, 0), ranks, 0)
+    return rows.filter(pa.array(best == ranks))
+
+
 def group_numbers(*columns: Numbers) -> Numbers:
     """A number from 0 for each row; rows with equal values in all columns share it."""
     order = np.lexsort(columns)

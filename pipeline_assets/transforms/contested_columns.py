@@ -15,6 +15,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import named, whole
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID
+from pipeline_assets.transforms.file_rows import with_columns
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -63,7 +64,8 @@ def contested_rows(rows: pa.Table, key: Slice, source: str) -> pa.Table:
 
 
 def contested_batch(rows: pa.Table) -> pa.Table:
-    """The same for rows of several slices, with event_date, project_id and `_source`, however they lie."""
+    """The same for rows of several slices, with event_date, project_id and `_source`; a column that they lack is null."""
+    rows = with_columns(rows, {"event_date": "date", "project_id": "string", "_source": "string", **READ_TYPES})
     rows = rows.filter(pc.and_(*(rows[name].is_valid() for name in KEY))).combine_chunks()
     placed = {name: whole(rows[name]) for name in ("project_id", "_source")}
     return _narrowed(rows, {"_day": whole(rows["event_date"]).cast(pa.int32()), **placed})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -47,14 +47,8 @@ def unread_text() -> Column:
 
 
 def day_number() -> Column:
-    """`event_date` as days since 1970, because a range window needs a number."""
+    """`event_date` as days since 1970."""
     return F.datediff(F.col("event_date"), F.lit("1970-01-01").cast("date"))
-
-
-def key_window(dedupe_window_days: int, *also: str) -> WindowSpec:
-    """Window of rows with the same key (and the same values of `also`), at most `dedupe_window_days` event days away."""
-    by_key = Window.partitionBy(*KEY, *also).orderBy("_day")
-    return by_key.rangeBetween(-dedupe_window_days, dedupe_window_days)
 
 
 def candidate_duplicates(events: DataFrame) -> DataFrame:

@@ -20,7 +20,7 @@ _SPLIT_BYTES = 16 * 1024**2
 
 
 Losers = Mapping[tuple[Slice, str], pa.Table]
-"""Slice and key of a raw table -> `_object_key` (string) and `_line_number` (int) of the rows to leave out."""
+"""Slice and source -> `_object_key` (string, or a dictionary of them) and `_line_number` (int) of the rows to leave out."""
 
 
 def work_of(
@@ -28,8 +28,8 @@ def work_of(
 ) -> list[list[SliceWork]]:
     """What each task is to do, of which each part (`file_parts`) is the raw files.
 
-    `held`: slices to write as a difference -> their files in refined; files whose rows all stay are not rewritten. Any other
-    slice gets a file from each task that reads it.
+    `losers`: with the key of the raw table instead of the source. `held`: slices to write as a difference -> their files in
+    refined; files whose rows all stay are not rewritten. Any other slice gets a file from each task that reads it.
     """
     told = {at: as_bytes(rows) for at, rows in losers.items()}
     return [

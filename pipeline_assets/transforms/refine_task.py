@@ -260,7 +260,7 @@ class _Losers:
         self._keys: pa.Array | None = None
         if told is not None:
             rows = from_bytes(told)
-            names = whole(rows.column("_object_key"))
+            names = whole(rows.column("_object_key")).cast(pa.string())
             self._keys = names.unique()
             self._places = _place(pc.index_in(names, self._keys), rows.column("_line_number"))
 

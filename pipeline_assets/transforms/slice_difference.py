@@ -83,6 +83,11 @@ class KeyDifference:
     differing: pa.Table
     """The keys that the slice gains or loses, with the schema KEYS."""
 
+    def __add__(self, other: KeyDifference) -> KeyDifference:
+        """Of two sets of rows of the slice that share no key."""
+        differing = pa.concat_tables([self.differing, other.differing])
+        return KeyDifference(self.kept + other.kept, self.changed + other.changed, differing)
+
 
 def event_keys(rows: pa.Table) -> list[tuple[int, int, int]]:
     """Both halves of the key, and the meaning, of each row (with KEYS_OF), as in `key_changes.with_event_keys`."""

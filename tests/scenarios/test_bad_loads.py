@@ -13,6 +13,7 @@ import pytest
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build import refined as build_refined
+from pipeline_assets.load.build import winning_rows
 from pipeline_assets.tables.refined_events import BUSINESS_COLUMNS, CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import with_row_hashes
@@ -158,7 +159,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
     alone; the day stays as it was."""
     p = closed
     published = p.digests()
-    whole, version = build_refined.raw_rows, Table.code_version
+    whole, version = winning_rows.raw_rows, Table.code_version
 
     is_hashed = False
 
@@ -171,9 +172,9 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
         meaning = row_hashes({name: types[name] for name in BUSINESS_COLUMNS})[0]
         return with_row_hashes(bare.withColumn("_meaning_hash", meaning), CONTENT) if is_hashed else bare
 
-    monkeypatch.setattr(build_refined, "raw_rows", without_device_type)
+    monkeypatch.setattr(winning_rows, "raw_rows", without_device_type)
     # Through Spark: workers have code of their own.
-    monkeypatch.setattr(build_refined, "_MOST_NAMED_ROWS", -1)
+    monkeypatch.setattr(build_refined, "raw_files", lambda *_: None)
     monkeypatch.setattr(Table, "code_version", lambda table, settings: f"new {version(table, settings)}")
 
     assert "800 rows are not what raw holds: their hashes differ" in p.load(DAY).failure()

@@ -10,7 +10,6 @@ import pytest
 
 from pipeline_assets.domain.slices import Digest, Source
 from pipeline_assets.load.build import competing_rows
-from pipeline_assets.load.build import refined as build_refined
 from tests.support.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
@@ -40,27 +39,30 @@ def _places(p: Any) -> dict[str, list[date]]:
     return found
 
 
-def test_too_many_duplicates_to_send_are_joined_to_the_same_end(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: days of duplicates, and events that moved between them, with no room to send keys or losers to every task.
-    Outcome: the same events win as with room for them, and each slice is one file."""
+def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: days of duplicates, events that moved between them, and one key of many rows: decided by one process, by tasks as
+    there are too many rows, by tasks as there are too many keys. Outcome: the same events win, and the same is on record."""
     found = []
-    for most in (build_refined._MOST_SENT_ROWS, 0):
-        monkeypatch.setattr(build_refined, "_MOST_SENT_ROWS", most)
-        monkeypatch.setattr(competing_rows, "_MOST_SENT_ROWS", most)
-        monkeypatch.setattr(build_refined, "_MOST_NAMED_ROWS", most)
-        p = pipeline()
+    for hot_key_rows, bounds in ((10_000, {}), (8, {}), (8, {"_MOST_KEYS": 0, "_LEAST_HEAVY": 1})):
+        for name, most in bounds.items():
+            monkeypatch.setattr(competing_rows, name, most)
+        p = pipeline(hot_key_rows=hot_key_rows)
         events = {day: events_on(day, 40) for day in DAYS[:3]}
         for day in DAYS[:3]:
+            for number, event in enumerate(events[day][20:30]):
+                event.update({"device_id": "server", "$insert_id": "constant", "uuid": f"{day}-{number // 2}"})
             p.deliver(day, [*events[day], *events[day][:10]])
         assert p.load(DAYS[0], DAYS[2]).success
         p.deliver(DAYS[2], _moved(events[DAYS[0]][:4], DAYS[1], DAYS[2]), hour=20)
         run = p.load(DAYS[2])
         assert run.success, run.failure()
-        found.append({table: p.digests()[table] for table in (REFINED, "aggregates/event_counts")})
-        if most == 0:
-            assert [len(p.files(REFINED, day)) for day in DAYS[:2]] == [1, 1]
-    assert found[0] == found[1]
-    assert [Digest.parse(digest).rows for digest in found[0][REFINED].values()] == [36, 44, 40]
+        digests = {table: p.digests()[table] for table in (REFINED, "aggregates/event_counts")}
+        records = p.ledger.slices(REFINED, None, DAYS[:3])
+        found.append((digests, {key: (one.figures, one.input_state) for key, one in records.items()}))
+    assert found[1:] == found[:1] * 2
+    assert [Digest.parse(digest).rows for digest in found[0][0][REFINED].values()] == [26, 34, 31]
 
 
 def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any) -> None:

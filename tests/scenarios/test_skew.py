@@ -3,7 +3,7 @@
 Contains: what a whole load does about skew, and where it tells of it.
 Add here: another step that is forecast.
 Does not contain: the rules (unit/domain/test_skew.py), parts of objects (unit/transforms/test_write_objects.py), hot keys row
-by row (spark/test_dedupe.py).
+by row (unit/transforms/test_contest_tasks.py).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pytest
 
 from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.row_hash import row_hash
-from pipeline_assets.transforms.dedupe import outcomes
+from pipeline_assets.transforms.contest_frames import fates
 from pipeline_assets.transforms.digests import slice_digests
 from pipeline_assets.transforms.row_hash import row_hashes
 
@@ -113,7 +113,7 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
         for n, pair in enumerate(pairs)
         for line, text in enumerate(pair)
     ]
-    from tests.spark.test_dedupe import CONTENT, PRECEDENCE, SCHEMA, with_stored_hashes
+    from tests.spark.test_contest_frames import CONTENT, PRECEDENCE, SCHEMA, with_stored_hashes
 
     raw = spark.createDataFrame(rows, SCHEMA)
     former: dict[str, set[Any]] = {}
@@ -126,7 +126,7 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
     broken = sorted(project for project, found in former.items() if len(found) == 1)
     assert len(broken) >= 5, len(broken)
     attacked = raw.where(raw.project_id.isin(broken))
-    decided = outcomes(with_stored_hashes(spark, attacked), PRECEDENCE, 1).collect()
+    decided = fates(with_stored_hashes(spark, attacked), PRECEDENCE, 1).collect()
     assert {row["outcome"] for row in decided} == {RowFate.WINNER.value}
     assert len(decided) == 2 * len(broken)
     one, other = (slice_digests(attacked.where(f"_line_number = {line}"), CONTENT, "event_date") for line in (0, 1))

@@ -20,13 +20,13 @@ from pipeline_assets.inspection.replay.replay import Keys, Share
 from pipeline_assets.inspection.replay.states import State, changes_between, count_keys, moved_figures, state_of
 from pipeline_assets.load.build.builder import kept
 from pipeline_assets.load.build.builders import builder_of
-from pipeline_assets.load.build.competing_rows import with_source
+from pipeline_assets.load.build.winning_rows import with_source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.dedupe import LINE, outcomes
+from pipeline_assets.transforms.contest_frames import LINE, fates
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH
 from pipeline_assets.transforms.event_keys import IDENTITY, KEY
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, with_event_keys
@@ -172,9 +172,9 @@ def _decided(moved: DataFrame, raw: DataFrame, settings: Settings, *, is_came: b
         *_AT, "_arrival_date", *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)]
     )
     competing = raw.join(moved.select(*KEY).distinct(), list(KEY), "left_semi")
-    fates = outcomes(competing, settings.source_precedence, settings.dedupe_window_days).select(*_AT, "outcome")
+    decided = fates(competing, settings.source_precedence, settings.dedupe_window_days)
     wins = F.col("outcome") == RowFate.WINNER.value
     decides = F.when(wins, 3 if is_came else 2).otherwise(1 if is_came else 0)
-    return named.join(fates, list(_AT), "left").select(
+    return named.join(decided, list(_AT), "left").select(
         *_AT, "_arrival_date", *_NAME, decides.alias("_decides"), F.lit(is_came).alias("_is_came")
     )

@@ -16,7 +16,7 @@ from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Proposal
 from pipeline_assets.load.build.named_rows import NamedRowsBuilder
-from pipeline_assets.load.build.refined import build_refined
+from pipeline_assets.load.build.refined import rows_from_raw
 from pipeline_assets.load.build.shared_events import input_of
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.runtime import Runtime
@@ -68,11 +68,7 @@ def refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_
     if on_published:
         yield runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key]).where(is_slice)
         return
-    build = build_refined(runtime, heads, [key], {})
-    try:
-        yield build.rows.where(is_slice)
-    finally:
-        build.release()
+    yield rows_from_raw(runtime, heads, [key])
 
 
 def _build_aggregate(plan: TablePlan, table: AggregateTable) -> Build:

@@ -35,14 +35,13 @@ class Audit:
 class Build:
     """Rows to stage, and how to write and audit them."""
 
-    rows: DataFrame
+    rows: DataFrame | None
+    """None if `write` writes them."""
     audit: Callable[[int], dict[Slice, Audit]]
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
     release: Callable[[], None] = lambda: None
     """Frees what was cached between build and audit."""
-    is_shuffled: bool = True
-    """Whether any task may hold rows of any slice; False if tasks read upstream files and so hold rows of few slices."""
     write: Callable[[], FileChange] | None = None
-    """Writes the same rows to files of the table without Spark's writer; None if that is not possible."""
+    """Writes the rows to files of the table without Spark's writer."""
     keys: dict[Slice, KeyDifference] = field(default_factory=dict)
     """Filled by `write`: how keys change in slices that it wrote as a difference."""

@@ -2,92 +2,146 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
+from dataclasses import replace
 
-import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
 
-from pipeline_assets.domain.slices import EMPTY, Slice, Source, neighbourhood
-from pipeline_assets.formats.base import EXTRA_COLUMN
-from pipeline_assets.load.build.key_counts import counts_of
+from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
+from pipeline_assets.load.build.key_counts import KeyCounts
+from pipeline_assets.load.file_tasks import FILE_COST_BYTES, FilesOfSlices, Place, each_file, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.transforms.cross_day_keys import competing_digest, digests_of_competing, shared_rows
-from pipeline_assets.transforms.dedupe import UNREAD, outcomes
-from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, unread_text, with_candidate_keys
-from resources.iceberg.metadata import slices_condition
+from pipeline_assets.transforms.contest import best_of_days
+from pipeline_assets.transforms.contest_tasks import (
+    FIRST_HALF,
+    Deciding,
+    Dividing,
+    HeavyHalves,
+    Outcome,
+    Ranges,
+    RowsAmong,
+    first_halves,
+    occurring_twice,
+)
+from pipeline_assets.transforms.contested_columns import READ_TYPES, Numbers
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.refine_files import Losers
+from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
 
-_MOST_SENT_ROWS = 1_000_000
-"""About 200 MB in the driver: far more than a day's usual duplicates, and fewer than a re-delivered history has."""
+_MOST_KEYS = 20_000_000
+"""Up to this many raw rows, this process holds half a key of each, 8 bytes, and sorts them to find keys that occur twice."""
+_SHARES_HERE = 3
+"""Up to this many times `hot_key_rows` rows of such keys, this process holds their narrow rows, about 200 bytes each, and decides
+them. Beyond that a task decides about `hot_key_rows` of them."""
+_MOST_PARTS = 100_000
+_TASKS_PER_CORE = 2
+_LEAST_HEAVY = 100
+"""A key with fewer rows in each file is not hot, however many files there are."""
+SOURCES = {table.key: source.value for source, table in RAW_TABLES.items()}
 
 
 class CompetingRows:
-    """Competing rows of both raw tables, as of pinned snapshots; cached by Spark until released."""
+    """What becomes of the competing rows of some slices in both raw tables, as of pinned snapshots."""
 
     def __init__(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> None:
         """`slices`: slices to answer questions about; slices within the dedupe window around them are read too."""
-        self._runtime = runtime
         self._slices = frozenset(slices)
-        self._window = runtime.settings.dedupe_window_days
-        near = neighbourhood(slices, self._window)
-        self._keys = candidate_duplicates(raw_rows(runtime, pins, near, KEY)).persist()
-        counts = counts_of(self._keys, runtime.settings.hot_key_rows)
-        self.is_any = counts.keys > 0
-        """Whether there is any competing row."""
-        if self.is_any:
-            tasks = int(runtime.spark.conf.get("spark.sql.shuffle.partitions", None) or 1)
-            runtime.skew.forecast(counts.skew(REFINED_EVENTS.key, tasks), runtime)
-        is_hot = F.col("count") >= runtime.settings.hot_key_rows
-        self._hot_keys = self._keys.where(is_hot) if counts.hot else None
-        # Few keys are broadcast, so that the rows to join are not shuffled.
-        keys = F.broadcast(self._keys) if counts.keys <= _MOST_SENT_ROWS else self._keys
-        columns = (*IDENTITY, "_object_key", "_line_number", HASH_A, HASH_B, EXTRA_COLUMN)
-        rows = raw_rows(runtime, pins, near, columns).withColumn(UNREAD, unread_text().isNotNull()).drop(EXTRA_COLUMN)
-        self._rows = with_candidate_keys(rows, keys).persist()
+        near = frozenset(neighbourhood(slices, runtime.settings.dedupe_window_days))
+        places = [Place(table, pins[table.key], near) for table in RAW_TABLES.values()]
+        self._outcome = _outcome(runtime, places, self._slices)
 
     def covers(self, slices: Collection[Slice]) -> bool:
         """Whether questions about these slices can be answered."""
         return self._slices.issuperset(slices)
 
-    def outcomes(self, slices: Collection[Slice]) -> DataFrame:
-        """`dedupe.outcomes` of the competing rows of these slices, and of nearby rows that compete with other days."""
-        near = neighbourhood(slices, self._window)
-        rows = self._rows.where(slices_condition(REFINED_EVENTS, near))
-        decided = outcomes(rows, self._runtime.settings.source_precedence, self._window, self._hot_keys)
-        return decided.where(slices_condition(REFINED_EVENTS, slices) | F.col("rival").isNotNull())
+    def reasons(self, slices: Collection[Slice]) -> dict[Slice, Counter[str]]:
+        """Slice -> fate (`RowFate`), or LOST_UNREAD -> number of its competing rows."""
+        return {key: self._outcome.reasons.get(key, Counter()) for key in slices}
 
-    def competing_digests(self, slices: Sequence[Slice]) -> dict[Slice, str]:
-        """Slice -> digest of the rows on other days that share a key with its rows; reads no content."""
-        if not self.is_any:
-            return dict.fromkeys(slices, str(EMPTY))
-        return competing_digests_of(shared_rows(self._rows, self._window, self._hot_keys), self._window, slices)
+    def losers(self, slices: Collection[Slice]) -> Losers:
+        """The rows of these slices that lose."""
+        wanted = set(slices)
+        return {
+            at: pa.concat_tables(parts).unify_dictionaries()
+            for at, parts in self._outcome.losers.items()
+            if at[0] in wanted
+        }
 
-    def release(self) -> None:
-        """Free the cached frames."""
-        self._rows.unpersist()
-        self._keys.unpersist()
-
-
-def competing_digests_of(shared: DataFrame, window_days: int, slices: Sequence[Slice]) -> dict[Slice, str]:
-    """The same from `cross_day_keys.shared_rows` of these slices and their neighbours."""
-    none = dict.fromkeys(slices, str(EMPTY))
-    rows = digests_of_competing(shared, window_days).where(slices_condition(REFINED_EVENTS, slices)).collect()
-    return none | {Slice(row["event_date"], row["project_id"]): competing_digest(row.asDict()) for row in rows}
+    def competing_digests(self, slices: Collection[Slice]) -> dict[Slice, str]:
+        """Slice -> digest of the rows on other days that share a key with its rows."""
+        found = self._outcome.competing
+        return {key: str(found[key]) if key in found else str(EMPTY) for key in slices}
 
 
-def raw_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice], columns: Sequence[str]) -> DataFrame:
-    """The rows of these slices in both raw tables: event_date, project_id, `columns`, `_source`."""
-    frames = {
-        source: runtime.lakehouse.read(table, pins[table.key]).where(slices_condition(table, slices))
-        for source, table in RAW_TABLES.items()
-    }
-    return with_source(frames, ["event_date", "project_id", *columns])
+def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]) -> Outcome:
+    """The outcome of the contest in these places, decided by this process, or by tasks where there is too much for one."""
+    found = files_of(runtime, places)
+    rows = sum(file.rows for file in found.files)
+    if rows <= _MOST_KEYS:
+        halves, counts = occurring_twice(each_file(runtime, places, FIRST_HALF, first_halves))
+        if not len(halves):
+            return Outcome()
+        counted, among = _counted(halves, counts, runtime.settings.hot_key_rows), RowsAmong(SOURCES, halves.tobytes())
+    else:
+        counted, among = _heavy(runtime, places, rows, len(found.files)), RowsAmong(SOURCES, None)
+    is_small = counted.rows <= _SHARES_HERE * runtime.settings.hot_key_rows
+    ranges = Ranges(1, 0, b"") if is_small else _ranges(counted, runtime.settings.hot_key_rows)
+    if counted.heaviest:
+        runtime.skew.forecast(counted.skew(REFINED_EVENTS.key, ranges.usual + ranges.hot), runtime)
+    settings = runtime.settings
+    deciding = Deciding(slices, settings.source_precedence, settings.dedupe_window_days, ranges)
+    if is_small:
+        return deciding(0, each_file(runtime, places, READ_TYPES, among))
+    if ranges.hot:
+        deciding = replace(deciding, guests=_guests(runtime, places, ranges))
+    return _by_tasks(runtime, found, among, deciding)
 
 
-def with_source(frames: Mapping[Source, DataFrame], columns: Sequence[str]) -> DataFrame:
-    """The union of the rows of all sources: `columns`, `_source`."""
-    named = [frame.select(*columns, F.lit(source.value).alias("_source")) for source, frame in frames.items()]
-    return reduce(DataFrame.unionByName, named)
+def _counted(halves: Numbers, counts: Numbers, hot_key_rows: int) -> KeyCounts:
+    is_hot = counts >= hot_key_rows
+    hot = dict(zip(halves[is_hot].tolist(), counts[is_hot].tolist(), strict=True))
+    return KeyCounts(len(halves), int(counts.sum()), {int(halves[counts.argmax()]): int(counts.max())}, hot)
+
+
+def _heavy(runtime: Runtime, places: Sequence[Place], rows: int, files: int) -> KeyCounts:
+    """The same of more keys than this process should hold: all rows count, but only keys with many rows are told apart."""
+    most = runtime.settings.hot_key_rows
+    total: Counter[int] = Counter()
+    # A key with `most` rows has its share of them in some file.
+    for of_file in each_file(runtime, places, FIRST_HALF, HeavyHalves(max(_LEAST_HEAVY, most // max(1, files)))):
+        total.update(of_file)
+    return KeyCounts(
+        rows, rows, dict(total.most_common(1)), {key: count for key, count in total.items() if count >= most}
+    )
+
+
+def _ranges(counted: KeyCounts, most: int) -> Ranges:
+    hot = sum(counted.hot.values())
+    usual = min(_MOST_PARTS, 1 + (counted.rows - hot) // most)
+    halves = np.sort(np.asarray(list(counted.hot), dtype=np.int64)).tobytes()
+    return Ranges(usual, min(_MOST_PARTS, 1 + hot // most) if hot else 0, halves)
+
+
+def _guests(runtime: Runtime, places: Sequence[Place], ranges: Ranges) -> bytes | None:
+    """The best row of each hot key and day: the files' best rows, of which the best ones stay."""
+    precedence = runtime.settings.source_precedence
+    told = each_file(runtime, places, READ_TYPES, RowsAmong(SOURCES, ranges.hot_halves, precedence))
+    return as_bytes(best_of_days(pa.concat_tables(map(from_bytes, told)).combine_chunks(), precedence))
+
+
+def _by_tasks(runtime: Runtime, found: FilesOfSlices, among: RowsAmong, deciding: Deciding) -> Outcome:
+    """The outcome by parts. Narrow rows that only Spark can read pass through this process."""
+    items: list[SliceFile | bytes] = [*found.files]
+    items += each_file(runtime, found.others, READ_TYPES, among)
+    weights = [item.size_bytes + FILE_COST_BYTES if isinstance(item, SliceFile) else len(item) for item in items]
+    groups = runtime.tasks.groups(items, weights, runtime.tasks.parallelism * _TASKS_PER_CORE)
+    stores = {table.key: runtime.lakehouse.files.store(table) for table in RAW_TABLES.values()}
+    dividing = Dividing(among, stores, deciding.ranges)
+    outcome = Outcome()
+    for part in runtime.tasks.exchange(dividing, groups, deciding, deciding.ranges.parts):
+        outcome.add(part)
+    return outcome

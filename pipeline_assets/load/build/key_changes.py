@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.change_rule import is_bounded
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.build.states import read_states
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
+from pipeline_assets.load.file_tasks import FILE_COST_BYTES, Place, each_file, files_of, read_bytes
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.transforms.event_keys import KEY
-from pipeline_assets.transforms.key_changes import (
-    ADDED,
-    CHANGED,
-    KEPT,
-    REMOVED,
-    event_contents,
-    held_keys,
-    key_changes,
-    moved_keys,
+from pipeline_assets.transforms.compared_keys import (
+    CONTENT_TYPES,
+    KEY_TYPES,
+    Comparing,
+    HeldKeys,
+    KeysAmong,
+    TwoStates,
+    contents_of,
+    moved,
 )
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
 from pipeline_assets.transforms.slice_difference import KeyDifference
-from resources.iceberg.metadata import slices_condition
 
+_ROWS_OF_A_PART = 4_000_000
+"""Rows of both states of a slice that a task compares at a time: 24 bytes each, and about as much to sort them."""
+_TASKS_PER_CORE = 2
 MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdrawn"
 
 
@@ -45,8 +47,8 @@ def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange
     if not compared:
         return {}
     known = {key: staged.keys[key] for key in compared if key in staged.keys}
-    unknown = [key for key in compared if key not in known]
-    counted = _counted(plan, staged.snapshot_id, unknown) | _known(plan, staged.snapshot_id, known)
+    known |= _compared(plan, staged.snapshot_id, [key for key in compared if key not in known])
+    counted = _counted(plan, staged.snapshot_id, known)
     return {key: key_change(todo[key].cause, counts) for key, counts in counted.items()}
 
 
@@ -54,58 +56,76 @@ _Counts = dict[tuple[str, bool], int]
 """(change, whether the key moved) -> number of keys."""
 
 
-def _counted(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dict[Slice, _Counts]:
-    """Slice -> counts of its changes, from a comparison of all its keys."""
+def _compared(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dict[Slice, KeyDifference]:
+    """How the keys of these slices change, from all their keys; slices of many rows are compared in parts."""
     if not slices:
         return {}
-    window = plan.runtime.settings.dedupe_window_days
-    near = neighbourhood(slices, window)
-    changes = key_changes(
-        _contents(plan, plan.base_id, slices),
-        _contents(plan, staged_id, slices),
-        _keys(plan, plan.base_id, near),
-        _keys_once_published(plan, staged_id, near),
-        window,
-    )
-    counted: dict[Slice, _Counts] = {key: {} for key in slices}
-    for row in changes.groupBy("event_date", "project_id", "change", "is_moved").count().collect():
-        counted[Slice(row["event_date"], row["project_id"])][row["change"], row["is_moved"]] = row["count"]
-    return counted
+    runtime = plan.runtime
+    sides = []
+    for snapshot_id in (plan.base_id, staged_id):
+        found = files_of(runtime, [Place(REFINED_EVENTS, snapshot_id, frozenset(slices))])
+        side: dict[Slice, list[SliceFile | bytes]] = {key: [] for key in slices}
+        for file in found.files:
+            side[file.key].append(file)
+        for key, told in each_file(runtime, found.others, CONTENT_TYPES, contents_of):
+            side[key].append(told)
+        sides.append(side)
+    items = []
+    for key in slices:
+        rows = sum(file.rows for side in sides for file in side[key] if isinstance(file, SliceFile))
+        parts = 1 + rows // _ROWS_OF_A_PART
+        items += [TwoStates(key, sides[0][key], sides[1][key], part, parts) for part in range(parts)]
+    files = [file for side in sides for of_slice in side.values() for file in of_slice if isinstance(file, SliceFile)]
+    weights = [sum(_weight(file) for file in (*item.before, *item.after)) for item in items]
+    groups = runtime.tasks.groups(items, weights, runtime.tasks.parallelism * _TASKS_PER_CORE)
+    comparing = Comparing(runtime.lakehouse.files.store(REFINED_EVENTS))
+    places = [Place(REFINED_EVENTS, snapshot_id, frozenset(slices)) for snapshot_id in (plan.base_id, staged_id)]
+    compared: dict[Slice, KeyDifference] = {}
+    for told_group in runtime.tasks.run(
+        comparing, groups, read_bytes=read_bytes(runtime, places, files, CONTENT_TYPES)
+    ):
+        for key, one in told_group:
+            compared[key] = compared[key] + one if key in compared else one
+    return compared
 
 
-def _known(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
-    """The same for slices written as a difference; only keys that they gain or lose are searched on other days."""
+def _weight(file: SliceFile | bytes) -> int:
+    return file.size_bytes + FILE_COST_BYTES if isinstance(file, SliceFile) else len(file)
+
+
+def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
+    """Slice -> counts of its changes; only keys that it gains or loses are searched on other days."""
+    moves = _moved(plan, staged_id, {key: one.differing for key, one in known.items() if one.differing.num_rows})
     counted: dict[Slice, _Counts] = {}
-    for key, keys in known.items():
-        added = pc.sum(keys.differing["is_added"]).as_py() or 0
-        counts = {(KEPT, False): keys.kept, (CHANGED, False): keys.changed, (ADDED, False): added}
-        counted[key] = counts | {(REMOVED, False): keys.differing.num_rows - added}
-    differing = [_placed(key, keys.differing) for key, keys in known.items() if keys.differing.num_rows]
-    if not differing:
-        return counted
-    window = plan.runtime.settings.dedupe_window_days
-    near = neighbourhood(known, window)
-    changes = F.broadcast(plan.runtime.spark.createDataFrame(pa.concat_tables(differing)))
-    moved = moved_keys(changes, _keys(plan, plan.base_id, near), _keys_once_published(plan, staged_id, near), window)
-    by_change = moved.join(changes, on=["event_date", "project_id", *KEY])
-    for row in by_change.groupBy("event_date", "project_id", "change").count().collect():
-        counts = counted[Slice(row["event_date"], row["project_id"])]
-        counts[row["change"], True] = row["count"]
-        counts[row["change"], False] -= row["count"]
+    for key, one in known.items():
+        gained = pc.sum(one.differing["is_added"]).as_py() or 0
+        counts = {ADDED: gained, REMOVED: one.differing.num_rows - gained}
+        counted[key] = {(KEPT, False): one.kept, (CHANGED, False): one.changed}
+        for change, is_added in ((ADDED, True), (REMOVED, False)):
+            count = moves.get(key, {}).get(is_added, 0)
+            counted[key] |= {(change, True): count, (change, False): counts[change] - count}
     return counted
 
 
-def _placed(key: Slice, differing: pa.Table) -> pa.Table:
-    """event_date, project_id, KEY, change: the input of `moved_keys`."""
-    rows = differing.num_rows
-    return pa.table(
-        {
-            "event_date": pa.repeat(pa.scalar(key.event_date, pa.date32()), rows),
-            "project_id": pa.repeat(pa.scalar(key.project_id), rows),
-            **{name: differing[name] for name in KEY},
-            "change": pc.if_else(differing["is_added"], ADDED, REMOVED),
-        }
-    )
+def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table]) -> dict[Slice, Mapping[bool, int]]:
+    """Slice -> how many of its added (True) and removed (False) keys moved; an added key from a day as it was published."""
+    if not differing:
+        return {}
+    window = plan.runtime.settings.dedupe_window_days
+    near = frozenset(neighbourhood(differing, window))
+    held = {True: HeldKeys(), False: HeldKeys()}
+    states: dict[bool, Mapping[int, frozenset[Slice]]] = {
+        True: {plan.base_id: near},
+        False: plan.states(staged_id, near),
+    }
+    for is_added, of_side in held.items():
+        halves = [rows.filter(pc.equal(rows["is_added"], is_added))["_key_a"].to_numpy() for rows in differing.values()]
+        wanted = np.unique(np.concatenate(halves))
+        if len(wanted):
+            places = [Place(REFINED_EVENTS, snapshot_id, slices) for snapshot_id, slices in states[is_added].items()]
+            for told in each_file(plan.runtime, places, KEY_TYPES, KeysAmong(wanted.tobytes())):
+                of_side.add(told)
+    return {key: moved(key, rows, held, window) for key, rows in differing.items()}
 
 
 def _is_compared(plan: TablePlan, decision: SlicePlan, audit: Audit) -> bool:
@@ -116,22 +136,6 @@ def _is_compared(plan: TablePlan, decision: SlicePlan, audit: Audit) -> bool:
     then = record.baseline.figures.get("rows", 0) if record.baseline is not None else 0
     rows = {"rows": max(record.digest.rows, then)}, {"rows": audit.digest.rows}
     return is_bounded(*rows, was_final=decision.was_final, settings=plan.runtime.settings)
-
-
-def _contents(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return event_contents(_events(plan, snapshot_id, slices))
-
-
-def _keys(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return held_keys(_events(plan, snapshot_id, slices))
-
-
-def _keys_once_published(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> DataFrame:
-    return read_states(plan.runtime, REFINED_EVENTS, plan.states(staged_id, slices), held_keys)
-
-
-def _events(plan: TablePlan, snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-    return plan.runtime.lakehouse.read(REFINED_EVENTS, snapshot_id).where(slices_condition(REFINED_EVENTS, slices))
 
 
 def key_change(cause: Cause, counts: Mapping[tuple[str, bool], int]) -> KeyChange:

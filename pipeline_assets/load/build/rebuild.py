@@ -107,8 +107,6 @@ def _carry_out(plan: TablePlan, draft: Draft) -> list[JudgedSlice]:
     standing = [stand(plan, decision) for decision in plan.slices if decision.todo is not Todo.REBUILD]
     if todo:
         return _rebuild(plan, standing, draft)
-    if plan.competing is not None:
-        plan.competing.release()
     draft.record(plan.table, _changes(plan, standing, None))
     return standing
 
@@ -141,10 +139,11 @@ def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice], draft: Draft) -> 
 def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[Slice]) -> None:
     """Replace exactly these slices of a branch by a build; `target` is the branch's name in SQL."""
     lakehouse, table = plan.runtime.lakehouse, plan.table
-    if build.write is None:
-        lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)
-    else:
+    if build.write is not None:
         lakehouse.files.replace(table, target, build.write())
+        return
+    assert build.rows is not None
+    lakehouse.replace_slices(table, target, slices, build.rows)
 
 
 def _inputs_of_published(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
@@ -12,7 +11,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.changes import KeyChange
-from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
+from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
@@ -20,17 +19,18 @@ from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Builder, Proposal, kept
-from pipeline_assets.load.build.competing_rows import CompetingRows, competing_digests_of, raw_rows, with_source
+from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
 from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
+from pipeline_assets.load.build.winning_rows import raw_rows, winning_rows, with_source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.contest_frames import LINE, fates
 from pipeline_assets.transforms.cross_day_keys import key_days, linked_days
-from pipeline_assets.transforms.dedupe import LINE, outcomes, winners
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
 from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
 from pipeline_assets.transforms.file_rows import SliceFile
@@ -40,10 +40,6 @@ from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
 
 _EPOCH = date(1970, 1, 1)
-_MOST_NAMED_ROWS = 300_000
-"""Up to this many rows with shared keys, the driver sends losing rows to the tasks by name and holds them meanwhile."""
-_MOST_SENT_ROWS = 1_000_000
-"""Up to this many rows with shared keys, losers are broadcast; with more, the wide rows are shuffled to join them."""
 
 
 class RefinedBuilder(Builder[Table]):
@@ -70,26 +66,20 @@ class RefinedBuilder(Builder[Table]):
         """Build from raw, together with the days that the slice may exchange events with."""
         near = sorted(neighbourhood([key], self.table.kind.exchange_days(runtime.settings)))
         published = runtime.lakehouse.read(self.table, heads[self.table.key])
-        build = build_refined(runtime, heads, near, {})
-        try:
-            with kept(build.rows) as events:
-                published_near = published.where(slices_condition(self.table, near))
-                rows = events.where(slices_condition(self.table, [key]))
-                yield Proposal(rows, held_keys(published_near), held_keys(events))
-        finally:
-            build.release()
+        with kept(rows_from_raw(runtime, heads, near)) as events:
+            published_near = published.where(slices_condition(self.table, near))
+            rows = events.where(slices_condition(self.table, [key]))
+            yield Proposal(rows, held_keys(published_near), held_keys(events))
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
         """The winning rows among those of both raw tables."""
         names = [column.name for column in self.table.columns if column.name != "_source"]
         raw = with_source({source: inputs(table.key) for source, table in RAW_TABLES.items()}, names)
-        narrow = raw.select("event_date", "project_id", *IDENTITY, *LINE, HASH_A, HASH_B)
-        decided = outcomes(
-            with_candidate_keys(narrow, candidate_duplicates(raw)),
-            settings.source_precedence,
-            settings.dedupe_window_days,
-        )
-        return winners(raw, decided, do_few_lose=False).select(*[column.name for column in self.table.columns])
+        at = ["event_date", "project_id", *LINE]
+        narrow = with_candidate_keys(raw.select(*at, *IDENTITY, HASH_A, HASH_B), candidate_duplicates(raw))
+        decided = fates(narrow, settings.source_precedence, settings.dedupe_window_days)
+        losers = decided.where(F.col("outcome") != RowFate.WINNER.value).select(*at)
+        return raw.join(losers, on=at, how="left_anti").select(*[column.name for column in self.table.columns])
 
     def contents(self, rows: DataFrame) -> DataFrame:
         """The event key, and the hash of the event's meaning without its transport."""
@@ -135,39 +125,22 @@ def build_refined(
     """The build of refined.events for these slices, from both raw tables as of the pinned snapshots.
 
     `held`: slices to write as a difference -> their files (`refined_files.held_files`). `competing`: competing rows of the same
-    snapshots, if already read; the build releases them. `states`: which snapshot holds the present state of nearby slices
-    once the build is staged.
+    snapshots, if already read. `states`: which snapshot holds the present state of nearby slices once the build is staged.
     """
-    settings = runtime.settings
-    window = settings.dedupe_window_days
-    near = neighbourhood(todo, window)
-    # Conditions need the Spark session, which may not run yet; CompetingRows starts it.
+    near = neighbourhood(todo, runtime.settings.dedupe_window_days)
     if competing is None or not competing.covers(todo):
-        if competing is not None:
-            competing.release()
         competing = CompetingRows(runtime, pins, todo)
-    is_todo = slices_condition(REFINED_EVENTS, todo)
-    decided = competing.outcomes(todo).persist()
-    release = _releasing(competing, decided)
-    try:
-        reasons, are_shared = _reasons(decided.where(is_todo) if competing.is_any else None, todo)
-        contending = sum(sum(counts.values()) for counts in reasons.values())
-        files = raw_files(runtime, pins, todo) if contending <= _MOST_NAMED_ROWS else None
-    except BaseException:
-        release()
-        raise
-    do_few_lose = contending <= _MOST_SENT_ROWS
-    names = [
-        column.name for column in REFINED_EVENTS.columns if column.name not in ("event_date", "project_id", "_source")
-    ]
-    rows = winners(raw_rows(runtime, pins, todo, names), decided, do_few_lose=do_few_lose)
-    do_any_lose = any(outcome != RowFate.WINNER.value for counts in reasons.values() for outcome in counts)
-    lost = decided.where(is_todo) if do_any_lose else None
+    reasons, losers, competing_digests = (
+        competing.reasons(todo),
+        competing.losers(todo),
+        competing.competing_digests(todo),
+    )
+    files = raw_files(runtime, pins, todo)
     wrong: dict[Slice, str] = {}
     keys_of: dict[Slice, KeyDifference] = {}
 
     def write(files: Sequence[SliceFile]) -> FileChange:
-        refined = write_refined(runtime, files, lost, held)
+        refined = write_refined(runtime, files, losers, held)
         wrong.update(refined.wrong)
         keys_of.update(refined.keys)
         place = runtime.lakehouse.files.store(REFINED_EVENTS).url
@@ -177,44 +150,20 @@ def build_refined(
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         counted = raw_counts(runtime, pins, todo)
         measured = measure_refined(runtime, snapshot_id, states(snapshot_id, near), todo, is_checked=files is None)
-        shared = decided.where(F.col("rival").isNotNull()).select("event_date", "project_id", "rival.*")
-        competing_digests = (
-            competing_digests_of(shared, window, todo) if are_shared else dict.fromkeys(todo, str(EMPTY))
-        )
         return {
             key: audit_of(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key))
             for key in todo
         }
 
-    return Build(
-        rows,
-        audit,
-        release,
-        is_shuffled=not do_few_lose,
-        write=None if files is None else partial(write, files),
-        keys=keys_of,
-    )
+    if files is None:
+        # Another program wrote or hid some of the rows, so that only Spark reads them.
+        return Build(winning_rows(runtime, pins, todo, losers), audit)
+    return Build(None, audit, write=partial(write, files), keys=keys_of)
 
 
-def _releasing(competing: CompetingRows, decided: DataFrame) -> Callable[[], None]:
-    def release() -> None:
-        decided.unpersist()
-        competing.release()
-
-    return release
-
-
-def _reasons(decided: DataFrame | None, todo: Sequence[Slice]) -> tuple[dict[Slice, Counter[str]], bool]:
-    """Slice -> outcome, or LOST_UNREAD -> number of rows; and whether any row has a rival on another day."""
-    reasons: dict[Slice, Counter[str]] = {key: Counter() for key in todo}
-    if decided is None:
-        return reasons, False
-    counted = decided.groupBy("event_date", "project_id", "outcome", "is_by_unread")
-    rows = counted.agg(F.count(F.lit(1)).alias("count"), F.count("rival").alias("rivals")).collect()
-    for row in rows:
-        told = (row["outcome"], *([LOST_UNREAD] if row["is_by_unread"] else []))
-        reasons[Slice(row["event_date"], row["project_id"])].update(dict.fromkeys(told, row["count"]))
-    return reasons, any(row["rivals"] for row in rows)
+def rows_from_raw(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> DataFrame:
+    """The rows that a build of these slices would write."""
+    return winning_rows(runtime, pins, slices, CompetingRows(runtime, pins, slices).losers(slices))
 
 
 def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, groupby
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
-
-from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.file_tasks import Place, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.data_files import by_slice
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.refine_files import file_parts, together, weight_of, work_of
+from pipeline_assets.transforms.refine_files import Losers, file_parts, together, weight_of, work_of
 from pipeline_assets.transforms.refine_task import Refined, Refining
 
 _STEP = "write"
@@ -51,12 +44,9 @@ def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[
 
 
 def write_refined(
-    runtime: Runtime, files: Sequence[SliceFile], decided: DataFrame | None, held: Mapping[Slice, Sequence[SliceFile]]
+    runtime: Runtime, files: Sequence[SliceFile], losers: Losers, held: Mapping[Slice, Sequence[SliceFile]]
 ) -> Refined:
-    """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ.
-
-    `decided`: `dedupe.outcomes` of the same slices, None if no row lost.
-    """
+    """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ."""
     names = runtime.lakehouse.files
     parts = file_parts(files, runtime.tasks.parallelism * _TASKS_PER_CORE, held.keys())
     runtime.skew.forecast(_skew(files, parts, held), runtime)
@@ -67,7 +57,8 @@ def write_refined(
         layout=names.layout(REFINED_EVENTS, is_ordered=False),
         target=names.store(REFINED_EVENTS),
     )
-    work = work_of(parts, {} if decided is None else _losers(decided), held)
+    tables = {source.value: table.key for source, table in RAW_TABLES.items()}
+    work = work_of(parts, {(key, tables[source]): rows for (key, source), rows in losers.items()}, held)
     # All columns are read, of the files that a difference rewrites, too.
     read_bytes = sum(file.size_bytes for file in chain(files, *held.values()))
     refined = together(runtime.tasks.run(refining, work, read_bytes=read_bytes))
@@ -92,17 +83,3 @@ def _skew(files: Sequence[SliceFile], parts: Sequence[Sequence[SliceFile]], held
         whole[task] += weight
     tasks = sizes_of(sum(weights[file] for file in part) for part in parts)
     return StepSkew(REFINED_EVENTS.key, _STEP, Unit.BYTES, tuple(keys), sizes_of(whole), tasks)
-
-
-def _losers(decided: DataFrame) -> dict[tuple[Slice, str], pa.Table]:
-    """Slice and key of a raw table -> `_object_key` and `_line_number` of the losing rows."""
-    lost = decided.where(F.col("outcome") != RowFate.WINNER.value)
-    rows = lost.select("event_date", "project_id", "_source", "_object_key", "_line_number").toArrow()
-    losers = {}
-    for source, table in RAW_TABLES.items():
-        of_source = rows.filter(pc.equal(rows["_source"], source.value))
-        ordered = of_source.sort_by([("project_id", "ascending"), ("event_date", "ascending")]).combine_chunks()
-        for part in (part for batch in ordered.to_batches() for part in by_slice(batch, "event_date")):
-            key = Slice(part["event_date"][0].as_py(), part["project_id"][0].as_py())
-            losers[key, table.key] = pa.Table.from_batches([part]).select(["_object_key", "_line_number"])
-    return losers

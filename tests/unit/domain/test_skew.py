@@ -3,7 +3,7 @@
 Contains: the rules alone.
 Add here: another rule.
 Does not contain: parts of an object that are read (unit/transforms/test_write_objects.py), hot keys in Spark
-(spark/test_dedupe.py), what a load tells (scenarios/test_skew.py).
+(unit/transforms/test_contest_tasks.py), what a load tells (scenarios/test_skew.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Contains: the refining task without Spark, and how files are spread.
 Add here: another thing that a task is told.
-Does not contain: who loses (spark/test_dedupe.py).
+Does not contain: who loses (unit/transforms/test_contest_tasks.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,159 @@
+"""A contest that tasks decide by ranges of keys has the outcome of one that a single process decides.
+
+Contains: the tasks' functions over random rows, with and without hot keys; keys that occur twice; a file's rows.
+Add here: another way to divide rows.
+Does not contain: the rule (test_contest.py), Spark's part (scenarios/test_exchange.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.identity import RawRow
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.transforms.contest import best_of_days
+from pipeline_assets.transforms.contest_tasks import (
+    Deciding,
+    HeavyHalves,
+    Outcome,
+    Ranges,
+    RowsAmong,
+    first_halves,
+    occurring_twice,
+)
+from pipeline_assets.transforms.contested_columns import READ_TYPES
+from pipeline_assets.transforms.file_rows import SliceFile, with_columns
+from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
+from tests.unit.transforms.test_contest import DAY, ROWS, table_of
+
+_PRECEDENCE = (Source.BACKFILL, Source.REGULAR)
+_FILE = SliceFile("raw/regular_events", Slice(DAY, "1"), "f.parquet", 1, 4)
+
+
+def _spread(table: pa.Table) -> pa.Table:
+    """The rows with first halves that fall into different ranges, as those of hashes do."""
+    halves = pa.array(
+        [(key * 0x9E3779B97F4A7C15 + (1 << 63)) % (1 << 64) - (1 << 63) for key in table["_key_a"].to_pylist()]
+    )
+    return table.set_column(table.schema.get_field_index("_key_a"), "_key_a", halves.cast(pa.int64()))
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "reasons": outcome.reasons,
+        "losers": {
+            at: sorted(tuple(row.values()) for part in parts for row in part.to_pylist())
+            for at, parts in outcome.losers.items()
+        },
+        "competing": outcome.competing,
+    }
+
+
+@settings(max_examples=120, deadline=None)
+@given(ROWS.filter(bool), st.integers(0, 3), st.integers(1, 3), st.integers(0, 3), st.integers(2, 6))
+def test_parts_have_the_outcome_of_the_whole(
+    rows: list[RawRow], window: int, usual: int, hot: int, hot_rows: int
+) -> None:
+    """Ranges of keys; keys with some rows count as hot, and their rows are divided by row id and by rank."""
+    table = _spread(table_of(rows))
+    wanted = frozenset(Slice(row.event_date, row.project_id) for row in rows[::2])
+    whole = Deciding(wanted, _PRECEDENCE, window)(0, [as_bytes(table) or b""])
+
+    halves, counts = np.unique(table["_key_a"].to_numpy(), return_counts=True)
+    ranges = Ranges(usual, hot, halves[counts >= hot_rows].tobytes() if hot else b"")
+    is_hot = np.isin(table["_key_a"].to_numpy(), np.frombuffer(ranges.hot_halves, np.int64))
+    guests = as_bytes(best_of_days(table.filter(pa.array(is_hot)).combine_chunks(), _PRECEDENCE))
+    deciding = Deciding(wanted, _PRECEDENCE, window, ranges, guests if hot else None)
+    divided: dict[int, list[bytes]] = defaultdict(list)
+    for at in range(0, table.num_rows, 7):
+        for part, of_part in ranges.divided(table.slice(at, 7).combine_chunks()):
+            divided[part].append(as_bytes(of_part) or b"")
+    assert all(0 <= part < ranges.parts for part in divided)
+    outcome = Outcome()
+    for part, told in divided.items():
+        outcome.add(deciding(part, told))
+    assert _told(outcome) == _told(whole)
+
+
+def test_no_part_holds_all_rows_of_a_hot_key() -> None:
+    """Scenario: 8,000 rows of one key with row ids of their own. Outcome: each of eight parts has about an eighth."""
+    rows = [
+        RawRow("1", DAY, Source.REGULAR, "o", line, (), "i", f"u{line}", None, None, (line, 0)) for line in range(8_000)
+    ]
+    table = table_of(rows)
+    ranges = Ranges(1, 8, np.asarray([-1], np.int64).tobytes())
+    sizes: Counter[int] = Counter()
+    for part, of_part in ranges.divided(table):
+        sizes[part] += of_part.num_rows
+    assert max(size for part, size in sizes.items() if part < 1 + 8) < 8_000 / 4
+    assert len([part for part in sizes if 1 <= part < 9]) == 8
+
+
+@given(st.lists(st.lists(st.integers(-3, 3), max_size=20), max_size=4))
+def test_halves_that_occur_twice_are_found_with_their_rows(files: list[list[int]]) -> None:
+    halves, counts = occurring_twice([np.asarray(file, np.int64).tobytes() for file in files])
+    expected = {key: count for key, count in Counter(half for file in files for half in file).items() if count > 1}
+    assert dict(zip(halves.tolist(), counts.tolist(), strict=True)) == expected
+    assert halves.tolist() == sorted(expected)
+
+
+def _raw(keys: Sequence[int | None]) -> pa.Table:
+    return with_columns(
+        pa.table({"_key_a": pa.array(keys, pa.int64()), "_key_b": pa.array(keys, pa.int64())}), READ_TYPES
+    )
+
+
+def test_a_file_tells_its_halves_and_its_rows_among_some() -> None:
+    """Scenario: batches of a file, one row without a key. Outcome: only rows of the wanted keys, of the wanted days' best."""
+    batches = [_raw([1, 2, None]), _raw([2, 2, 3])]
+    assert np.frombuffer(first_halves(_FILE, iter(batches)), np.int64).tolist() == [1, 2, 2, 2, 3]
+    assert HeavyHalves(3)(_FILE, iter(batches)) == {2: 3}
+    assert HeavyHalves(3)(_FILE, iter([])) == {}
+    sources = {"raw/regular_events": "regular"}
+    wanted = np.asarray([2, 3], np.int64).tobytes()
+    for halves, expected in ((wanted, [2, 2, 2, 3]), (None, [1, 2, 2, 2, 3]), (b"", [])):
+        found = from_bytes(RowsAmong(sources, halves)(_FILE, iter(batches)))
+        assert found["_key_a"].to_pylist() == expected
+        assert set(found["_source"].to_pylist()) <= {"regular"}
+    at = batches[0].schema.get_field_index("_line_number")
+    numbers = [pa.array([first, first + 1, first + 2], pa.int32()) for first in (0, 10)]
+    lines = [batch.set_column(at, "_line_number", one) for batch, one in zip(batches, numbers, strict=True)]
+    best = from_bytes(RowsAmong(sources, wanted, _PRECEDENCE)(_FILE, iter(lines)))
+    assert sorted(zip(best["_key_a"].to_pylist(), best["_line_number"].to_pylist(), strict=True)) == [(2, 11), (3, 12)]
+
+
+def test_many_random_rows_of_few_keys_in_parts() -> None:
+    """Scenario: 3,000 rows of six keys, four hot parts. Outcome: as decided at once."""
+    rng = random.Random(5)
+    rows = [
+        RawRow(
+            "1",
+            DAY,
+            rng.choice(list(Source)),
+            "o",
+            line,
+            (),
+            f"i{rng.randrange(6)}",
+            f"u{rng.randrange(900)}",
+            None,
+            None,
+            (line, 0),
+        )
+        for line in range(3_000)
+    ]
+    table = _spread(table_of(rows))
+    ranges = Ranges(2, 4, np.unique(table["_key_a"].to_numpy()).tobytes())
+    wanted = frozenset([Slice(DAY, "1")])
+    deciding = Deciding(wanted, _PRECEDENCE, 1, ranges, as_bytes(best_of_days(table, _PRECEDENCE)))
+    outcome = Outcome()
+    for part, of_part in ranges.divided(table):
+        outcome.add(deciding(part, [as_bytes(of_part) or b""]))
+    assert _told(outcome) == _told(Deciding(wanted, _PRECEDENCE, 1)(0, [as_bytes(table) or b""]))
