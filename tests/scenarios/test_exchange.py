@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.slices import Digest, Source
-from pipeline_assets.load.build import competing_rows
-from tests.support.builders import an_event, events_on
+from pipeline_assets.domain.slices import Digest, Slice, Source
+from pipeline_assets.load.build import competing_rows, refined_audit
+from pipeline_assets.load.build import refined as build_refined
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from tests.support.builders import PROJECT, an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]
@@ -65,9 +67,10 @@ def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
     assert [Digest.parse(digest).rows for digest in found[0][0][REFINED].values()] == [26, 34, 31]
 
 
-def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any) -> None:
+def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: half of a final day's events are corrected to the next day. The old day shrinks beyond bounds.
-    Outcome: neither is published, no event is lost or doubled; a second run is quiet; accepted, both come in one commit."""
+    Outcome: neither is published, no event is lost or doubled; a second run is quiet; accepted, both come in one commit. Beside
+    the old state of the day before, the audit finds the events twice, whether the driver holds the keys or tasks do."""
     p = pipeline()
     events = {day: events_on(day, 400 if day == DAYS[1] else 120) for day in DAYS[:4]}
     for day in DAYS[:4]:
@@ -94,6 +97,7 @@ def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any) -> 
     assert (p.verdict(REFINED, DAYS[1]), p.history()) == ("waiting", history)
 
     smaller = (REFINED, "aggregates/event_counts", "aggregates/active_users")
+    old = p.lakehouse.head(REFINED_EVENTS)
     accepted = p.load(DAYS[0], accept={f"{table}:{DAYS[0]}": "the app's clock was wrong" for table in smaller})
     assert accepted.success, accepted.failure()
     places = _places(p)
@@ -106,6 +110,16 @@ def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any) -> 
         1,
         "published",
     )
+    head, (first, second) = last[DAYS[0]].snapshot_id, (Slice(day, PROJECT) for day in DAYS[:2])
+    for most, is_checked in ((refined_audit._MOST_KEYS, False), (0, True)):
+        monkeypatch.setattr(refined_audit, "_MOST_KEYS", most)
+        near = {old: {first}, head: {second}}
+        measured = refined_audit.measure_refined(p.runtime, head, near, [second], is_checked=is_checked)
+        assert measured.keys() == {second}
+        assert {name: measured[second][name] for name in ("keys_twice", "keys_twice_a_day", "false_hashes")} == {
+            "keys_twice": 60, "keys_twice_a_day": 0, "false_hashes": 0,
+        }  # fmt: skip
+        assert str(measured[second]["digest"]) == p.digests()[REFINED][second]
 
 
 def _record(p: Any, day: date) -> Any:

@@ -30,7 +30,7 @@ from resources import failpoints
 from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
 from resources.iceberg.procedures import Upkeep
 from resources.publishing.promise import Promise, promise_of
-from tests.scenarios.test_rebuild import runtime_of, start
+from tests.scenarios.test_rebuild import start
 from tests.support.builders import events_on
 from tests.support.reader import Beside, Seen, a_reader
 
@@ -194,11 +194,11 @@ def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(
 
     p.change(revenue_properties=("amount",), change_min_rows=1000)
     rebuild, _ = start(p, DAY, DAY, "aggregates/daily_revenue")
-    swap(runtime_of(p), rebuild, "ann", None, p.now)
+    swap(p.runtime, rebuild, "ann", None, p.now)
     rebuilt = seen()
     assert "Decimal('4" in str(rebuilt["aggregates.daily_revenue"])
 
-    roll_back(runtime_of(p), RollbackRequest((), p.settings.projects, DAY, DAY, then, "why", str(uuid.uuid4())))
+    roll_back(p.runtime, RollbackRequest((), p.settings.projects, DAY, DAY, then, "why", str(uuid.uuid4())))
     assert seen() == loaded != rebuilt
 
 
