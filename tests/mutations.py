@@ -55,6 +55,7 @@ _NEVER_CAME = (
     "::test_a_day_whose_hours_never_came_is_provisional_and_bounded_until_they_come_or_are_let_go"
 )
 _WHOLE_DAY = "tests/unit/load/test_batches.py::test_a_day_is_empty_by_its_markers_whichever_side_is_asked"
+_FATES = "tests/unit/transforms/test_contest.py::test_fates_are_those_of_the_pure_rule"
 MUTATIONS = (
     Mutation(
         5, "a day is judged by the markers of one side alone", "pipeline_assets/load/deliveries/plan.py",
@@ -144,6 +145,29 @@ MUTATIONS = (
         "return is_close and (row.unread or self.by.unread) is not None", "return False",
         "tests/unit/domain/test_identity.py"
         "::test_an_unread_time_decides_only_between_unequal_rows_that_the_first_rank_leaves_open",
+    ),
+    Mutation(
+        7, "a load does not count what a time that could not be read decided", "pipeline_assets/transforms/contest.py",
+        "is_close & (unread | unread[better])", "is_close & unread", _FATES,
+    ),
+    Mutation(
+        7, "events that share half of a hash are one", "pipeline_assets/transforms/contest.py",
+        "group_numbers(*(numbers_of(rows[name]) for name in KEY))", "group_numbers(numbers_of(rows[KEY[0]]))", _FATES,
+    ),
+    Mutation(
+        7, "an event loses to one beyond the window", "pipeline_assets/transforms/contest.py",
+        "is_near = numbers[shift:] - numbers[:-shift] <= window_days",
+        "is_near = numbers[shift:] - numbers[:-shift] <= window_days + 1", _FATES,
+    ),
+    Mutation(
+        7, "rows of a hot key are compared with those of one task alone", "pipeline_assets/transforms/contest_tasks.py",
+        "if self.guests is not None and part >= self.ranges.usual:", "if False:",
+        "tests/unit/transforms/test_contest_tasks.py::test_parts_have_the_outcome_of_the_whole",
+    ),
+    Mutation(
+        4, "a slice counts as unchanged where content alone decides between days", "pipeline_assets/transforms/competing.py",
+        "return with_tie(str(self.digest)) if self.is_tied else str(self.digest)", "return str(self.digest)",
+        "tests/unit/transforms/test_competing.py::test_digests_are_those_of_all_pairs",
     ),
     Mutation(
         7, "a file that is no export passes for a few bad lines", "pipeline_assets/formats/whole_objects.py",

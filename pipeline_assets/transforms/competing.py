@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline_assets.domain.identity import with_tie
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
+from pipeline_assets.transforms.contest import cells_of, group_numbers, key_numbers, neighbours
 from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, Mask, Numbers, numbers_of
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID
@@ -53,7 +53,7 @@ def competing_sums(rows: pa.Table, window_days: int, is_guest: Mask | None = Non
     Guests stand for rows that are counted elsewhere: they show that their day holds the key, and are in no digest.
     """
     days = numbers_of(rows["_day"])
-    keys = group_numbers(*(numbers_of(rows[name]) for name in KEY))
+    keys = key_numbers(rows)
     cells, first, at = np.unique(cells_of(keys, days, window_days), return_index=True, return_inverse=True)
     counted = np.ones(len(at), dtype=np.bool_) if is_guest is None else ~is_guest
     is_beside = np.zeros(len(cells), dtype=np.bool_)

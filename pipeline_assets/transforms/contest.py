@@ -91,7 +91,7 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     received = numbers_of(rows[RECEIVED])
     contents = [numbers_of(rows[name]) for name in ("_hash_a", "_hash_b")]
     ranks = _ranks(rows, received, contents, precedence)
-    keys, days = group_numbers(*(numbers_of(rows[name]) for name in KEY)), numbers_of(rows["_day"])
+    keys, days = key_numbers(rows), numbers_of(rows["_day"])
     best, is_shared = best_near(cells_of(keys, days, window_days), ranks, window_days)
     has_copies, copies = _copies(rows, keys)
     best_copy = ranks.copy()
@@ -121,9 +121,14 @@ def best_of_days(rows: pa.Table, precedence: Sequence[Source]) -> pa.Table:
         return rows
     received, contents = numbers_of(rows[RECEIVED]), [numbers_of(rows[name]) for name in ("_hash_a", "_hash_b")]
     ranks = _ranks(rows, received, contents, precedence)
-    keys, days = group_numbers(*(numbers_of(rows[name]) for name in KEY)), numbers_of(rows["_day"])
+    keys, days = key_numbers(rows), numbers_of(rows["_day"])
     best, _ = best_near(cells_of(keys, days, 0), ranks, 0)
     return rows.filter(pa.array(best == ranks))
+
+
+def key_numbers(rows: pa.Table) -> Numbers:
+    """A number from 0 for each row; rows with equal keys share it."""
+    return group_numbers(*(numbers_of(rows[name]) for name in KEY))
 
 
 def group_numbers(*columns: Numbers) -> Numbers:

@@ -47,7 +47,7 @@ def _order(row: RawRow) -> tuple[object, ...]:
     return row.received_at, row.processed_at, row.source
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(ROWS, st.integers(0, 3))
 def test_digests_are_those_of_all_pairs(rows: list[RawRow], window: int) -> None:
     found = competing_sums(table_of(rows), window) if rows else {}
@@ -55,7 +55,7 @@ def test_digests_are_those_of_all_pairs(rows: list[RawRow], window: int) -> None
     assert all(is_tie(str(told)) == told.is_tied for told in found.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ROWS, st.integers(1, 3))
 def test_parts_add_up_where_equal_orders_stay_together(rows: list[RawRow], window: int) -> None:
     """Scenario: rows of every key are divided by what they compare; one row for each key and day is a guest of both parts."""
