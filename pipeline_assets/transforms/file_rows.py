@@ -66,13 +66,13 @@ class ReadingRows(Generic[Result]):
         yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
 
 
-def narrow_rows(store: Store, path: str, types: Mapping[str, str]) -> Iterator[pa.Table]:
+def narrow_rows(store: Store, path: str, types: Mapping[str, str], batch_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
     """All rows of a file with the columns of `types` (name -> Spark type), in batches; a column that the file lacks is null."""
     with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
         there = set(file.schema_arrow.names)
         columns = [name for name in types if name in there]
         # Without any column to read, the batches would have no rows.
-        for batch in file.iter_batches(BATCH_ROWS, columns=columns or [next(iter(there))]):
+        for batch in file.iter_batches(batch_rows, columns=columns or [next(iter(there))]):
             yield with_columns(pa.Table.from_batches([batch]), types)
 
 

@@ -35,7 +35,8 @@ class Audit:
 class Build:
     """Rows to stage, and how to write and audit them."""
 
-    rows: DataFrame
+    rows: DataFrame | None
+    """None where only `write` gives them."""
     audit: Callable[[int], dict[Slice, Audit]]
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
     release: Callable[[], None] = lambda: None

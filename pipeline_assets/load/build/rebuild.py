@@ -142,6 +142,7 @@ def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[S
     """Replace exactly these slices of a branch by a build; `target` is the branch's name in SQL."""
     lakehouse, table = plan.runtime.lakehouse, plan.table
     if build.write is None:
+        assert build.rows is not None
         lakehouse.replace_slices(table, target, slices, build.rows, is_shuffled=build.is_shuffled)
     else:
         lakehouse.files.replace(table, target, build.write())

@@ -72,6 +72,7 @@ class RefinedBuilder(Builder[Table]):
         published = runtime.lakehouse.read(self.table, heads[self.table.key])
         build = build_refined(runtime, heads, near, {})
         try:
+            assert build.rows is not None
             with kept(build.rows) as events:
                 published_near = published.where(slices_condition(self.table, near))
                 rows = events.where(slices_condition(self.table, [key]))
