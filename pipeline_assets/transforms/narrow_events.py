@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from datetime import date
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.revenue import RevenueRule
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.transforms.event_facts import FACT_TYPES, SOURCES, columns_of, event_facts
+from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.fold import Folded, SliceFold, joined
 
 _PLACE = {"event_date": "date", "project_id": "string"}
+_RESULT = {"folded": "binary"}
 _USER = ("user_number", "user_text")
 
 
@@ -39,15 +41,13 @@ def fold_events(events: DataFrame, fold: SliceFold) -> dict[Slice, dict[str, Fol
 
     Spark brings all events of a user to one task, so that no share of a slice has a user of another.
     """
-    by = [*_PLACE, *(_USER if set(_USER) <= _types(fold.facts).keys() else ())]
-    folded = _facts(events, fold.rule, fold.facts).repartition(*by).mapInArrow(_Folding(fold), _told(_PLACE | _RESULT))
+    facts = _facts(events, fold.rule, fold.facts)
+    placed = facts.repartition(*_PLACE, *(name for name in _USER if name in facts.columns))
+    folded = placed.mapInArrow(_Folding(fold), _told(_PLACE | _RESULT))
     shares: dict[Slice, list[dict[str, Folded]]] = {}
     for row in folded.collect():
         shares.setdefault(Slice(row["event_date"], row["project_id"]), []).append(pickle.loads(row["folded"]))  # noqa: S301 - our own tasks wrote it
     return {key: joined(of_slice) for key, of_slice in shares.items()}
-
-
-_RESULT = {"folded": "binary"}
 
 
 def _types(facts: Iterable[str]) -> dict[str, str]:
@@ -58,10 +58,10 @@ def _told(types: dict[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
-def _facts(events: DataFrame, rule: RevenueRule, facts: Collection[str]) -> DataFrame:
-    there = [name for name in dict.fromkeys((*_PLACE, *columns_of(facts))) if name in events.columns]
-    ordered = {fact: FACT_TYPES[fact] for fact in FACT_TYPES if fact in facts}
-    return events.select(*there).mapInArrow(_Narrowing(rule, tuple(ordered)), _told(_PLACE | _types(ordered)))
+def _facts(events: DataFrame, rule: RevenueRule, wanted: Collection[str]) -> DataFrame:
+    facts = tuple(fact for fact in FACT_TYPES if fact in wanted)
+    read = events.select(*dict.fromkeys((*_PLACE, *columns_of(facts))))
+    return read.mapInArrow(_Narrowing(rule, facts), _told(_PLACE | _types(facts)))
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,10 @@ class _Narrowing:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            if EXTRA_COLUMN not in rows.column_names:
-                rows = rows.append_column(EXTRA_COLUMN, pa.nulls(len(rows), pa.string()))
-            facts = event_facts(rows, self.rule, self.facts)
-            yield from (
-                rows.select(list(_PLACE)).combine_chunks().to_batches()
-                if not facts.num_columns
-                else (
-                    pa.RecordBatch.from_arrays(
-                        [batch[name] for name in _PLACE] + [column.combine_chunks() for column in facts.columns],
-                        names=[*_PLACE, *facts.column_names],
-                    ),
-                )
-            )
+            facts = event_facts(pa.Table.from_batches([batch]), self.rule, self.facts)
+            places = [batch[name] for name in _PLACE]
+            arrays = [*places, *(whole(column) for column in facts.columns)]
+            yield pa.RecordBatch.from_arrays(arrays, names=[*_PLACE, *facts.column_names])
 
 
 @dataclass(frozen=True)
@@ -96,8 +86,8 @@ class _Folding:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             for place in rows.group_by(list(_PLACE)).aggregate([]).to_pylist():
-                is_there = [pa.compute.equal(rows[name], pa.scalar(place[name], rows[name].type)) for name in _PLACE]
-                own = rows.filter(pa.compute.and_(*is_there)).drop_columns(list(_PLACE))
+                is_there = [pc.equal(rows[name], pa.scalar(place[name], rows[name].type)) for name in _PLACE]
+                own = rows.filter(pc.and_(*is_there)).drop_columns(list(_PLACE))
                 parts.setdefault((place["event_date"], place["project_id"]), []).append(own)
         for (day, project), facts in parts.items():
             folded = pickle.dumps(self.fold.of(facts))

@@ -44,8 +44,10 @@ EXACT = Context(prec=60)
 REPEATS = SETTINGS.event_types_without_revenue[0]
 
 BAGS = (
-    None, "{}", '{"note": "revenue"}', '{"revenue": 2.5, "currency": "EUR"}', '{"revenue": "0.000001"}', '{"price": 3, "quantity": 2}',
-    '{"$revenue": 9999999999999999999999, "currency": "EUR"}', '{"revenue": "much"}', '{"revenue": -1, "currency": " "}', '{"revenue"',
+    None, "{}", '{"note": "revenue"}', '{"revenue": 2.5, "currency": "EUR"}',
+    '{"revenue": "0.000001"}', '{"price": 3, "quantity": 2}',
+    '{"$revenue": 9999999999999999999999, "currency": "EUR"}',
+    '{"revenue": "much"}', '{"revenue": -1, "currency": " "}', '{"revenue"',
     r'{"\u0072evenue": 7, "currency": "A"}',
 )  # fmt: skip
 _TEXT_IDS = st.sampled_from([None, "", " ", "x", "y", "a:1"])
@@ -227,7 +229,8 @@ def _writing(table: AggregateTable, folder: Path) -> WritingSlices:
     types = {column.name: column.type for column in table.columns}
     layout = FileLayout(
         table_uuid="t", folder="data", field_ids={name: at for at, name in enumerate(types, 1)}, types=types,
-        required=frozenset(), exact_bounds=frozenset(), many_valued=frozenset(), day_column="event_date", spec_id=0, sort_order_id=1,
+        required=frozenset(), exact_bounds=frozenset(), many_valued=frozenset(), day_column="event_date",
+        spec_id=0, sort_order_id=1,
     )  # fmt: skip
     return WritingSlices(
         _form(table), layout, LakeObjects(f"file://{folder}"), table.content_columns, tuple(table.measures)
