@@ -271,13 +271,13 @@ MUTATIONS = (
         "tests/unit/formats/test_event_lines.py::test_a_bag_delivered_as_text_is_the_bag",
     ),
     Mutation(
-        7, "a computed sale is revenue beside the sale", "pipeline_assets/transforms/revenue.py",
-        " & ~repeats_revenue(settings)", "",
-        "tests/spark/test_revenue.py::test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any",
+        7, "a computed sale is revenue beside the sale", "pipeline_assets/transforms/event_facts.py",
+        " & ~repeats)", ")",
+        "tests/unit/domain/test_revenue.py::test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any",
     ),
     Mutation(
-        7, "a merged user counts twice", "pipeline_assets/transforms/users.py",
-        'F.coalesce(*merged, "amplitude_id")', 'F.col("amplitude_id")',
+        7, "a merged user counts twice", "pipeline_assets/transforms/event_facts.py",
+        'pc.coalesce(*ids, rows["amplitude_id"])', 'rows["amplitude_id"]',
         "tests/scenarios/test_vendor_events.py::test_what_the_vendor_adds_counts_once",
     ),
     Mutation(

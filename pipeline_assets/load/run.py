@@ -92,7 +92,7 @@ def _published(
                 for report in _staged(draft.runtime, request, tables, listings, new_items):
                     reports[report.table] = merged(reports.get(report.table), report, draft.slices_of(report.table))
             finally:
-                runtime.narrow_events.release()
+                runtime.folds.release()
             with lakehouse_failures("tables"):
                 published = draft.publish(_run_row(runtime, request, reports.values()))
         except SliceConflictError as conflict:

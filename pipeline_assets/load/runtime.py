@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.placement import NewBytes
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.build.shared_events import SharedEvents
+from pipeline_assets.load.build.folds import SharedFolds
 from pipeline_assets.load.skew import SkewLog
 from resources.spark.tasks import Tasks
 
@@ -31,8 +31,8 @@ class Runtime:
     settings: Settings
     log: Callable[[str], None] = lambda _: None
     """Writes a line of progress for the operator. Names in a line may come from data, so it is escaped and shortened."""
-    narrow_events: SharedEvents = field(default_factory=SharedEvents, compare=False)
-    """The narrow events that the aggregates of this load share."""
+    folds: SharedFolds = field(default_factory=SharedFolds, compare=False)
+    """What was folded of refined.events for all aggregates of this load at once."""
     skew: SkewLog = field(default_factory=SkewLog, compare=False)
     """The skew of this load's heavy steps."""
     new_bytes: NewBytes = field(default_factory=NewBytes, compare=False)

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.users import MERGED, USER_COLUMNS
-
-
-def _build(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every build has this form
-    return events.groupBy("event_date", "project_id", "event_type").agg(
-        F.count(F.lit(1)).alias("events"), F.countDistinct("user").alias("users")
-    )
-
-
-def _controls(events: DataFrame, settings: Settings) -> DataFrame:  # noqa: ARG001 - every control has this form
-    return events.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"))
-
+from pipeline_assets.transforms.event_facts import EVENT_TYPE, MERGED, USER, USER_COLUMNS
+from pipeline_assets.transforms.fold import Fold, fold_event_counts
 
 EVENT_COUNTS = AggregateTable(
     key="aggregates/event_counts",
@@ -37,8 +25,6 @@ EVENT_COUNTS = AggregateTable(
     upstream=("refined/events",),
     checks=(Check.RECONCILES_WITH_REFINED, Check.CHANGE_IS_EXPLAINED),
     recovery="Recover refined/events for the day; this table follows.",
-    reads_narrow_events=True,
-    build=_build,
+    fold=Fold((EVENT_TYPE, USER), fold_event_counts),
     measures={"events": Measure(lambda: F.sum("events"))},
-    controls=_controls,
 )

@@ -12,6 +12,7 @@ from pipeline_assets.domain.checks import CheckRule
 from pipeline_assets.domain.recorded_settings import on_record
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.kinds import AGGREGATE, AS_OF, TableKind
+from pipeline_assets.transforms.fold import Fold
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -125,17 +126,21 @@ class AggregateTable(Table):
     kind: TableKind = AGGREGATE
     key_columns: tuple[str, ...]
     """Columns that identify a row within a slice."""
-    build: Callable[[DataFrame, Settings], DataFrame]
-    """Whole slices of refined.events, or of its narrow events -> this table's rows."""
     measures: Mapping[str, Measure]
-    controls: Callable[[DataFrame, Settings], DataFrame]
+    """With a fold, each is the sum of the column of its name."""
+    fold: Fold | None = None
+    """How tasks compute rows and controls from the files of refined.events; otherwise Spark computes both."""
+    build: Callable[[DataFrame, Settings], DataFrame] | None = None
+    """Whole slices of refined.events -> this table's rows."""
+    controls: Callable[[DataFrame, Settings], DataFrame] | None = None
     """The same input -> event_date, project_id and one column per measure, computed in another way than the build does."""
-    reads_narrow_events: bool = False
-    """Whether build and controls read the narrow events (transforms/narrow_events.py) that all aggregates of a load share."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError without key columns, because rows could not be compared."""
+        """Raise ValueError without key columns, because rows could not be compared, and without one way to compute them."""
         _require_key_columns(self.key, self.key_columns)
+        if (self.build is None or self.controls is None) is (self.fold is None):
+            msg = f"{self.key} needs build and controls, or a fold"
+            raise ValueError(msg)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ ARROW_TYPES = {
     "int": pa.int32(),
     "date": pa.date32(),
     "binary": pa.binary(),
+    "decimal(38,6)": pa.decimal128(38, 6),
 }
 _ROW_GROUP_BYTES = 64 * 1024**2
 """Size of a row group, in memory: a task buffers about this much, whatever the size of the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ _ENCODE: dict[pa.DataType, Callable[[Any], bytes]] = {
     pa.float64(): lambda value: struct.pack("<d", value),
     pa.string(): lambda value: str(value).encode(),
     pa.binary(): bytes,
+    pa.decimal128(38, 6): lambda value: _shortest(_unscaled(value)),
 }
 
 
@@ -119,6 +121,18 @@ class FileMetrics:
             if upper is not None:
                 found["upper-bounds"][number] = upper.hex().upper()
         return {name: {"keys": list(entries), "values": list(entries.values())} for name, entries in found.items()}
+
+
+def _unscaled(amount: Decimal) -> int:
+    sign, digits, _ = amount.as_tuple()
+    number = int("".join(map(str, digits)))
+    return -number if sign else number
+
+
+def _shortest(number: int) -> bytes:
+    """The fewest bytes of two's complement, the highest first."""
+    bits = (~number if number < 0 else number).bit_length()
+    return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
 def _span(column: pa.ChunkedArray) -> tuple[Any, Any]:

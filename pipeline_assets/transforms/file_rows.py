@@ -68,12 +68,12 @@ class ReadingRows(Generic[Result]):
         yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
 
 
-def narrow_rows(store: Store, path: str, types: Mapping[str, str]) -> Iterator[pa.Table]:
+def narrow_rows(store: Store, path: str, types: Mapping[str, str], batch_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
     """All rows of a file with the columns of `types` (name -> Spark type), in batches; a column that the file lacks is null."""
     with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
         there = set(file.schema_arrow.names)
         columns = [name for name in types if name in there]
-        most = max(1, min(BATCH_ROWS, BATCH_VALUES // max(1, len(columns))))
+        most = max(1, min(batch_rows, BATCH_VALUES // max(1, len(columns))))
         # The rows of one group at a time: groups with long texts hold few rows, and only their writer knew how few.
         for group in range(file.num_row_groups):
             # Without any column to read, the batches would have no rows.

@@ -20,20 +20,22 @@ class Encoded:
     """Columns encoded for hashing once, so that hashes over all columns and over some of them share that work."""
 
     def __init__(self, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> None:
-        """`types`: column -> Spark type, in hashing order; raises ValueError for a type that no event table has."""
+        """`types`: column -> Spark type, in hashing order; raises ValueError for a type that no table has here."""
         self._numbers: dict[str, pa.Array | pa.Scalar] = {}
         self._texts: dict[str, pa.Array] = {}
         self._count = 0
         for name, kind in types.items():
             values = columns[name]
             self._count = len(values)
-            if is_text(kind) and kind != "string":
-                msg = f"events have no column of type {kind}"
+            if kind == "binary":
+                msg = f"columns of type {kind} are not hashed here"
                 raise ValueError(msg)
+            if is_text(kind) and kind != "string":
+                values = values.cast(pa.string())
             if values.null_count == self._count:
                 self._numbers[name] = pa.scalar(NULL)
                 continue
-            if kind == "string":
+            if is_text(kind):
                 self._texts[name] = values.fill_null("") if values.null_count else values
             self._numbers[name] = pc.fill_null(_numbers(values, kind).cast(pa.string()), NULL)
 
@@ -49,7 +51,7 @@ class Encoded:
 
 
 def _numbers(values: pa.Array, kind: str) -> pa.Array:
-    if kind == "string":
+    if is_text(kind):
         return pc.binary_length(values)
     if kind == "double":
         return pa.array(_hashes_of_doubles(values), mask=np.asarray(values.is_null()))

@@ -10,7 +10,6 @@ import pytest
 
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load.build import competing_rows, refined_audit
-from pipeline_assets.load.build import refined as build_refined
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from tests.support.builders import PROJECT, an_event, events_on
 

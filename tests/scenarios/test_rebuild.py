@@ -33,6 +33,8 @@ from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import Measure, TableColumn
+from pipeline_assets.transforms.event_facts import EVENT_TYPE, MONEY, USER
+from pipeline_assets.transforms.fold import Fold, Folded, fold_event_counts
 from resources import failpoints
 from resources.failpoints import OF_REBUILDS, Failpoint
 from tests.scenarios.test_shell import InThisProcess
@@ -458,26 +460,19 @@ FEW = CheckRule("few_events", "A day has more than seven events.", evaluate=_few
 @contextmanager
 def a_later_version() -> Iterator[None]:
     """event_counts as a later version of the code declares it: a column more, another meaning of users, a check more."""
-    known = {
-        name: getattr(EVENT_COUNTS, name) for name in ("columns", "version", "build", "measures", "controls", "checks")
-    }
+    known = {name: getattr(EVENT_COUNTS, name) for name in ("columns", "version", "fold", "measures", "checks")}
 
-    def build_later(events: Any, settings: Any) -> Any:
-        paying = F.count_if(F.col("revenue").isNotNull()).alias("paying_events")
-        return events.groupBy("event_date", "project_id", "event_type").agg(
-            F.count(F.lit(1)).alias("events"), (F.countDistinct("user") * 0 + 1).alias("users"), paying
-        )
-
-    def control(events: Any, settings: Any) -> Any:
-        paying = F.count("revenue").alias("paying_events")
-        return events.groupBy("event_date", "project_id").agg(F.count(F.lit(1)).alias("events"), paying)
+    def fold_later(facts: Any) -> Folded:
+        found = fold_event_counts(facts)
+        ((name, (events, _)),) = found.rows.items()
+        paying = len(facts) - facts["revenue"].null_count
+        return Folded({name: (events, 1, paying)}, {**found.controls, "paying_events": paying})
 
     later = {
         "columns": (*EVENT_COUNTS.columns, TableColumn("paying_events", "bigint")),
         "version": "3",
-        "build": build_later,
+        "fold": Fold((EVENT_TYPE, USER, MONEY), fold_later),
         "measures": {**EVENT_COUNTS.measures, "paying_events": Measure(lambda: F.sum("paying_events"))},
-        "controls": control,
         "checks": (*EVENT_COUNTS.checks, FEW),
     }
     try:

@@ -1,121 +1,223 @@
-"""The cheap look at an event's text loses no revenue that reading it as JSON would find.
+"""Revenue and users are read as Spark reads JSON and casts numbers: the pure rules against its own functions.
 
-Contains: claims on revenue expressions.
-Add here: another way revenue is written.
-Does not contain: the table built of it (scenarios/).
+Contains: the same rules as Spark expressions, over edge cases and generated property bags, all in one query each.
+Add here: a way of writing a property that the rules should read as Spark does.
+Does not contain: what is a sale and what is none (unit/domain/test_revenue.py), the table built of it (scenarios/).
 """
 
 from __future__ import annotations
 
 import json
-import time
-from decimal import Decimal
+import random
+from collections.abc import Sequence
+from decimal import Context, Decimal
+from functools import reduce
 from typing import Any
 
+import pyspark.sql.functions as F
 import pytest
-from pyspark.sql import functions as F
+from pyspark.sql import Column
 
+from pipeline_assets.domain.identity import SOMETHING_TO_SEE
+from pipeline_assets.domain.json_members import member, members_of
+from pipeline_assets.domain.numerals import long_of
+from pipeline_assets.domain.property_paths import property_path
+from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.transforms.revenue import with_money
 
 pytestmark = pytest.mark.slow
-
-TEXTS = {
-    '{"$revenue": 2.5}': True,
-    '{"revenue": "2.5"}': True,
-    '{"price": 2, "quantity": 3}': True,
-    r'{"\u0072evenue": 2.5}': True,
-    r'{"pr\u0069ce": 2.5}': True,
-    '{"note": "no money"}': False,
-    "{}": False,
-}
-SALE = "[Amplitude] Revenue"
+SETTINGS = Settings(revenue_properties=("$revenue", "revenue", "it's"), quantity_properties=("$quantity", "quan.tity"))
+_EXACT = Context(prec=80)
 
 
-def _events(spark: Any, *texts: str, event_type: str | None = SALE) -> Any:
-    return spark.createDataFrame([(event_type, text) for text in texts], "event_type string, event_properties string")
+def _property(names: Sequence[str]) -> Column:
+    return F.coalesce(*[F.get_json_object("bag", property_path(name)) for name in names])
 
 
-def test_no_revenue_is_lost_to_the_look_at_the_text(spark: Any) -> None:
-    settings = Settings()
-    events = _events(spark, *TEXTS)
-    rows = with_money(events, settings).collect()
-    found = {row["event_properties"]: (row["claims_revenue"], row["revenue"] is not None) for row in rows}
-    assert found == {text: (has_revenue, has_revenue) for text, has_revenue in TEXTS.items()}
+def _number(text: Column, kind: str) -> Column:
+    return F.when(F.octet_length(text) <= 1000, text.try_cast(kind))
 
 
-def test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any(spark: Any) -> None:
-    """Outcome: by default the two types that the vendor computes; an event without a type has revenue, and an empty list excepts
-    none."""
-    kinds = (SALE, f"{SALE} (Verified)", f"{SALE} (Unverified)", f"{SALE} (verified)", None)
-    texts = ('{"$revenue": 2.5}', '{"$revenue": "much"}')
-    events = [_events(spark, *texts, event_type=kind) for kind in kinds]
-
-    def found(settings: Settings) -> list[list[tuple[bool, Decimal | None]]]:
-        rows = [with_money(frame, settings).collect() for frame in events]
-        return [[(row["claims_revenue"], row["revenue"]) for row in of_kind] for of_kind in rows]
-
-    has, none = [(True, Decimal("2.5")), (True, None)], [(False, None)] * 2
-    assert found(Settings()) == [has, none, none, has, has]
-    assert found(Settings(event_types_without_revenue=())) == [has] * 5
-
-
-def test_properties_that_are_no_object_are_unreadable_revenue(spark: Any) -> None:
-    """Scenario: text and lists in place of a bag, as rows of before or of another program hold them. Outcome: counted, not 0."""
-    texts = (r'"{\"$revenue\": 20}"', '[{"$revenue": 20}]', '"revenue"', '{"note": "no \\\\ money"}')
-    rows = with_money(_events(spark, *texts), Settings()).collect()
-    assert [(row["claims_revenue"], row["revenue"]) for row in rows] == [(True, None)] * 3 + [(False, None)]
+def _spark_money(settings: Settings) -> dict[str, Column]:
+    """The rule of revenue in Spark's own functions, for the column `bag`."""
+    revenue, price = _property(settings.revenue_properties), _property(settings.price_properties)
+    quantity, currency = _property(settings.quantity_properties), _property(settings.currency_properties)
+    factor = F.when(quantity.isNull(), F.lit(1).cast("decimal(18,6)")).otherwise(_number(quantity, "decimal(18,6)"))
+    product = (_number(price, "decimal(18,6)") * factor).try_cast("decimal(28,6)")
+    amount = F.when(revenue.isNotNull(), _number(revenue, "decimal(28,6)")).otherwise(product)
+    names = (*settings.revenue_properties, *settings.price_properties, "\\")
+    may_claim = reduce(Column.__or__, [F.contains("bag", F.lit(name)) for name in names])
+    is_unreadable = ~F.col("bag").startswith("{") | F.get_json_object("bag", "$").isNull()
+    named = F.coalesce(F.when(currency.rlike(SOMETHING_TO_SEE), currency), F.lit("unknown"))
+    return {
+        "amount": F.when(may_claim, amount),
+        "currency": F.when(may_claim & amount.isNotNull(), named),
+        "is_claimed": may_claim & (revenue.isNotNull() | price.isNotNull() | is_unreadable),
+    }
 
 
-ABSURD = (
-    '{"price": 1700000000000}',
-    '{"price": 1e30, "quantity": 2}',
-    '{"revenue": 5e31}',
-    '{"revenue": "1e400"}',
-    '{"price": 2, "quantity": 1e20}',
-    '{"price": 99999999999, "quantity": 999999999999}',
-)
+EDGES = (
+    *(f'{{"revenue": {value}, "currency": "EUR"}}' for value in (
+        "2.5", '"2.5"', "1e2", "1E+2", '"1e-7"', "5e-7", '"5e-7"', "-5e-7", '"0.0000005"', '"-0.0000005"', "0", "-0", "-0.0",
+        '"-0"', '"0e400"', '"0e30"', "1e400", "-1e400", '"1e400"', '"1e-400"', "1e-400", '"1e99999999999"', '"1e2147483648"',
+        '"1e-2147483649"', '"1e0000000000000000000002"', '"1e00000000003"', '" 2.5 "', '"\\t2.5\\n"', '"\\u00a02.5"',
+        '"\\u00012.5"', '"+2.5"', "+2.5", '".5"', ".5", '"5."', "5.", '"."', '""', '"-"', '"e5"', '"1e"', '"1e+"', '"1_000"',
+        '"1,5"', '"0x10"', '"NaN"', "NaN", '"Infinity"', "Infinity", "-Infinity", '"inf"', '"1d"', '"1f"', '"1L"', '"٣.٥"',
+        '"１２"', '"𝟙𝟚"', '"9999999999999999999999"', '"9999999999999999999999.9999994"', '"9999999999999999999999.9999995"',
+        "99999999999999999999999", '"99999999999999999999999999999999999999"', '"999999999999999999999999999999999999999"',
+        "12345678901234567890", "123456789012345678901234567890", "0.1234565", "0.1234575", '"0.1234565"', "1234567.1234565",
+        "12345678.12345678", "true", "false", "null", "[]", "[1]", "{}", '{"revenue": 3}', '[{"revenue": 1}]', "007", "1.0E5",
+        "1e5", "123456789.5", "0.001", "0.0009", "1e-3", "1e-4", "9999999", "9999999.0", "1e7", "10000000.0", "1e22", "1e21",
+        '"1e22"', '"1e21"',
+    )),
+    *(f'{{"price": {price}, "quantity": {quantity}, "quan.tity": {quantity}, "currency": "x"}}' for price, quantity in (
+        ("2", "3"), ("2", "null"), ("2", '""'), ("2", '"x"'), ("0.333333", "3"), ("0.0000005", "1"), ("0.001", "0.0005"),
+        ("-0.001", "0.0005"), ("999999999999", "999999999999"), ("999999999999.999999", "9999999999.999999"), ("1e11", "1e11"),
+        ("1e12", "1"), ("null", "2"), ("[]", "2"), ("2", "[]"), ("2", "true"), ('"2"', '"2"'), ("1700000000000", "1"),
+    )),
+    *(f'{{"revenue": 1, "currency": {currency}}}' for currency in (
+        '"EUR"', '""', '" "', '"\\u00a0"', '"\\u200b"', '"\\u0000"', "null", "5", "-0", "5.0", "1e30", "1e400", "-1e400",
+        "0.00001", "123456789.125", "true", "[]", "{}", "[1, 2.50, null, true]", '{"b": 1, "a": [1e5, "x\\ny", {"c": null}]}',
+        '"\\ud83d\\ude00"', '"\\ud83d"', '"\\ude00"',
+        '["\\ud83d\\ude00", "\\ud83d", "é", "\\u0001", "\\u007f", "a/b", "\\/", "\\u2028", "\\"", "\\\\"]', '"Ä\\"x"',
+        '["😀", "\\b\\f\\r\\t"]', '{"k\\n": 1}', "12345678901234567890123", '[{"revenue": 2}]', "-0.0", "[0.0, 100, 1E-3]",
+    )),
+    '{"revenue": null, "$revenue": 4}', '{"$revenue": null, "revenue": 4}', '{"revenue": 1, "revenue": 2}',
+    '{"revenue": null, "revenue": 2}', '{"$revenue": 1, "revenue": 2}', '{"revenue": 2, "$revenue": 1}',
+    '{"a": {"revenue": 5}}', '{"a": {"revenue": 5}, "revenue": 6}', '{"it\'s": 7}', '{"price": 1, "quan": {"tity": 5}}',
+    '{"$price": 3, "price": 4, "$quantity": 5}', '{"revenue": "x", "price": 4}', r'{"\u0072evenue": 2.5}',
+    r'{"pr\u0069ce": 2.5}', r'{"note": "no \\ money"}', r'{"note": "no \q money"}', r'{"revenue": 1, "n": "\u12"}',
+    r'{"revenue": 1, "n": "\ud800"}', r'{"n": "\ud800 x"}', r'{"n\ud800": "x"}', r'{"n\udc00\udc00": "\udc00"}', "", "revenue",
+    "null\\", '"revenue"', '[{"revenue": 20}]', '["revenue"]', r'"{\"$revenue\": 20}"', '{"revenue": 1', '{"revenue": 1,',
+    '{"revenue": 1,}', '{"revenue"}', '{"revenue": }', '{"revenue": 1 "a": 2}', '{"revenue": 1}}', '{"revenue": 1} x',
+    '{"revenue": 1}{"revenue": 2}', ' {"revenue": 1}', '\n{"revenue": 1}', ' {"note": "revenue"}', '\ufeff{"revenue": 1}',
+    '\x0b{"revenue": 1}', '\x00{"revenue": 1}', '{"revenue":\t1\r\n}', '{"revenue":\x0b1}', '{"revenue":\xa01}',
+    "{'revenue': 1}", "{'revenue': '2.5', \"a\": 'x\"y'}", r"{'revenue': 1, 'a': 'x\'y'}", r'{"revenue": 1, "a": "x\'y"}',
+    "{'revenue': \"it's\"}", "{'revenue\": 1}", "{'it\\'s': 3}", "{'revenue': 'a\"b'}", "{'revenue': 1, 'b': 'c}",
+    "{revenue: 1}", '{"revenue": 1, "a": "x\ty\nz\x01"}', '{"revenue": 1, /* c */ "a": 2}', '{"revenue": 1, # c\n "a": 2}',
+    '{"revenue": 1; "a": 2}', '{"revenue": 1, "a": tru}', '{"revenue": 1, "a": truex}', '{"revenue": 1, "a": nul}',
+    '{"revenue": 1, "a": NaN}', '{"revenue": 1, "a": 01}', '{"revenue": 1, "a": -}', '{"revenue": 1, "a": 1.}',
+    '{"revenue": 1, "a": 1e}', '{"revenue": 1, "a": [1, 2}', '{"revenue": 1, "a": [1,]}', '{"revenue": 1, "a": [,1]}',
+    '{"revenue": 1, "": 2}', '{"": 2, "note": "revenue"}', '{"revenue": [[[]]]}', '{"revenue ": 1}', '{"Revenue": 1}',
+    '{"REVENUE": 1, "price": 2}', '{"revenue": 1, "currency": null, "$currency": "A"}',
+    '{"revenue": 1, "$currency": "", "currency": "B"}', '{"x": %s, "revenue": 5}' % ("1" * 1000),
+    '{"x": %s, "revenue": 5}' % ("1" * 1001), '{"x": -%s, "revenue": 5}' % ("1" * 1000),
+    '{"x": %s.5e7, "revenue": 5}' % ("1" * 998), '{"x": %s.5e7, "revenue": 5}' % ("1" * 999),
+    '{"x": 0.%s, "revenue": 5}' % ("1" * 999), '{"x": 0.%s, "revenue": 5}' % ("1" * 1000),
+    '{"x": 1e%s7, "revenue": 5}' % ("0" * 998), '{"x": 0.%s, "revenue": 5}' % ("1" * 1001),
+    '{"x": -0.%s, "revenue": 5}' % ("1" * 1000), '{"x": -0.%s, "revenue": 5}' % ("1" * 1001),
+    '{"x": 0.%se1, "revenue": 5}' % ("1" * 999), '{"x": 0.%se1, "revenue": 5}' % ("1" * 1000),
+    '{"x": 0e%s, "revenue": 5}' % ("0" * 1000), '{"x": 0e%s, "revenue": 5}' % ("0" * 1001), '{"revenue": "0e2147483649"}',
+    '{"revenue": "0e-2147483648"}', '{"revenue": "00e39"}', '{"revenue": "%s"}' % ("0" * 1000),
+    '{"revenue": "%s1"}' % ("0" * 1000), '{"revenue": "0.%s"}' % ("1" * 998), '{"revenue": "%s"}' % ("é" * 600),
+    '{"%s": 1, "revenue": 5}' % ("n" * 50_000), '{"%s": 1, "revenue": 5}' % ("n" * 50_001),
+    '{"a": {"%s": 1}, "revenue": 5}' % ("n" * 50_001), '{"a": ' + "[" * 490 + "]" * 490 + ', "revenue": 5}',
+    '{"revenue": 5, "currency": ' + "[" * 40 + "]" * 40 + "}",
+)  # fmt: skip
 
 
-def test_an_absurd_amount_is_unreadable_and_fails_nothing(spark: Any) -> None:
-    """Scenario: milliseconds sent as a price, amounts beyond any currency, beside a good one. Outcome: they count as unreadable,
-    the sum of the day is the good one's."""
-    settings = Settings()
-    events = _events(spark, *ABSURD, '{"revenue": 2.5}')
-    (row,) = with_money(events, settings).groupBy().agg({"revenue": "sum", "*": "count"}).collect()
-    claimed = with_money(events, settings).where("claims_revenue").count()
-    assert (row["sum(revenue)"], row["count(1)"], claimed) == (Decimal("2.5"), 7, 7)
-    wide = _events(spark, *['{"revenue": 9999999999999999999999}'] * 3)
-    (widest,) = with_money(wide, settings).groupBy().agg({"revenue": "sum"}).collect()
-    assert widest[0] == 3 * Decimal("9999999999999999999999")
-
-
-NAMES = ("it's", "a.b", "a[0]", "a?b", "$", 'quo"te', "é", "a\\b", "x y", "'", "a/b", "trail ", "a\nb")
-
-
-def test_every_name_that_settings_take_is_read(spark: Any) -> None:
-    """Scenario: revenue in properties whose names hold quotes, dots, brackets, blanks. Outcome: each is read, and no other."""
-    texts = [json.dumps({"other": 1, "quo": 1, "a": {"b": 1}, name: 7.5}, ensure_ascii=False) for name in NAMES]
-    rows = [(name, SALE, text) for name, text in zip(NAMES, texts, strict=True)]
-    events = spark.createDataFrame(rows, "name string, event_type string, event_properties string")
-    for name in NAMES:
-        settings = Settings(revenue_properties=(name,), price_properties=())
-        found = with_money(events.where(F.col("name") == name), settings).collect()
-        assert [row["revenue"] for row in found] == [Decimal("7.5")], name
-
-
-def test_an_amount_of_a_million_digits_is_unreadable_at_once(spark: Any) -> None:
-    """Scenario: texts of a million digits as revenue, price and quantity, and numbers and names beyond what the reader of JSON
-    takes beside a good amount. Outcome: within seconds none reads as an amount, and each is claimed, so that it is counted."""
-    digits = "1" * 1_000_000
-    long_texts = [
-        f'{{"{name}": "{text}", "price": 1}}' for name in ("revenue", "quantity") for text in (digits, f"0.{digits}")
+def _generated(count: int) -> list[str]:
+    """Bags of random members: names that are read and others, numbers as JSON and as text, escapes, some of them damaged."""
+    chosen = random.Random(20260201)
+    names = [
+        "revenue",
+        "$revenue",
+        "price",
+        "$price",
+        "quantity",
+        "$quantity",
+        "quan.tity",
+        "currency",
+        "$currency",
+        "it's",
+        "a",
+        "note",
     ]
-    beyond = [f'{{"x": {digits[:1001]}, "revenue": 5}}', f'{{"{"n" * 50_001}": 1, "revenue": 5}}']
-    settings = Settings()
-    events = _events(spark, *long_texts, *beyond).cache()
-    began = events.count() and time.monotonic()
-    rows = with_money(events, settings).drop("event_properties").collect()
-    assert time.monotonic() - began < 20
-    assert [(row["revenue"], row["claims_revenue"]) for row in rows] == [(None, True)] * len(rows)
-    assert len(rows) == len(long_texts) + len(beyond)
+
+    def number() -> str:
+        whole = chosen.choice(
+            ["0", "-0", str(chosen.randrange(10 ** chosen.randrange(1, 25))), f"-{chosen.randrange(1000)}"]
+        )
+        part = chosen.choice(["", "", f".{chosen.randrange(10 ** chosen.randrange(1, 9)):0{chosen.randrange(1, 9)}d}"])
+        return (
+            whole
+            + part
+            + chosen.choice(["", "", "", f"{chosen.choice('eE')}{chosen.choice(['', '+', '-'])}{chosen.randrange(30)}"])
+        )
+
+    def value(depth: int = 0) -> str:
+        kind = chosen.randrange(10 if depth < 3 else 7)
+        if kind < 3:
+            return number()
+        if kind < 5:
+            blank = chosen.choice(["", "", " ", "\\t", "\\u00a0"])
+            return f'"{blank}{number()}{blank}"'
+        if kind == 5:
+            return chosen.choice(
+                ["null", "true", "false", '"EUR"', '"usd"', '""', '"é"', '"\\ud83d\\ude00"', '"a\\"b"', '"\\\\"']
+            )
+        if kind == 6:
+            return json.dumps(
+                "".join(chosen.choice('aé\x00\x1f"\\/ \u2028😀') for _ in range(4)), ensure_ascii=chosen.random() < 0.5
+            )
+        if kind == 7:
+            return "[" + ", ".join(value(depth + 1) for _ in range(chosen.randrange(3))) + "]"
+        return bag(depth + 1)
+
+    def name() -> str:
+        own = chosen.choice(names)
+        return own if chosen.random() < 0.9 else f"\\u{ord(own[0]):04x}{own[1:]}"
+
+    def bag(depth: int = 0) -> str:
+        blank = chosen.choice(["", "", " ", "\n"])
+        members = (f'"{name()}":{blank}{value(depth)}' for _ in range(chosen.randrange(6)))
+        return "{" + f",{blank}".join(members) + "}"
+
+    def damaged(text: str) -> str:
+        at = chosen.randrange(len(text))
+        return text[:at] + chosen.choice(["", "", "x", '"', "'", "{", "]", ",", "\\"]) + text[at + 1 :]
+
+    bags = [bag() for _ in range(count)]
+    return [damaged(text) if chosen.random() < 0.2 else text for text in bags]
+
+
+def _is_same_double(ours: Any, theirs: Any) -> bool:
+    """Whether two results differ only as texts of one double beyond 2^53: before Java 19 the text was not always the shortest."""
+    one, other = ours[0], theirs[0]
+    are_large = None not in (one, other) and min(abs(one), abs(other)) > 2**53
+    return are_large and float(one) == float(other) and ours[1:] == theirs[1:]
+
+
+def test_revenue_is_read_as_spark_reads_it(spark: Any) -> None:
+    """Outcome: amount, currency and claim of every bag are those of Spark's own functions."""
+    bags = [*EDGES, *_generated(4_000)]
+    rule = RevenueRule.of(SETTINGS)
+    frame = spark.createDataFrame([(bag,) for bag in bags], "bag string").withColumns(_spark_money(SETTINGS))
+    wrong = []
+    for bag, row in zip(bags, frame.collect(), strict=True):
+        told = rule.money_of(bag) if any(trace in bag for trace in rule.traces) else NO_MONEY
+        amount = None if told.units is None else _EXACT.scaleb(Decimal(told.units), -6)
+        ours, theirs = (amount, told.currency, told.is_claimed), (row["amount"], row["currency"], row["is_claimed"])
+        if ours != theirs and not _is_same_double(ours, theirs):
+            wrong.append((bag[:200], ours, theirs))
+    assert not wrong, "\n".join(map(repr, wrong[:12]))
+
+
+LONGS = (
+    "1", "-1", "+1", " 7 ", "\t7\n", "\x007", "7\x7f", "\xa07", "7.0", "7.", "1e3", "", "-", "+", "--1", "0x1", "1_0", "٣",
+    "1L", "007", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "9" * 50,
+    "0" * 50 + "5", "true",
+)  # fmt: skip
+
+
+def test_an_id_in_a_bag_is_read_as_spark_reads_it(spark: Any) -> None:
+    values = [*LONGS, 5, 5.0, 2**63 - 1, 2**63, True, None, [1], {"a": 1}]
+    bags = [json.dumps({"merged_amplitude_id": value}) for value in values] + ['{"merged_amplitude_id": 1', "[]", ""]
+    found = F.get_json_object("bag", "$.merged_amplitude_id").try_cast("bigint").alias("id")
+    rows = spark.createDataFrame([(bag,) for bag in bags], "bag string").select(found).collect()
+
+    def ours(bag: str) -> int | None:
+        text = member(members_of(bag) or members_of("{}") or [], ("merged_amplitude_id",))  # type: ignore[arg-type]
+        return None if text is None else long_of(text)
+
+    assert {bag: ours(bag) for bag in bags} == {bag: row["id"] for bag, row in zip(bags, rows, strict=True)}

@@ -1,4 +1,7 @@
-"""Builds an aggregate from refined.events, and audits it against totals computed in another way."""
+"""Builds aggregates from refined.events, and audits them against totals computed in another way.
+
+Built-in tables are folded by tasks; a table of a user is a function of DataFrames, which Spark runs.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,28 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Totals, number
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.golden import rest_of
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.folds import slice_fold
 from pipeline_assets.load.build.named_rows import NamedRowsBuilder
 from pipeline_assets.load.build.refined import rows_from_raw
-from pipeline_assets.load.build.shared_events import input_of
 from pipeline_assets.load.build.step import TablePlan
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.narrow_events import narrow_events
+from pipeline_assets.transforms.folded_files import TableRows, WritingSlices, WrittenSlice, path_of
+from pipeline_assets.transforms.narrow_events import fold_events
 from resources.iceberg.metadata import slices_condition
+from resources.iceberg.table_files import FileChange
 
 _CONTROL = "_control_"
+_TASKS_PER_CORE = 2
 
 
 class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
@@ -34,7 +42,7 @@ class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
 
     def build(self, plan: TablePlan) -> Build:
         """Build from refined.events as of the pinned snapshot."""
-        return _build_aggregate(plan, self.table)
+        return _build_by_spark(plan, self.table) if self.table.fold is None else _build_by_fold(plan, self.table)
 
     @contextmanager
     def proposed(
@@ -57,8 +65,15 @@ class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
         return self.table.key_columns
 
     def _rows(self, settings: Settings, refined: DataFrame) -> DataFrame:
-        events = narrow_events(refined, settings) if self.table.reads_narrow_events else refined
-        return self.table.build(events, settings).select(*[column.name for column in self.table.columns])
+        if self.table.build is not None:
+            return self.table.build(refined, settings).select(*[column.name for column in self.table.columns])
+        form = _form_of(self.table)
+        folds = fold_events(refined, slice_fold([self.table], settings))
+        rows = [
+            tuple(row.values()) for key, one in folds.items() for row in form.of(key, one[self.table.key]).to_pylist()
+        ]
+        schema = ", ".join(f"{name} {kind}" for name, kind in form.types.items())
+        return refined.sparkSession.createDataFrame(rows, schema)
 
 
 @contextmanager
@@ -71,11 +86,58 @@ def refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_
     yield rows_from_raw(runtime, heads, [key])
 
 
-def _build_aggregate(plan: TablePlan, table: AggregateTable) -> Build:
-    runtime, slices = plan.runtime, sorted(plan.to_build)
-    events = input_of(runtime, table, plan.pins[REFINED_EVENTS.key], slices)
+def _form_of(table: AggregateTable) -> TableRows:
+    types = {column.name: column.type for column in table.columns}
+    return TableRows(types, table.key_columns, table.partition_columns, table.write_order)
+
+
+def _build_by_fold(plan: TablePlan, table: AggregateTable) -> Build:
+    runtime, slices, form = plan.runtime, sorted(plan.to_build), _form_of(table)
+    due = [one for one in AGGREGATES if one.fold is not None and one.key in plan.request.tables]
+    folds = runtime.folds.take(runtime, plan.pins[REFINED_EVENTS.key], slices, table, due)
+    written: dict[Slice, WrittenSlice] = {}
+
+    def write() -> FileChange:
+        files, tasks = runtime.lakehouse.files, runtime.tasks
+        with_rows = [(key, folded) for key, folded in folds.items() if folded.rows]
+        if with_rows:
+            writing = WritingSlices(
+                form,
+                files.layout(table, is_ordered=True),
+                files.store(table),
+                table.content_columns,
+                tuple(table.measures),
+            )
+            weights = [len(folded.rows) + 1.0 for _, folded in with_rows]
+            groups = tasks.groups(with_rows, weights, tasks.parallelism * _TASKS_PER_CORE)
+            written.update({one.key: one for told in tasks.run(writing, groups, read_bytes=0) for one in told})
+        return FileChange([file for one in written.values() for file in one.files], slices)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        held = runtime.lakehouse.slice_files(table, snapshot_id, set(slices))
+        audits = {}
+        for key in slices:
+            one = written.get(key)
+            paths = {path_of(file) for file in one.files} if one is not None else set()
+            if paths != set(held[key].paths if key in held else ()):
+                reason = f"{key} holds other files than were written"
+                raise LakehouseError(table.key, reason, "This is a defect of Tidemark: report it")
+            controls = {name: form.value(name, units) for name, units in folds[key].controls.items()}
+            digest, totals = (one.digest, one.totals) if one is not None else (EMPTY, {})
+            audits[key] = _aggregate_audit(table, digest, totals, controls, runtime.settings)
+        return audits
+
+    return Build(None, audit, write=write)
+
+
+def _build_by_spark(plan: TablePlan, table: AggregateTable) -> Build:
+    assert table.build is not None
+    runtime, slices = plan.runtime, sorted(plan.to_build)
+    pinned = runtime.lakehouse.read(REFINED_EVENTS, plan.pins[REFINED_EVENTS.key])
+    events = pinned.where(slices_condition(REFINED_EVENTS, slices))
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        assert table.controls is not None
         staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
         by = ["event_date", "project_id"]
         measured = (
@@ -93,7 +155,14 @@ def _build_aggregate(plan: TablePlan, table: AggregateTable) -> Build:
             side, values = (control, of_control) if figures["_is_control"] else (totals, figures)
             side[Slice(row["event_date"], row["project_id"])] = values
         return {
-            key: _aggregate_audit(table, totals.get(key, {}), control.get(key, {}), runtime.settings) for key in slices
+            key: _aggregate_audit(
+                table,
+                digest_of(totals[key]) if key in totals else EMPTY,
+                totals.get(key, {}),
+                control.get(key, {}),
+                runtime.settings,
+            )
+            for key in slices
         }
 
     return Build(table.build(events, runtime.settings), audit)
@@ -110,10 +179,10 @@ def _beside(measured: DataFrame, control: DataFrame) -> DataFrame:
 
 
 def _aggregate_audit(
-    table: AggregateTable, row: Mapping[str, Any], control: Mapping[str, Any], settings: Settings
+    table: AggregateTable, digest: Digest, found: Mapping[str, Any], control: Mapping[str, Any], settings: Settings
 ) -> Audit:
-    digest = digest_of(row) if row else EMPTY
-    totals = {name: row.get(name) or 0 for name in table.measures}
+    """`found`, `control`: measure -> its total over the rows, and computed in another way; empty without rows."""
+    totals = {name: found.get(name) or 0 for name in table.measures}
     controls = {name: value or 0 for name, value in control.items() if name not in ("event_date", "project_id")}
     measured = Totals(totals, controls, settings)
     evaluations = tuple(rule.evaluate(measured) for rule in table.checks if rule.evaluate is not None)

@@ -85,7 +85,7 @@ def _look(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> int:
                 with lakehouse_failures(name):
                     built += _build_table(runtime, rebuild, table_by_key(name), slices, now)
         finally:
-            runtime.narrow_events.release()
+            runtime.folds.release()
         runtime.log(f"rebuild {rebuild.number}: {chunk[0]} to {chunk[-1]}: {built} slices built beside main")
         count += built
         failpoint(Failpoint.AFTER_CHUNK)

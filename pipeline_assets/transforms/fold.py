@@ -1,0 +1,174 @@
+"""Folds: aggregates of one slice and their control totals, counted from facts of its events in two independent ways."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_assets.domain.revenue import PLACES, RevenueRule
+from pipeline_assets.transforms.event_facts import USER, event_facts
+from pipeline_assets.transforms.event_hashes import whole
+
+Rows = dict[tuple[str | None, ...], tuple[int, ...]]
+_Longs = np.ndarray[Any, np.dtype[np.int64]]
+_Flags = np.ndarray[Any, np.dtype[np.bool_]]
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass
+class Folded:
+    """Rows and controls of a slice, or of a share of its users; those of several shares add up, since no user is in two."""
+
+    rows: Rows = field(default_factory=dict)
+    """Values of the key columns -> values of the other columns; a decimal is in units of its last place."""
+    controls: dict[str, int] = field(default_factory=dict)
+    """Total of each measure, counted in another way than in `rows`, and further figures; decimals as in `rows`."""
+
+    def add(self, other: Folded) -> None:
+        """Add another share of the same slice."""
+        for key, values in other.rows.items():
+            held = self.rows.get(key, (0,) * len(values))
+            self.rows[key] = tuple(one + more for one, more in zip(held, values, strict=True))
+        for name, value in other.controls.items():
+            self.controls[name] = self.controls.get(name, 0) + value
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How a table is computed from facts of whole slices; picklable."""
+
+    facts: tuple[str, ...]
+    """The facts that it counts (event_facts.SOURCES)."""
+    function: Callable[[pa.Table], Folded]
+    """Facts of a slice, or of all events of a share of its users -> its rows and controls."""
+
+
+def fold_event_counts(facts: pa.Table) -> Folded:
+    """(event_type) -> events, users. Control: the number of events, without grouping."""
+    types, names = _codes(facts["event_type"])
+    events, users = np.bincount(types, minlength=len(names)), _distinct_users(types, len(names), facts)
+    rows: Rows = {(name,): (int(events[at]), int(users[at])) for at, name in enumerate(names) if events[at]}
+    return Folded(rows, {"events": facts.num_rows})
+
+
+def fold_active_users(facts: pa.Table) -> Folded:
+    """(platform) -> active_users. Control: distinct pairs of platform and user, by value and not by code."""
+    platforms, names = _codes(facts["platform"])
+    users = _distinct_users(platforms, len(names), facts)
+    rows: Rows = {(name,): (int(users[at]),) for at, name in enumerate(names) if users[at]}
+    is_known = pc.or_(pc.is_valid(facts["user_number"]), pc.is_valid(facts["user_text"]))
+    pairs = facts.filter(is_known).group_by(["platform", "user_number", "user_text"], use_threads=False).aggregate([])
+    return Folded(rows, {"active_users": pairs.num_rows})
+
+
+def fold_daily_revenue(facts: pa.Table) -> Folded:
+    """(currency) -> revenue, purchases, paying_users. Controls: sum and count over all events with revenue, whatever its
+    currency; events whose revenue does not read, and events that repeat the revenue of others.
+    """  # noqa: D205 - columns in one sentence
+    paid = facts.filter(pc.is_valid(facts["revenue"]))
+    currencies, names = _codes(paid["currency"])
+    users, purchases = _distinct_users(currencies, len(names), paid), np.bincount(currencies, minlength=len(names))
+    totals = [0] * len(names)
+    for at, amount in zip(currencies.tolist(), paid["revenue"].to_pylist(), strict=True):
+        totals[at] += _units(amount)
+    rows: Rows = {
+        (name,): (totals[at], int(purchases[at]), int(users[at])) for at, name in enumerate(names) if purchases[at]
+    }
+    claims, repeats = facts["claims_revenue"], facts["repeats_revenue"]
+    total = pc.sum(facts["revenue"].cast(pa.decimal256(50, PLACES))).as_py()
+    controls = {
+        "revenue": 0 if total is None else _units(total),
+        "purchases": len(facts) - facts["revenue"].null_count,
+        "unreadable_revenue": _count(pc.and_(pc.and_not(claims, repeats), pc.is_null(facts["revenue"]))),
+        "events_that_repeat_revenue": _count(repeats),
+    }
+    return Folded(rows, controls)
+
+
+@dataclass(frozen=True)
+class SliceFold:
+    """Reduces rows of refined.events of one slice to the folds of some tables; picklable."""
+
+    folds: Mapping[str, Fold]
+    """Key of a table -> its fold."""
+    rule: RevenueRule
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The facts that the folds count."""
+        return tuple(dict.fromkeys(fact for fold in self.folds.values() for fact in fold.facts))
+
+    def narrow(self, rows: pa.Table, share: int = 0, shares: int = 1) -> pa.Table:
+        """The facts of these events, or of those of one share of the users; events without a user are in the first."""
+        if shares > 1:
+            users = event_facts(rows, self.rule, (USER,))
+            rows = rows.filter(pa.array(_is_in_share(users, share, shares)))
+        return event_facts(rows, self.rule, self.facts)
+
+    def of(self, facts: Sequence[pa.Table]) -> dict[str, Folded]:
+        """Key of a table -> its fold of these facts of one slice; empty without any."""
+        if not facts:
+            return {}
+        together = pa.concat_tables(facts)
+        return {name: fold.function(together) for name, fold in self.folds.items()}
+
+
+def joined(shares: Iterable[Mapping[str, Folded]]) -> dict[str, Folded]:
+    """The sum of shares of one slice, by table."""
+    whole_slice: dict[str, Folded] = {}
+    for share in shares:
+        for name, folded in share.items():
+            whole_slice.setdefault(name, Folded()).add(folded)
+    return whole_slice
+
+
+def _is_in_share(users: pa.Table, share: int, shares: int) -> _Flags:
+    codes, numbers, texts = _users(users)
+    with np.errstate(over="ignore"):
+        of_numbers = np.asarray(numbers, np.int64).view(np.uint64) * _MIX >> np.uint64(32)
+    of_texts = np.array([zlib.crc32(text.encode()) for text in texts.to_pylist()], np.uint64)
+    # The last one is for -1, events without a user.
+    share_of = np.concatenate([of_numbers, of_texts, np.zeros(1, np.uint64)]) % np.uint64(shares)
+    return np.asarray(share_of[codes] == share, np.bool_)
+
+
+def _units(amount: Any) -> int:
+    """A decimal with PLACES places, in units of the last one."""
+    sign, digits, exponent = amount.as_tuple()
+    number = int("".join(map(str, digits))) * int(10 ** (exponent + PLACES))
+    return -number if sign else number
+
+
+def _count(flags: pa.ChunkedArray) -> int:
+    return int(pc.sum(flags).as_py() or 0)
+
+
+def _codes(texts: pa.ChunkedArray) -> tuple[_Longs, list[str | None]]:
+    """A number for each text, null included, and the text of each number."""
+    coded = whole(texts).dictionary_encode("encode")
+    return np.asarray(coded.indices, np.int64), coded.dictionary.to_pylist()
+
+
+def _users(facts: pa.Table) -> tuple[_Longs, pa.Array, pa.Array]:
+    """A number for each event's user, -1 where it is unknown; and the users: numbers first, then texts."""
+    numbers, texts = (whole(facts[name]).dictionary_encode() for name in ("user_number", "user_text"))
+    codes = np.asarray(numbers.indices.fill_null(-1), np.int64)
+    if len(texts.dictionary):
+        of_texts = np.asarray(texts.indices.fill_null(-1), np.int64)
+        codes = np.where((codes < 0) & (of_texts >= 0), of_texts + len(numbers.dictionary), codes)
+    return codes, numbers.dictionary, texts.dictionary
+
+
+def _distinct_users(groups: _Longs, count: int, facts: pa.Table) -> _Longs:
+    """Number of distinct users of each group; unknown users do not count."""
+    codes, numbers, texts = _users(facts)
+    users = len(numbers) + len(texts)
+    is_known = codes >= 0
+    pairs = np.unique(groups[is_known] * users + codes[is_known])
+    return np.bincount(pairs // max(users, 1), minlength=count)

@@ -1,0 +1,270 @@
+"""Aggregates are folded from facts exactly: against plain Python, in shares, and with controls that a wrong fold fails.
+
+Contains: facts and folds of random events, controls, files as they are read back.
+Add here: another fold.
+Does not contain: how Spark reads JSON and numbers (spark/test_revenue.py), the tables in a load (scenarios/).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import date
+from decimal import Context, Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.checks import Check, Totals
+from pipeline_assets.domain.identity import named
+from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule
+from pipeline_assets.domain.row_hash import row_hash
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import AGGREGATES
+from pipeline_assets.tables.table import AggregateTable
+from pipeline_assets.transforms.data_files import ARROW_TYPES, FileLayout
+from pipeline_assets.transforms.event_facts import columns_of, rows_with
+from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, joined
+from pipeline_assets.transforms.folded_files import TableRows, WritingSlices
+from resources.iceberg.lake_objects import LakeObjects
+
+SETTINGS = Settings()
+RULE = RevenueRule.of(SETTINGS)
+TABLES = {table.key: table for table in AGGREGATES}
+COUNTS, REVENUE, USERS = "aggregates/event_counts", "aggregates/daily_revenue", "aggregates/active_users"
+TYPES = {column.name: column.type for column in REFINED_EVENTS.columns}
+KEY = Slice(date(2026, 2, 1), "10001")
+EXACT = Context(prec=60)
+REPEATS = SETTINGS.event_types_without_revenue[0]
+
+BAGS = (
+    None, "{}", '{"note": "revenue"}', '{"revenue": 2.5, "currency": "EUR"}',
+    '{"revenue": "0.000001"}', '{"price": 3, "quantity": 2}',
+    '{"$revenue": 9999999999999999999999, "currency": "EUR"}',
+    '{"revenue": "much"}', '{"revenue": -1, "currency": " "}', '{"revenue"',
+    r'{"\u0072evenue": 7, "currency": "A"}',
+)  # fmt: skip
+_TEXT_IDS = st.sampled_from([None, "", " ", "x", "y", "a:1"])
+EVENTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "event_type": st.sampled_from([None, "", "a", "b", REPEATS]),
+            "platform": st.sampled_from([None, "", " ", "unknown", "iOS", "Web"]),
+            "amplitude_id": st.sampled_from([None, None, 0, 1, 2, -1, 2**63 - 1]),
+            "user_id": _TEXT_IDS,
+            "device_id": _TEXT_IDS,
+            "data": st.sampled_from([None, "{}", '{"merged_amplitude_id": 1}', '{"merged_amplitude_id": "x"}']),
+            "_extra": st.sampled_from([None, '{"merged_amplitude_id": 77}']),
+            "event_properties": st.sampled_from(BAGS),
+        }
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def _fold(*keys: str) -> SliceFold:
+    folds = {key: TABLES[key].fold for key in keys or (COUNTS, REVENUE, USERS)}
+    return SliceFold({key: fold for key, fold in folds.items() if fold is not None}, RULE)
+
+
+def _rows(events: list[dict[str, Any]]) -> pa.Table:
+    arrays = {name: pa.array([e[name] for e in events], ARROW_TYPES[TYPES[name]]) for name in columns_of(_fold().facts)}
+    return pa.Table.from_pydict(arrays)
+
+
+def _user(event: dict[str, Any]) -> tuple[str, Any] | None:
+    merged = 1 if event["data"] == '{"merged_amplitude_id": 1}' else 77 if event["_extra"] else None
+    number = event["amplitude_id"] if merged is None else merged
+    if number is not None:
+        return "a", number
+    return next(
+        ((kind, event[name]) for kind, name in (("u", "user_id"), ("d", "device_id")) if named(event[name])), None
+    )
+
+
+def _expected(events: list[dict[str, Any]]) -> dict[str, Folded]:
+    """The three tables by the definition of each, event by event."""
+    counts, revenue, users = defaultdict(list), defaultdict(list), defaultdict(set)
+    unreadable = 0
+    for event in events:
+        user, bag = _user(event), event["event_properties"]
+        counts[event["event_type"],].append(user)
+        if user is not None:
+            users[named(event["platform"]) or "unknown",].add(user)
+        is_sale = event["event_type"] != REPEATS and bag is not None and any(trace in bag for trace in RULE.traces)
+        money = RULE.money_of(bag) if is_sale else NO_MONEY
+        if money.units is not None:
+            revenue[money.currency,].append((money.units, user))
+        unreadable += money.is_claimed and money.units is None
+    return {
+        COUNTS: Folded(
+            {key: (len(of_key), len({one for one in of_key if one})) for key, of_key in counts.items()},
+            {"events": len(events)},
+        ),
+        REVENUE: Folded(
+            {
+                key: (sum(units for units, _ in sales), len(sales), len({user for _, user in sales if user}))
+                for key, sales in revenue.items()
+            },
+            {
+                "revenue": sum(units for sales in revenue.values() for units, _ in sales),
+                "purchases": sum(map(len, revenue.values())),
+                "unreadable_revenue": unreadable,
+                "events_that_repeat_revenue": sum(event["event_type"] == REPEATS for event in events),
+            },
+        ),
+        USERS: Folded(
+            {key: (len(found),) for key, found in users.items()}, {"active_users": sum(map(len, users.values()))}
+        ),
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(EVENTS, st.integers(1, 3), st.integers(1, 4))
+def test_a_fold_counts_as_plain_python_does(events: list[dict[str, Any]], batches: int, shares: int) -> None:
+    """Scenario: nulls, blanks, merged ids, ids that are equal but of another kind, amounts of 22 digits; in one batch or in
+    several, whole or divided by user. Outcome: the rows and controls of the definition."""
+    fold, rows = _fold(), _rows(events)
+    step = -(-len(events) // batches)
+    parts = [rows.slice(start, step) for start in range(0, len(events), step)]
+    told = [fold.of([fold.narrow(part, share, shares) for part in parts]) for share in range(shares)]
+    assert joined(told) == _expected(events)
+
+
+def test_each_fold_reads_only_its_facts() -> None:
+    """Outcome: a fold alone gives what it gives beside the others, from fewer columns."""
+    event = dict.fromkeys(columns_of(_fold().facts)) | {
+        "event_type": "a",
+        "amplitude_id": 1,
+        "event_properties": BAGS[3],
+    }
+    rows = _rows([event, {**event, "amplitude_id": 2}])
+    for key in TABLES:
+        alone = _fold(key)
+        assert alone.of([alone.narrow(rows.select(columns_of(alone.facts)))]) == {
+            key: _expected([event, {**event, "amplitude_id": 2}])[key]
+        }
+
+
+def test_users_are_divided_about_evenly() -> None:
+    event = dict.fromkeys(columns_of(_fold().facts)) | {"event_type": "a"}
+    numbers = _rows([{**event, "amplitude_id": 700_000_000_000 + number} for number in range(4_000)])
+    texts = _rows([{**event, "user_id": f"user-{number}"} for number in range(4_000)])
+    fold = _fold(COUNTS)
+    for rows in (numbers, texts):
+        shares = [fold.narrow(rows, share, 4).num_rows for share in range(4)]
+        assert sum(shares) == 4_000
+        assert min(shares) > 800
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.none() | st.text("ab\\é", max_size=6), max_size=12),
+    st.lists(st.sampled_from(["a", "ab", "ba", "é", "\\", "aba"]), max_size=3),
+    st.integers(0, 3),
+)
+def test_a_search_through_all_texts_finds_what_one_for_each_finds(
+    texts: list[str | None], parts: list[str], start: int
+) -> None:
+    """Scenario: matches across two texts, nulls, a slice of a longer column. Outcome: those texts that contain a part."""
+    found = rows_with(pa.array(texts, pa.string()).slice(start), parts)
+    assert found.tolist() == [text is not None and any(part in text for part in parts) for text in texts[start:]]
+
+
+# -- a control that cannot fail is no control --------------------------------------------------------------------
+
+
+def _one_less(folded: Folded) -> Folded:
+    key, values = next(iter(folded.rows.items()))
+    return replace(folded, rows={**folded.rows, key: (values[0] - 1, *values[1:])})
+
+
+def _one_group_less(folded: Folded) -> Folded:
+    return replace(folded, rows=dict(list(folded.rows.items())[1:]))
+
+
+@pytest.mark.parametrize("key", TABLES)
+@pytest.mark.parametrize("broken", [_one_less, _one_group_less])
+def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) -> None:
+    """Scenario: a fold counts one too few, or forgets a group. Outcome: its files, read back, differ from its controls."""
+    event = dict.fromkeys(columns_of(_fold().facts)) | {
+        "event_type": "a",
+        "platform": "Web",
+        "amplitude_id": 1,
+        "event_properties": BAGS[3],
+    }
+    rows = _rows([event, {**event, "event_type": "b", "platform": None, "event_properties": BAGS[5]}])
+    table, right = TABLES[key], _fold(key)
+    fold = right.folds[key]
+    wrong = SliceFold({key: Fold(fold.facts, lambda facts: broken(fold.function(facts)))}, RULE)
+
+    def evaluation(one: SliceFold) -> Any:
+        folded = one.of([one.narrow(rows)])[key]
+        form = _form(table)
+        (written,) = _writing(table, tmp_path)([(KEY, folded)])
+        controls = {name: form.value(name, units) for name, units in folded.controls.items()}
+        assert Check.RECONCILES_WITH_REFINED.evaluate is not None
+        return Check.RECONCILES_WITH_REFINED.evaluate(Totals(written.totals, controls, SETTINGS))
+
+    assert evaluation(right).is_passed
+    assert not evaluation(wrong).is_passed
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def _form(table: AggregateTable) -> TableRows:
+    types = {column.name: column.type for column in table.columns}
+    return TableRows(types, table.key_columns, table.partition_columns, table.write_order)
+
+
+def _writing(table: AggregateTable, folder: Path) -> WritingSlices:
+    types = {column.name: column.type for column in table.columns}
+    layout = FileLayout(
+        table_uuid="t", folder="data", field_ids={name: at for at, name in enumerate(types, 1)}, types=types,
+        required=frozenset(), exact_bounds=frozenset(), many_valued=frozenset(), day_column="event_date",
+        spec_id=0, sort_order_id=1,
+    )  # fmt: skip
+    return WritingSlices(
+        _form(table), layout, LakeObjects(f"file://{folder}"), table.content_columns, tuple(table.measures)
+    )
+
+
+AMOUNTS = st.integers(-(10**30), 10**30)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    rows=st.dictionaries(
+        st.tuples(st.none() | st.text(max_size=3)),
+        st.tuples(AMOUNTS, st.integers(0, 2**40), st.integers(0, 9)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) -> None:
+    """Scenario: amounts of 30 digits, null and empty names. Outcome: digest and totals of the rows, by the reference's hash."""
+    table, folder = TABLES[REVENUE], tmp_path_factory.mktemp("files")
+    first, second = _writing(table, folder)([(KEY, Folded(rows)), (replace(KEY, project_id="2"), Folded(rows))])
+    assert (first.key, second.key.project_id) == (KEY, "2")
+    types = {column.name: column.type for column in table.columns if column.name in table.content_columns}
+    content = [(*key, EXACT.scaleb(Decimal(units), -6), *counts) for key, (units, *counts) in rows.items()]
+    hashes = [row_hash(dict(zip(types, row, strict=True)), types) for row in content]
+    for written in (first, second):
+        digest = written.digest
+        assert (digest.rows, digest.sum_a, digest.sum_b) == (
+            len(rows),
+            sum(a for a, _ in hashes),
+            sum(b for _, b in hashes),
+        )
+        assert written.totals == {
+            "revenue": EXACT.scaleb(Decimal(sum(units for units, *_ in rows.values())), -6),
+            "purchases": sum(count for _, count, _ in rows.values()),
+        }
