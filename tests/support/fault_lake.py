@@ -245,6 +245,8 @@ class Lake:
             spark_master="local[2]",
             spark_driver_memory="1g",
             spark_config=SMALL | _IMPATIENT | self.spark,
+            # Faults strike Spark's workers, too.
+            local_bytes=0,
         )
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEMARK_", "AWS_"))}
         told = {

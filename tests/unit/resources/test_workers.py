@@ -36,6 +36,7 @@ TASKS = (
     "pipeline_assets.transforms.snapshot_rows",
     "resources.landing.store",
     "resources.iceberg.lake_objects",
+    "resources.spark.tasks",
     "resources.spark.worker_daemon",
 )
 """Modules whose functions run in workers, and what these are given."""
