@@ -52,17 +52,15 @@ def competing_sums(rows: pa.Table, window_days: int, is_guest: Mask | None = Non
 
     Guests stand for rows that are counted elsewhere: they show that their day holds the key, and are in no digest.
     """
-    days = numbers_of(rows["_day"])
-    keys = key_numbers(rows)
-    cells, first, at = np.unique(cells_of(keys, days, window_days), return_index=True, return_inverse=True)
-    counted = np.ones(len(at), dtype=np.bool_) if is_guest is None else ~is_guest
-    is_beside = np.zeros(len(cells), dtype=np.bool_)
-    for left, right, is_near in neighbours(cells, window_days):
-        is_beside[left] |= is_near
-        is_beside[right] |= is_near
+    counted = np.ones(rows.num_rows, dtype=np.bool_) if is_guest is None else ~is_guest
+    # Most rows share their key with rows of their own day only.
+    is_beside = _are_beside(key_numbers(rows), numbers_of(rows["_day"]), window_days)
     if not is_beside.any():
         return {}
-    of_cells = _sums(rows, at, counted & is_beside[at], len(cells))
+    rows, counted = rows.filter(pa.array(is_beside)).combine_chunks(), counted[is_beside]
+    keys, days = key_numbers(rows), numbers_of(rows["_day"])
+    cells, first, at = np.unique(cells_of(keys, days, window_days), return_index=True, return_inverse=True)
+    of_cells = _sums(rows, at, counted, len(cells))
     projects = whole(rows["project_id"]).dictionary_encode()
     slices = group_numbers(days, projects.indices.to_numpy().astype(np.int64))
     slice_of_cell = slices[first]
@@ -109,10 +107,15 @@ def _tied(rows: pa.Table, keys: Numbers, days: Numbers, window_days: int) -> Mas
     """The rows that another day within the window holds with the same key, times and source."""
     sources = whole(rows["_source"]).dictionary_encode().indices.to_numpy().astype(np.int64)
     orders = group_numbers(keys, sources, numbers_of(rows[PROCESSED]), numbers_of(rows[RECEIVED]))
-    cells, at = np.unique(cells_of(orders, days, window_days), return_inverse=True)
-    is_tied = np.zeros(len(cells), dtype=np.bool_)
+    return _are_beside(orders, days, window_days)
+
+
+def _are_beside(groups: Numbers, days: Numbers, window_days: int) -> Mask:
+    """The rows of whose group another day within the window holds a row."""
+    cells, at = np.unique(cells_of(groups, days, window_days), return_inverse=True)
+    is_beside = np.zeros(len(cells), dtype=np.bool_)
     for left, right, is_near in neighbours(cells, window_days):
-        is_tied[left] |= is_near
-        is_tied[right] |= is_near
-    found: Mask = is_tied[at]
+        is_beside[left] |= is_near
+        is_beside[right] |= is_near
+    found: Mask = is_beside[at]
     return found
