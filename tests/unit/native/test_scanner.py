@@ -157,6 +157,10 @@ def test_a_block_with_one_doubtful_line_is_left(part: str) -> None:
     assert scanned([a_line(), a_line(part), a_line()]) is None
 
 
+def test_no_line_that_is_refused_is_taken() -> None:
+    assert [line for line, _ in REFUSALS if scanned([line]) is not None] == []
+
+
 @pytest.mark.parametrize(
     "text", ["1899-12-31 23:59:59.999999", "2026-02-04 00:00:00.000000", "", "2026-02-02 10:00:00"]
 )
