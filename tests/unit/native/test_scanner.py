@@ -30,7 +30,7 @@ from pipeline_assets.native.scanner import Kind, ScannedColumn, Scanner
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 from tests.support.builders import PROJECT, an_event
-from tests.unit.formats.test_event_lines import REAL_OBJECTS, members
+from tests.unit.formats.test_event_lines import REAL_OBJECTS, REFUSALS, members
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the native library is not built: make setup, with cargo")
 DAY = date(2026, 2, 2)
