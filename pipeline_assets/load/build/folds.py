@@ -64,7 +64,7 @@ class SharedFolds:
         self._pin = pin
         missing = [key for key in slices if table.key not in self._folds.get(key, {})]
         if missing:
-            fold = slice_fold({table, *due}, runtime.settings)
+            fold = slice_fold([table, *due], runtime.settings)
             found = _folded(runtime, Place(REFINED_EVENTS, pin, frozenset(missing)), fold)
             for key in missing:
                 self._folds[key] = found.get(key) or {name: Folded() for name in fold.folds}
