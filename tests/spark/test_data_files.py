@@ -12,12 +12,14 @@ import json
 import random
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
@@ -109,6 +111,52 @@ def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse, table: T
     one, other = (sorted(map(repr, rows)) for rows in read)
     assert table.day_column in read[0][0]
     assert one == other
+
+
+def test_metrics_of_amounts_are_those_of_icebergs_own_writer(lakehouse: Lakehouse) -> None:
+    """Scenario: amounts of one to 38 digits, around the powers of two at which an amount takes a byte more. Outcome: as above."""
+    spark = lakehouse.spark
+    lakehouse.ensure(DAILY_REVENUE)
+    layout, store = lakehouse.files.layout(DAILY_REVENUE, is_ordered=True), lakehouse.files.store(DAILY_REVENUE)
+    units = [
+        0,
+        10**38 - 1,
+        -(10**38) + 1,
+        *(sign * 2**power + more for power in (7, 15, 63) for sign in (1, -1) for more in (-1, 0, 1)),
+    ]
+    amounts = [[Decimal(one).scaleb(-6, Context(prec=40))] for one in units] + [[None], [Decimal(-1), None, Decimal(1)]]
+    days = [
+        [
+            dict.fromkeys(layout.field_ids)
+            | {"event_date": FIRST + timedelta(days=at), "project_id": PROJECT, "revenue": one}
+            for one in of_day
+        ]
+        for at, of_day in enumerate(amounts)
+    ]
+    writer = DataFileWriter(layout, store)
+    described = [one for rows in days for batch in _batches(layout, rows) for one in writer.add(batch)]
+    described += writer.finish()
+    base, whole = (
+        lakehouse.head(DAILY_REVENUE),
+        pa.Table.from_pylist([row for rows in days for row in rows], layout.schema),
+    )
+    by_spark = lakehouse.stage(
+        DAILY_REVENUE, base, "spark", lambda target: spark.createDataFrame(whole).writeTo(target).append()
+    )
+    by_us = lakehouse.stage(
+        DAILY_REVENUE, base, "us", lambda target: lakehouse.files.append(DAILY_REVENUE, target, described)
+    )
+
+    java = lakehouse._tables.load(DAILY_REVENUE)
+    found = []
+    for staged in (by_spark, by_us):
+        files = lakehouse._tables.files(java, staged.snapshot_id, None).values()
+        told = [_told(java, spark, file) for file in files]
+        found.append({one["partition"][0]: _figures(one) for one in told})
+    assert len(found[0]) == len(days)
+    assert found[0] == found[1]
+    read = [lakehouse.read(DAILY_REVENUE, staged.snapshot_id).toArrow().to_pylist() for staged in (by_spark, by_us)]
+    assert sorted(map(repr, read[0])) == sorted(map(repr, read[1]))
 
 
 def test_a_file_is_rolled_at_its_size_and_rows_are_flushed_in_groups(lakehouse: Lakehouse) -> None:

@@ -1,0 +1,126 @@
+"""One fold of refined.events for all aggregates: from files, divided by user, and through Spark it is the same.
+
+Contains: the three ways against each other over a load's own tables, what is read, what a wrong file list meets.
+Add here: another way to the rows of a slice.
+Does not contain: the rules (unit/transforms/test_fold.py), a user's aggregate (test_extending.py).
+"""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load.build import folds
+from pipeline_assets.load.build.folds import SharedFolds, slice_fold
+from pipeline_assets.load.file_tasks import Place
+from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.registry import AGGREGATES
+from pipeline_assets.transforms.narrow_events import fold_events, narrow_events
+from resources.iceberg.metadata import slices_condition
+from resources.landing.store import LandingStore
+from resources.spark.tasks import Tasks
+from tests.support.builders import PROJECT, an_event
+
+pytestmark = pytest.mark.slow
+DAY = date(2026, 2, 2)
+DAYS = [DAY, DAY + timedelta(days=1)]
+SLICES = frozenset(Slice(day, PROJECT) for day in DAYS)
+
+
+def _events(day: date) -> list[dict[str, Any]]:
+    """Sixty of seventeen users, five of them known by a device or not at all; three currencies, bags that do not read."""
+    events = []
+    for number in range(60):
+        at = f"{day} {number % 24:02d}:10:00.000000"
+        bag = [{}, {"$revenue": number}, {"price": 0.1, "quantity": 3, "currency": "EUR"}, {"revenue": "much"}][
+            number % 4
+        ]
+        user = (
+            {"amplitude_id": 700_000_000_000 + number % 12}
+            if number % 12 < 9
+            else {"amplitude_id": None, "user_id": None}
+        )
+        device = {"device_id": None if number % 12 == 11 else f"device-{number % 6}"}
+        events.append(
+            an_event(
+                event_type=f"type-{number % 5}", platform=["iOS", None, " "][number % 3], event_properties=bag,
+                event_time=at, server_upload_time=at, processed_time=at, insert_id=f"{day}-{number}", **user, **device,
+            )
+        )  # fmt: skip
+    return events
+
+
+@pytest.fixture
+def loaded(pipeline: Any) -> Any:
+    p = pipeline()
+    for day in DAYS:
+        p.deliver(day, _events(day))
+    assert p.load(*DAYS).success
+    return p
+
+
+def _runtime(p: Any) -> Runtime:
+    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
+
+
+def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outcome: of two days, whole slices, slices divided by user among nine tasks, and rows that Spark reads fold to the same
+    rows and controls, which are those of the tables."""
+    p, runtime = loaded, _runtime(loaded)
+    place = Place(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), SLICES)
+    fold = slice_fold(AGGREGATES, p.settings)
+
+    whole = folds._folded(runtime, place, fold)
+    with monkeypatch.context() as patched:
+        patched.setattr(folds, "_MOST_ROWS", 7)
+        divided = folds._folded(runtime, place, fold)
+    rows = p.lakehouse.read(REFINED_EVENTS, place.snapshot_id).where(slices_condition(REFINED_EVENTS, SLICES))
+
+    assert whole.keys() == SLICES
+    assert divided == whole == fold_events(rows, fold)
+    for table in AGGREGATES:
+        held = p.rows(table.key)
+        assert len(held) == sum(len(of_slice[table.key].rows) for of_slice in whole.values()) > 0
+    sold = {row["currency"]: row for row in p.rows("aggregates/daily_revenue") if row["event_date"] == DAY}
+    assert sold["EUR"]["revenue"] == Decimal("4.5")
+    assert sold["unknown"]["revenue"] == sum(range(1, 60, 4))
+    users = narrow_events(rows, p.settings).where("event_date = '2026-02-02'").select("user").distinct().collect()
+    assert len({row["user"] for row in users} - {None}) == 11
+    assert whole[Slice(DAY, PROJECT)]["aggregates/event_counts"].controls == {"events": 60}
+
+
+def test_refined_is_read_once_for_all_tables(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: three tables are built one after the other; the last one needs a day more. Outcome: one step folds the first day
+    for all of them, and another one only what is missing; a table asked for again, or another snapshot, is folded anew."""
+    runtime, shared, read = _runtime(loaded), SharedFolds(), []
+    run = Tasks.run
+
+    def counted(self: Tasks, function: Any, groups: Any, **more: Any) -> Any:
+        read.append(sorted(str(one.key) for group in groups for one in group))
+        return run(self, function, groups, **more)
+
+    monkeypatch.setattr(Tasks, "run", counted)
+    pin, first = loaded.lakehouse.head(REFINED_EVENTS), Slice(DAY, PROJECT)
+    for table in AGGREGATES[:2]:
+        assert shared.take(runtime, pin, [first], table, AGGREGATES)[first].rows
+    assert shared.take(runtime, pin, sorted(SLICES), AGGREGATES[2], AGGREGATES).keys() == SLICES
+    assert read == [[str(first)], [str(Slice(DAYS[1], PROJECT))]]
+    shared.take(runtime, pin, [first], AGGREGATES[0], ())
+    shared.take(runtime, pin, [Slice(DAYS[1], PROJECT)], AGGREGATES[0], ())
+    assert len(read) == 3
+    assert not shared.take(runtime, pin, [Slice(date(2020, 1, 1), PROJECT)], AGGREGATES[0], ()).popitem()[1].rows
+
+
+def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a task loses a batch of a file. Outcome: the load does not go on with what the others read."""
+    place = Place(REFINED_EVENTS, loaded.lakehouse.head(REFINED_EVENTS), SLICES)
+    monkeypatch.setattr(folds, "narrow_rows", lambda *_: iter(()))
+    monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
+    with pytest.raises(LakehouseError, match=r"0 rows of .* were folded, 60 are there"):
+        folds._folded(_runtime(loaded), place, slice_fold(AGGREGATES, loaded.settings))
