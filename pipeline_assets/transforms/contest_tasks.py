@@ -61,11 +61,10 @@ def _halves(rows: pa.Table) -> Numbers:
 
 def occurring_twice(halves: Sequence[bytes]) -> tuple[Numbers, Numbers]:
     """The numbers (int64, as bytes) that occur more than once, sorted, and how often each occurs."""
-    every = np.sort(np.frombuffer(b"".join(halves), np.int64))
-    starts = np.flatnonzero(np.r_[True, every[1:] != every[:-1]]) if len(every) else _NONE
-    counts = np.diff(np.r_[starts, len(every)])
-    is_twice = counts > 1
-    return every[starts[is_twice]], counts[is_twice]
+    every = np.concatenate([_NONE, *(np.frombuffer(part, np.int64) for part in halves)])
+    every.sort()
+    twice = np.unique(every[1:][every[1:] == every[:-1]])
+    return twice, np.searchsorted(every, twice, "right") - np.searchsorted(every, twice, "left")
 
 
 def are_among(values: Numbers, wanted: Numbers) -> Mask:
