@@ -11,18 +11,18 @@ import pyarrow as pa
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.contest import group_numbers
-from pipeline_assets.transforms.contest_tasks import are_among
-from pipeline_assets.transforms.contested_columns import Mask, Numbers, numbers_of
+from pipeline_assets.transforms.contested_columns import numbers_of
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import named, whole
 from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
+from pipeline_assets.transforms.key_halves import KeyRows
+from pipeline_assets.transforms.longs import Longs, Mask
 from pipeline_assets.transforms.slice_difference import KEYS, KEYS_OF, KeyDifference
 
 _IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
-KEY_TYPES = dict.fromkeys(KEY, "bigint")
 CONTENT_TYPES = {name: "string" if name in _IDS else "bigint" for name in KEYS_OF}
-_Columns = tuple[Numbers, Numbers, Numbers]
+_Columns = tuple[Longs, Longs, Longs]
 """Both halves of the key, and the meaning, of each row."""
 
 
@@ -110,34 +110,17 @@ def compared(before: _Columns, after: _Columns) -> KeyDifference:
     return KeyDifference(int(kept.sum()), int(changed.sum()), table)
 
 
-@dataclass(frozen=True)
-class KeysAmong:
-    """The keys of a file whose first half is among some, by slice: a `RowsOf` for KEY_TYPES."""
-
-    halves: bytes
-    """Sorted int64."""
-
-    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, bytes]:
-        """The slice, and both halves of each such key (two columns of int64)."""
-        wanted = np.frombuffer(self.halves, np.int64)
-        found = [np.zeros((2, 0), dtype=np.int64)]
-        for rows in tables:
-            halves = np.stack([numbers_of(rows[name]) for name in KEY])
-            found.append(halves[:, are_among(halves[0], wanted)])
-        return file.key, np.concatenate(found, axis=1).tobytes()
-
-
 @dataclass
 class HeldKeys:
     """Keys that slices hold, collected from `KeysAmong`."""
 
-    of_slices: dict[Slice, list[Numbers]] = field(default_factory=dict)
+    of_slices: dict[Slice, list[Longs]] = field(default_factory=dict)
 
-    def add(self, told: tuple[Slice, bytes]) -> None:
+    def add(self, rows: KeyRows) -> None:
         """Take in those of one file."""
-        self.of_slices.setdefault(told[0], []).append(np.frombuffer(told[1], np.int64).reshape(2, -1))
+        self.of_slices.setdefault(rows.key, []).append(np.stack(rows.halves))
 
-    def near(self, key: Slice, window_days: int) -> Numbers:
+    def near(self, key: Slice, window_days: int) -> Longs:
         """Those of other days of the project within the window, in two columns."""
         found = [np.zeros((2, 0), dtype=np.int64)]
         for other, parts in self.of_slices.items():

@@ -12,9 +12,10 @@ import pyarrow as pa
 from pipeline_assets.domain.identity import with_tie
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.transforms.contest import cells_of, group_numbers, key_numbers, neighbours
-from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, Mask, Numbers, numbers_of
+from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, numbers_of
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID
+from pipeline_assets.transforms.longs import Longs, Mask
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 _RIVAL = {
@@ -88,14 +89,14 @@ def added(parts: Iterable[dict[Slice, CompetingSum]]) -> dict[Slice, CompetingSu
     return total
 
 
-def _sums(rows: pa.Table, cells: Numbers, is_counted: Mask, count: int) -> Numbers:
+def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
     """For each cell the number of its counted rows, and the high and low halves of the sums of both hashes."""
     chosen = rows.filter(pa.array(is_counted)).combine_chunks()
     sums = np.zeros((count, 5), dtype=np.int64)
     if not chosen.num_rows:
         return sums
     hashes = Encoded({name: whole(chosen[name]) for name in _RIVAL}, _RIVAL).hashes()
-    parts: list[Numbers] = [np.ones(chosen.num_rows, dtype=np.int64)]
+    parts: list[Longs] = [np.ones(chosen.num_rows, dtype=np.int64)]
     for half in map(numbers_of, hashes):
         # By halves, because the sum of 64-bit hashes overflows.
         parts += [half >> _HALF, half & ((1 << _HALF) - 1)]
@@ -103,14 +104,14 @@ def _sums(rows: pa.Table, cells: Numbers, is_counted: Mask, count: int) -> Numbe
     return sums
 
 
-def _tied(rows: pa.Table, keys: Numbers, days: Numbers, window_days: int) -> Mask:
+def _tied(rows: pa.Table, keys: Longs, days: Longs, window_days: int) -> Mask:
     """The rows that another day within the window holds with the same key, times and source."""
     sources = whole(rows["_source"]).dictionary_encode().indices.to_numpy().astype(np.int64)
     orders = group_numbers(keys, sources, numbers_of(rows[PROCESSED]), numbers_of(rows[RECEIVED]))
     return _are_beside(orders, days, window_days)
 
 
-def _are_beside(groups: Numbers, days: Numbers, window_days: int) -> Mask:
+def _are_beside(groups: Longs, days: Longs, window_days: int) -> Mask:
     """The rows of whose group another day within the window holds a row."""
     cells, at = np.unique(cells_of(groups, days, window_days), return_inverse=True)
     is_beside = np.zeros(len(cells), dtype=np.bool_)

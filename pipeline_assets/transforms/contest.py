@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, Mask, Numbers, numbers_of
+from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, numbers_of
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID
+from pipeline_assets.transforms.longs import Longs, Mask
 
 FATES = tuple(RowFate)
 """A fate's number is its place."""
@@ -29,7 +30,7 @@ class Decided:
     """Rows of a contest (`contested_columns.SCHEMA`), and what becomes of each."""
 
     rows: pa.Table
-    fates: Numbers
+    fates: Longs
     """Places in FATES."""
     is_by_unread: Mask
     """`Defeat.by_unread` of the losers."""
@@ -67,7 +68,7 @@ class Decided:
                 found[key, source] = pa.Table.from_arrays([objects, lines], schema=LOSERS)
         return found
 
-    def _by_slice(self) -> Iterator[tuple[Slice, Numbers]]:
+    def _by_slice(self) -> Iterator[tuple[Slice, Longs]]:
         """Each slice, and the places of its rows."""
         if not self.rows.num_rows:
             return
@@ -103,7 +104,7 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     row_of[ranks] = np.arange(len(ranks))
     is_copy = best_copy > ranks
     is_best_here = days[row_of[best]] == days
-    fates: Numbers = np.full(len(ranks), _OTHER_DAY)
+    fates: Longs = np.full(len(ranks), _OTHER_DAY)
     fates[is_best_here] = _SEND
     fates[is_copy] = _DELIVERY
     fates[ranks == best] = _WINNER
@@ -126,12 +127,12 @@ def best_of_days(rows: pa.Table, precedence: Sequence[Source]) -> pa.Table:
     return rows.filter(pa.array(best == ranks))
 
 
-def key_numbers(rows: pa.Table) -> Numbers:
+def key_numbers(rows: pa.Table) -> Longs:
     """A number from 0 for each row; rows with equal keys share it."""
     return group_numbers(*(numbers_of(rows[name]) for name in KEY))
 
 
-def group_numbers(*columns: Numbers) -> Numbers:
+def group_numbers(*columns: Longs) -> Longs:
     """A number from 0 for each row; rows with equal values in all columns share it."""
     order = np.lexsort(columns)
     is_first = np.zeros(len(order), dtype=np.bool_)
@@ -142,16 +143,16 @@ def group_numbers(*columns: Numbers) -> Numbers:
     return found
 
 
-def cells_of(groups: Numbers, days: Numbers, window_days: int) -> Numbers:
+def cells_of(groups: Longs, days: Longs, window_days: int) -> Longs:
     """A number for each row: rows of one group lie as far apart as their days, rows of two groups further than the window."""
     if not len(days):
         return days
     stride = int(days.max() - days.min()) + window_days + 1
-    found: Numbers = groups * stride + (days - days.min())
+    found: Longs = groups * stride + (days - days.min())
     return found
 
 
-def neighbours(numbers: Numbers, window_days: int) -> Iterator[tuple[slice, slice, Mask]]:
+def neighbours(numbers: Longs, window_days: int) -> Iterator[tuple[slice, slice, Mask]]:
     """Pairs of distinct sorted cells within the window, as two slices of `numbers` and which of their pairs are meant."""
     for shift in range(1, min(window_days, len(numbers) - 1) + 1):
         is_near = numbers[shift:] - numbers[:-shift] <= window_days
@@ -160,7 +161,7 @@ def neighbours(numbers: Numbers, window_days: int) -> Iterator[tuple[slice, slic
         yield slice(None, -shift), slice(shift, None), is_near
 
 
-def best_near(cells: Numbers, ranks: Numbers, window_days: int) -> tuple[Numbers, Mask]:
+def best_near(cells: Longs, ranks: Longs, window_days: int) -> tuple[Longs, Mask]:
     """For each row the highest rank in the cells within the window, and whether there is another such cell."""
     numbers, at = np.unique(cells, return_inverse=True)
     own = np.full(len(numbers), -1, dtype=np.int64)
@@ -174,7 +175,7 @@ def best_near(cells: Numbers, ranks: Numbers, window_days: int) -> tuple[Numbers
     return best[at], is_beside[at]
 
 
-def _ranks(rows: pa.Table, received: Numbers, contents: Sequence[Numbers], precedence: Sequence[Source]) -> Numbers:
+def _ranks(rows: pa.Table, received: Longs, contents: Sequence[Longs], precedence: Sequence[Source]) -> Longs:
     """The place of each row in the order of `identity.rank`; equal ranks have one place."""
     order: Mapping[str, int] = {source.value: -place for place, source in enumerate(precedence)}
     sources = whole(rows["_source"]).dictionary_encode()
@@ -189,17 +190,17 @@ def _ranks(rows: pa.Table, received: Numbers, contents: Sequence[Numbers], prece
     )
 
 
-def _in_order(texts: pa.ChunkedArray) -> Numbers:
+def _in_order(texts: pa.ChunkedArray) -> Longs:
     """The place of each text among the distinct ones, by code points; -1 for a null."""
     coded = whole(texts).dictionary_encode()
     places = np.empty(len(coded.dictionary) + 1, dtype=np.int64)
     places[pc.array_sort_indices(coded.dictionary).to_numpy()] = np.arange(len(coded.dictionary))
     places[-1] = -1
-    found: Numbers = places[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)]
+    found: Longs = places[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)]
     return found
 
 
-def _copies(rows: pa.Table, keys: Numbers) -> tuple[Mask, Numbers]:
+def _copies(rows: pa.Table, keys: Longs) -> tuple[Mask, Longs]:
     """Which rows can be deliveries of one row, and for these a number that such rows share."""
     ids = whole(rows[ROW_ID]).dictionary_encode()
     are_named = ids.is_valid().to_numpy(zero_copy_only=False)

@@ -17,8 +17,6 @@ from pipeline_assets.transforms.contested_columns import (
     READ_TYPES,
     RECEIVED,
     SCHEMA,
-    Mask,
-    Numbers,
     contested_rows,
     numbers_of,
 )
@@ -26,17 +24,13 @@ from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.event_keys import ROW_ID
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
+from pipeline_assets.transforms.key_halves import halves_of
+from pipeline_assets.transforms.longs import Longs, Mask, are_among, part_of
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
-FIRST_HALF = {"_key_a": "bigint"}
 _COPY = {"_key_b": "bigint", ROW_ID: "string"}
 _ORDER = {"_key_b": "bigint", RECEIVED: "timestamp", PROCESSED: "timestamp", "_source": "string"}
-
-
-def first_halves(_: SliceFile, tables: Iterator[pa.Table]) -> bytes:
-    """The first half of each key of a file (int64): a `RowsOf` for FIRST_HALF."""
-    return b"".join(_halves(rows).tobytes() for rows in tables)
 
 
 @dataclass(frozen=True)
@@ -47,32 +41,12 @@ class HeavyHalves:
 
     def __call__(self, _: SliceFile, tables: Iterator[pa.Table]) -> dict[int, int]:
         """Half -> rows."""
-        halves, counts = np.unique(np.concatenate([_halves(rows) for rows in tables] or [_NONE]), return_counts=True)
+        halves, counts = np.unique(np.concatenate([_NONE, *map(halves_of, tables)]), return_counts=True)
         is_heavy = counts >= self.least
         return dict(zip(halves[is_heavy].tolist(), counts[is_heavy].tolist(), strict=True))
 
 
-_NONE: Numbers = np.zeros(0, dtype=np.int64)
-
-
-def _halves(rows: pa.Table) -> Numbers:
-    return numbers_of(rows["_key_a"].drop_null())
-
-
-def occurring_twice(halves: Sequence[bytes]) -> tuple[Numbers, Numbers]:
-    """The numbers (int64, as bytes) that occur more than once, sorted, and how often each occurs."""
-    every = np.concatenate([_NONE, *(np.frombuffer(part, np.int64) for part in halves)])
-    every.sort()
-    twice = np.unique(every[1:][every[1:] == every[:-1]])
-    return twice, np.searchsorted(every, twice, "right") - np.searchsorted(every, twice, "left")
-
-
-def are_among(values: Numbers, wanted: Numbers) -> Mask:
-    """Which values are among the wanted ones, which are sorted."""
-    if not len(wanted):
-        return np.zeros(len(values), dtype=np.bool_)
-    found: Mask = wanted[np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)] == values
-    return found
+_NONE: Longs = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -128,24 +102,17 @@ class Ranges:
         """The parts that get these rows."""
         is_hot = are_among(numbers_of(rows["_key_a"]), np.frombuffer(self.hot_halves, np.int64))
         usual, hot = rows.filter(pa.array(~is_hot)), rows.filter(pa.array(is_hot))
-        yield from _by_part(usual, _places(numbers_of(usual["_key_a"]), self.usual), 0)
+        yield from _by_part(usual, part_of(numbers_of(usual["_key_a"]), self.usual), 0)
         if hot.num_rows:
-            yield from _by_part(hot, _places(_hashed(hot, _COPY), self.hot), self.usual)
-            yield from _by_part(hot, _places(_hashed(hot, _ORDER), self.hot), self.usual + self.hot)
+            yield from _by_part(hot, part_of(_hashed(hot, _COPY), self.hot), self.usual)
+            yield from _by_part(hot, part_of(_hashed(hot, _ORDER), self.hot), self.usual + self.hot)
 
 
-def _hashed(rows: pa.Table, types: Mapping[str, str]) -> Numbers:
+def _hashed(rows: pa.Table, types: Mapping[str, str]) -> Longs:
     return numbers_of(Encoded({name: whole(rows[name]) for name in types}, types).hashes()[0])
 
 
-def _places(hashes: Numbers, parts: int) -> Numbers:
-    """Ranges of equal width, because hashes are spread evenly."""
-    # The upper 40 bits, so that the product stays within 64.
-    found = (hashes.view(np.uint64) >> np.uint64(24)) * np.uint64(max(1, parts)) >> np.uint64(40)
-    return found.astype(np.int64)
-
-
-def _by_part(rows: pa.Table, places: Numbers, first: int) -> Iterator[tuple[int, pa.Table]]:
+def _by_part(rows: pa.Table, places: Longs, first: int) -> Iterator[tuple[int, pa.Table]]:
     for place in np.unique(places).tolist():
         yield first + place, rows.filter(pa.array(places == place))
 

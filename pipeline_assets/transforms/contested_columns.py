@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +15,7 @@ from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import named, whole
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID
 from pipeline_assets.transforms.file_rows import with_columns
-
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
+from pipeline_assets.transforms.longs import LOWEST, Longs, longs
 
 RECEIVED, PROCESSED = EXPORT_FORMAT.rank_columns
 _SEND_ID = EXPORT_FORMAT.identity.send_id
@@ -105,11 +102,6 @@ def _tells(extra: str) -> bool:
     return isinstance(told, dict) and told.get(PROCESSED) is not None
 
 
-def numbers_of(column: pa.Array | pa.ChunkedArray) -> Numbers:
+def numbers_of(column: pa.Array | pa.ChunkedArray) -> Longs:
     """Integers, days or times as int64; a null is lower than any value."""
-    values = whole(column)
-    if not pa.types.is_integer(values.type):
-        values = values.cast(pa.int64())
-    lowest = np.iinfo(values.type.to_pandas_dtype()).min
-    found: Numbers = pc.fill_null(values, lowest).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    return longs(column, null=LOWEST)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import UNMEASURABLE, Digest
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, whole
-
-Longs = np.ndarray[Any, np.dtype[np.int64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-_HALF = 32
-"""Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
+from pipeline_assets.transforms.longs import Longs, Mask, exact_sum, longs
 
 
 @dataclass(frozen=True)
@@ -61,22 +56,3 @@ class HashSource:
             is_equal = pc.fill_null(pc.equal(rows.column(name), values), False)
             are_false |= ~is_equal.to_numpy()
         return HashedRows(longs(made[HASH_COLUMNS[0]]), longs(made[HASH_COLUMNS[1]]), are_false)
-
-
-def longs(column: pa.Array | pa.ChunkedArray) -> Longs:
-    """The column's values as 64-bit integers; a null is 0, a time is in microseconds, a date in days, since 1970."""
-    values = whole(column)
-    if pa.types.is_date32(values.type):
-        values = values.cast(pa.int32())
-    values = values.cast(pa.int64())
-    return np.asarray(values.fill_null(0).to_numpy() if values.null_count else values.to_numpy())
-
-
-def are_null(column: pa.Array | pa.ChunkedArray) -> Mask:
-    """Which values are null."""
-    return np.asarray(whole(column).is_null().to_numpy(zero_copy_only=False))
-
-
-def exact_sum(values: Longs) -> int:
-    """The sum, exact for fewer than two billion values."""
-    return (int((values >> _HALF).sum()) << _HALF) + int((values & ((1 << _HALF) - 1)).sum())

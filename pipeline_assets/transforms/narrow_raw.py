@@ -16,9 +16,10 @@ from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_digests import HashSource, Longs, Mask, are_null, longs
+from pipeline_assets.transforms.event_digests import HashSource
 from pipeline_assets.transforms.event_hashes import EventHashes, whole
 from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.longs import Longs, Mask, are_null, longs
 
 LINEAGE = "p1"
 """Version of the lineage, at the begin of its text: texts of different versions cannot be compared."""
@@ -51,8 +52,6 @@ class RawSums:
     key: Slice
     arrivals: Mapping[date | None, ArrivedRows]
     """Arrival day -> its rows; another program may have written rows without one."""
-    keys: bytes = b""
-    """The first half of each row's key (int64), in the file's order; empty unless asked for."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,6 @@ class SummingRaw:
 
     checked: EventHashes | None = None
     """Computes every hash again from its row; None takes the stored ones."""
-    has_keys: bool = False
-    """Whether the keys are asked for."""
 
     @property
     def types(self) -> dict[str, str]:
@@ -74,19 +71,15 @@ class SummingRaw:
             "_arrival_date": "date",
             EVENT_TIME: "timestamp",
             EXPORT_FORMAT.received_column: "timestamp",
-            **({"_key_a": "bigint"} if self.has_keys else {}),
         }
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RawSums:
         """The sums of the file's rows, which come in batches with the columns of `types`."""
         found: dict[date | None, list[ArrivedRows]] = {}
-        keys: list[bytes] = []
         for rows in tables:
             for arrival, part in self._sums(file.key, rows):
                 found.setdefault(arrival, []).append(part)
-            if self.has_keys:
-                keys.append(longs(rows.column("_key_a")).tobytes())
-        return RawSums(file.key, {day: arrived(parts) for day, parts in found.items()}, b"".join(keys))
+        return RawSums(file.key, {day: arrived(parts) for day, parts in found.items()})
 
     def _sums(self, key: Slice, rows: pa.Table) -> Iterator[tuple[date | None, ArrivedRows]]:
         hashed = HashSource(self.checked).of(rows, key.project_id)

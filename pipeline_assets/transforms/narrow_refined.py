@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +12,15 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_digests import HashSource, Longs, Mask, are_null, longs
+from pipeline_assets.transforms.event_digests import HashSource
 from pipeline_assets.transforms.event_hashes import EventHashes, named, whole
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
+from pipeline_assets.transforms.key_halves import FIRST_HALF, KEY_TYPES, KeyRows, halves_of, occurring_twice
+from pipeline_assets.transforms.longs import Longs, Mask, are_among, are_null, longs, part_of
 
 _DAY_MICROS = 86_400_000_000
 _RECEIVED = EXPORT_FORMAT.received_column
 _IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
-KEY_TYPES = {"_key_a": "bigint", "_key_b": "bigint"}
-"""Column that `KeysAmong` and `RangesOfKeys` read -> Spark type."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class RefinedFile:
     key: Slice
     sums: RefinedSums
     keys: bytes
-    """The first half of each row's key (int64), in the file's order; empty unless asked for."""
+    """The first half of each row's key (int64); empty unless asked for."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class SummingRefined:
     def types(self) -> dict[str, str]:
         """Column to read -> Spark type."""
         names = {**dict.fromkeys(_IDS, "string"), EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
-        return {**HashSource(self.checked).types, **names, **({"_key_a": "bigint"} if self.has_keys else {})}
+        return {**HashSource(self.checked).types, **names, **(FIRST_HALF if self.has_keys else {})}
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RefinedFile:
         """The sums of the file's rows, which come in batches with the columns of `types`."""
@@ -84,7 +83,7 @@ class SummingRefined:
         for rows in tables:
             sums += self._sums(file.key, rows)
             if self.has_keys:
-                keys.append(longs(rows.column("_key_a")).tobytes())
+                keys.append(halves_of(rows).tobytes())
         return RefinedFile(file.key, sums, b"".join(keys))
 
     def _sums(self, key: Slice, rows: pa.Table) -> RefinedSums:
@@ -118,20 +117,7 @@ def _later(one: int | None, other: int | None) -> int | None:
     return max((time for time in (one, other) if time is not None), default=None)
 
 
-def first_halves(file: SliceFile, tables: Iterator[pa.Table]) -> RefinedFile:
-    """The keys of a file alone: a `RowsOf` for the column `_key_a`."""
-    return RefinedFile(file.key, RefinedSums(), b"".join(longs(rows.column("_key_a")).tobytes() for rows in tables))
-
-
 # -- keys that rows share ------------------------------------------------------------------------------------------
-
-
-class KeyRows(NamedTuple):
-    """Both halves of the keys (int64, as bytes) of some rows of a slice."""
-
-    key: Slice
-    first: bytes
-    second: bytes
 
 
 @dataclass(frozen=True)
@@ -148,47 +134,18 @@ class Twice:
         return Twice(self.keys_twice + other.keys_twice, self.keys_twice_a_day + other.keys_twice_a_day)
 
 
-def occurring_twice(keys: Sequence[bytes]) -> Longs:
-    """The numbers (int64, as bytes) that occur more than once, sorted."""
-    every = np.sort(np.frombuffer(b"".join(keys), np.int64))
-    return np.unique(every[1:][every[1:] == every[:-1]])
-
-
-@dataclass(frozen=True)
-class KeysAmong:
-    """The rows of a file whose first half of the key is one of these: a `RowsOf` for KEY_TYPES."""
-
-    first_halves: bytes
-    """Sorted, not empty."""
-
-    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> KeyRows:
-        """Their keys."""
-        wanted = np.frombuffer(self.first_halves, np.int64)
-        found = []
-        for rows in tables:
-            first, second = (longs(rows.column(name)) for name in KEY_TYPES)
-            chosen = _are_among(first, wanted)
-            found.append((first[chosen], second[chosen]))
-        return KeyRows(file.key, *(b"".join(part[half].tobytes() for part in found) for half in (0, 1)))
-
-
-def _are_among(values: Longs, wanted: Longs) -> Mask:
-    """Which values are among the wanted ones, which are sorted and not empty."""
-    return np.asarray(wanted[np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)] == values)
-
-
 def keys_twice(rows: Iterable[KeyRows], window_days: int) -> dict[Slice, Twice]:
     """Slice -> its rows that share both halves of their key with another of these rows; slices without one are left out."""
     parts = list(rows)
-    suspected = occurring_twice([part.first for part in parts])
+    suspected, _ = occurring_twice([part.first for part in parts])
     if not len(suspected):
         return {}
     slices = sorted({part.key for part in parts})
     number_of = {key: number for number, key in enumerate(slices)}
     columns: list[list[Longs]] = [[], [], []]
     for part in parts:
-        first, second = (np.frombuffer(half, np.int64) for half in (part.first, part.second))
-        chosen = _are_among(first, suspected)
+        first, second = part.halves
+        chosen = are_among(first, suspected)
         count = int(chosen.sum())
         found = (first[chosen], second[chosen], np.full(count, number_of[part.key], np.int64))
         for column, values in zip(columns, found, strict=True):
@@ -221,15 +178,14 @@ class RangesOfKeys:
         """Keys are hashes, so ranges of equal width hold about equally many."""
         for item in items:
             for key, first, second in self._halves(item):
-                # The upper 40 bits, so that the product stays within 64.
-                places = (first.view(np.uint64) >> np.uint64(24)) * np.uint64(self.ranges) >> np.uint64(40)
+                places = part_of(first, self.ranges)
                 for number in np.unique(places).tolist():
                     chosen = places == number
                     yield number, KeyRows(key, first[chosen].tobytes(), second[chosen].tobytes())
 
     def _halves(self, item: SliceFile | KeyRows) -> Iterator[tuple[Slice, Longs, Longs]]:
         if isinstance(item, KeyRows):
-            yield item.key, np.frombuffer(item.first, np.int64), np.frombuffer(item.second, np.int64)
+            yield item.key, *item.halves
             return
         for rows in narrow_rows(self.stores[item.table], item.path, KEY_TYPES):
             yield item.key, longs(rows.column("_key_a")), longs(rows.column("_key_b"))
@@ -244,9 +200,3 @@ class TwiceInRange:
     def __call__(self, _: int, rows: Iterable[KeyRows]) -> dict[Slice, Twice]:
         """The slices with such rows."""
         return keys_twice(rows, self.window_days)
-
-
-def all_keys(file: SliceFile, tables: Iterator[pa.Table]) -> KeyRows:
-    """The keys of all rows: a `RowsOf` for KEY_TYPES."""
-    halves = [[longs(rows.column(name)) for name in KEY_TYPES] for rows in tables]
-    return KeyRows(file.key, *(b"".join(part[at].tobytes() for part in halves) for at in (0, 1)))

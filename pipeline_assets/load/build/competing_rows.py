@@ -17,18 +17,17 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.contest import best_of_days
 from pipeline_assets.transforms.contest_tasks import (
-    FIRST_HALF,
     Deciding,
     Dividing,
     HeavyHalves,
     Outcome,
     Ranges,
     RowsAmong,
-    first_halves,
-    occurring_twice,
 )
-from pipeline_assets.transforms.contested_columns import READ_TYPES, Numbers
+from pipeline_assets.transforms.contested_columns import READ_TYPES
 from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.key_halves import FIRST_HALF, first_halves, occurring_twice
+from pipeline_assets.transforms.longs import Longs
 from pipeline_assets.transforms.refine_files import Losers
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
 
@@ -101,7 +100,7 @@ def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]
     return _by_tasks(runtime, found, among, deciding)
 
 
-def _counted(halves: Numbers, counts: Numbers, hot_key_rows: int) -> KeyCounts:
+def _counted(halves: Longs, counts: Longs, hot_key_rows: int) -> KeyCounts:
     is_hot = counts >= hot_key_rows
     hot = dict(zip(halves[is_hot].tolist(), counts[is_hot].tolist(), strict=True))
     return KeyCounts(len(halves), int(counts.sum()), {int(halves[counts.argmax()]): int(counts.max())}, hot)

@@ -19,16 +19,15 @@ from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.compared_keys import (
     CONTENT_TYPES,
-    KEY_TYPES,
     Comparing,
     HeldKeys,
-    KeysAmong,
     TwoStates,
     contents_of,
     moved,
 )
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
+from pipeline_assets.transforms.key_halves import KEY_TYPES, KeysAmong
 from pipeline_assets.transforms.slice_difference import KeyDifference
 
 _ROWS_OF_A_PART = 4_000_000

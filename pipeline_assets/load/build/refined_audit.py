@@ -15,19 +15,21 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.file_rows import SliceFile, row_count
-from pipeline_assets.transforms.narrow_refined import (
+from pipeline_assets.transforms.key_halves import (
+    FIRST_HALF,
     KEY_TYPES,
     KeyRows,
     KeysAmong,
+    first_halves,
+    occurring_twice,
+)
+from pipeline_assets.transforms.narrow_refined import (
     RangesOfKeys,
     RefinedSums,
     SummingRefined,
     Twice,
     TwiceInRange,
-    all_keys,
-    first_halves,
     keys_twice,
-    occurring_twice,
 )
 
 _MOST_KEYS = 20_000_000
@@ -76,8 +78,8 @@ def measure_refined(
     for one in measured:
         sums[one.key] = sums.get(one.key, RefinedSums()) + one.sums
     if are_few:
-        measured += each_of(runtime, beside, {"_key_a": "bigint"}, first_halves)
-        twice = _twice(runtime, [own, beside], [one.keys for one in measured])
+        halves = [*(one.keys for one in measured), *each_of(runtime, beside, FIRST_HALF, first_halves)]
+        twice = _twice(runtime, [own, beside], halves)
     else:
         twice = _twice_by_ranges(runtime, [own, beside])
     return {key: _measures(one, twice.get(key, Twice())) for key, one in sums.items() if one.digest.rows}
@@ -92,7 +94,7 @@ def _measures(sums: RefinedSums, twice: Twice) -> dict[str, Any]:
 
 def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[bytes]) -> dict[Slice, Twice]:
     """Rows that share a key, found by the first halves of all keys; second halves are read where one occurs twice."""
-    suspected = occurring_twice(keys)
+    suspected, _ = occurring_twice(keys)
     if not len(suspected):
         return {}
     among = KeysAmong(suspected.tobytes())
@@ -104,7 +106,7 @@ def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[S
     """The same, where one process should not hold all keys. Rows that only Spark can read pass through this process."""
     stores = {key: store for files in found for key, store in stores_of(runtime, files).items()}
     items: list[SliceFile | KeyRows] = [file for files in found for file in files.files]
-    items += [one for files in found for one in each_of(runtime, replace(files, files=()), KEY_TYPES, all_keys)]
+    items += [one for files in found for one in each_of(runtime, replace(files, files=()), KEY_TYPES, KeysAmong(None))]
     ranges = 1 + sum(files.rows for files in found) // _KEYS_PER_RANGE
     weights = [one.rows if isinstance(one, SliceFile) else len(one.first) // 8 for one in items]
     groups = runtime.tasks.groups(items, weights, runtime.tasks.parallelism * TASKS_PER_CORE)

@@ -23,13 +23,13 @@ from pipeline_assets.transforms.compared_keys import (
     CONTENT_TYPES,
     Comparing,
     HeldKeys,
-    KeysAmong,
     TwoStates,
     compared,
     contents_of,
     moved,
 )
 from pipeline_assets.transforms.file_rows import SliceFile, with_columns
+from pipeline_assets.transforms.key_halves import KeysAmong
 from pipeline_assets.transforms.slice_difference import KEYS, event_keys
 from tests.unit.transforms.test_write_objects import Shelf
 

@@ -26,11 +26,10 @@ from pipeline_assets.transforms.contest_tasks import (
     Outcome,
     Ranges,
     RowsAmong,
-    first_halves,
-    occurring_twice,
 )
 from pipeline_assets.transforms.contested_columns import READ_TYPES
 from pipeline_assets.transforms.file_rows import SliceFile, with_columns
+from pipeline_assets.transforms.key_halves import first_halves, occurring_twice
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
 from tests.unit.transforms.test_contest import DAY, ROWS, table_of
 

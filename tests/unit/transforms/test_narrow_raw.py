@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -38,7 +37,7 @@ from pipeline_assets.transforms.narrow_raw import (
 
 KEY = Slice(date(2026, 5, 10), "10001")
 FILE = SliceFile("raw/regular_events", KEY, "f.parquet", 1, 1)
-SUMMING = SummingRaw(has_keys=True)
+SUMMING = SummingRaw()
 AT = datetime(2026, 5, 10, 10, 30, tzinfo=UTC)
 _POWERS = [1 << n for n in range(34)]
 _LATENESS = st.one_of(
@@ -117,7 +116,6 @@ def test_sums_are_those_of_the_rows_in_any_order_and_grouping(given_rows: tuple[
     assert {day: part.lateness for day, part in together(two).items()} == {
         day: part.lateness for day, part in measured.items()
     }
-    assert np.frombuffer(one.keys, np.int64).tolist() == [row["_key_a"] for row in rows]
 
 
 @settings(max_examples=60, deadline=None)

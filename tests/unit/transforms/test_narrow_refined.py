@@ -18,19 +18,14 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.key_halves import KEY_TYPES, KeyRows, KeysAmong, first_halves, occurring_twice
 from pipeline_assets.transforms.narrow_refined import (
-    KEY_TYPES,
-    KeyRows,
-    KeysAmong,
     RangesOfKeys,
     RefinedSums,
     SummingRefined,
     Twice,
     TwiceInRange,
-    all_keys,
-    first_halves,
     keys_twice,
-    occurring_twice,
 )
 from tests.unit.transforms.test_narrow_raw import AT, KEY, LONGS, in_batches
 
@@ -84,7 +79,7 @@ def test_sums_are_those_of_the_rows_in_any_order_and_grouping(rows: list[Any], c
     )
     keys = [row["_key_a"] for row in rows]
     assert np.frombuffer(one.keys, np.int64).tolist() == keys
-    assert first_halves(a_file(KEY), in_batches(rows, cuts, {"_key_a": "bigint"})).keys == one.keys
+    assert first_halves(a_file(KEY), in_batches(rows, cuts, {"_key_a": "bigint"})) == one.keys
     shuffled, half = random.sample(rows, len(rows)), len(rows) // 2
     parts = [SUMMING(a_file(KEY), in_batches(part, [], SUMMING.types)) for part in (shuffled[:half], shuffled[half:])]
     assert sum((part.sums for part in parts), RefinedSums()) == one.sums
@@ -126,11 +121,11 @@ def test_rows_that_share_a_key_are_found_exactly(
         told = [{"_key_a": first, "_key_b": second} for first, second in days[key]]
         return in_batches(told, [len(told) // 2], KEY_TYPES)
 
-    whole = [all_keys(a_file(key), tables(key)) for key in days]
+    whole = [KeysAmong(None)(a_file(key), tables(key)) for key in days]
     assert keys_twice(whole, window) == expected
 
-    suspected = occurring_twice([one.first for one in whole])
-    among = [KeysAmong(suspected.tobytes())(a_file(key), tables(key)) for key in days] if len(suspected) else []
+    suspected, _ = occurring_twice([one.first for one in whole])
+    among = [KeysAmong(suspected.tobytes())(a_file(key), tables(key)) for key in days]
     assert keys_twice(among, window) == expected
     assert set(np.frombuffer(b"".join(one.first for one in among), np.int64).tolist()) == set(suspected.tolist())
 

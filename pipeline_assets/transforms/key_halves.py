@@ -1,0 +1,67 @@
+"""Keys of rows in files: the first halves find those that may occur twice, both halves of these decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.longs import Longs, are_among, longs
+
+FIRST_HALF = {"_key_a": "bigint"}
+KEY_TYPES = {**FIRST_HALF, "_key_b": "bigint"}
+
+
+class KeyRows(NamedTuple):
+    """Both halves of the keys (int64, as bytes) of some rows of a slice."""
+
+    key: Slice
+    first: bytes
+    second: bytes
+
+    @property
+    def halves(self) -> tuple[Longs, Longs]:
+        """As arrays."""
+        return np.frombuffer(self.first, np.int64), np.frombuffer(self.second, np.int64)
+
+
+def first_halves(_: SliceFile, tables: Iterator[pa.Table]) -> bytes:
+    """The first half of each key of a file (int64): a `RowsOf` for FIRST_HALF."""
+    return b"".join(halves_of(rows).tobytes() for rows in tables)
+
+
+def halves_of(rows: pa.Table) -> Longs:
+    """The first half of each key; a row without one, which another program wrote, shares no key."""
+    return longs(rows["_key_a"].drop_null())
+
+
+def occurring_twice(halves: Sequence[bytes]) -> tuple[Longs, Longs]:
+    """The numbers (int64, as bytes) that occur more than once, sorted, and how often each occurs."""
+    every = np.sort(np.frombuffer(b"".join(halves), np.int64))
+    twice = np.unique(every[1:][every[1:] == every[:-1]])
+    return twice, np.searchsorted(every, twice, "right") - np.searchsorted(every, twice, "left")
+
+
+@dataclass(frozen=True)
+class KeysAmong:
+    """The keys of a file's rows whose first half is among some: a `RowsOf` for KEY_TYPES."""
+
+    first_halves: bytes | None
+    """Sorted int64; None for all rows."""
+
+    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> KeyRows:
+        """Both halves of each."""
+        wanted = None if self.first_halves is None else np.frombuffer(self.first_halves, np.int64)
+        parts: tuple[list[bytes], list[bytes]] = ([], [])
+        for rows in tables:
+            there = rows.drop_null() if rows["_key_a"].null_count else rows
+            halves = [longs(there[name]) for name in KEY_TYPES]
+            chosen = slice(None) if wanted is None else are_among(halves[0], wanted)
+            for half, part in zip(halves, parts, strict=True):
+                part.append(half[chosen].tobytes())
+        return KeyRows(file.key, *(b"".join(part) for part in parts))
