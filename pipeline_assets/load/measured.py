@@ -10,11 +10,11 @@ from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.file_tasks import Place, each_file
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
+from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import digests
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.narrow_raw import (
     OBJECT_TYPES,
     ArrivedRows,
@@ -71,10 +71,7 @@ def arrival_days(runtime: Runtime, table: Table, snapshot_id: int, slices: Colle
 
 def slice_digests(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, Digest]:
     """Slice -> digest of its rows; slices without rows are left out. False hashes count as in `arrival_days`."""
-    if table in RAW_TABLES.values():
-        parts = arrival_days(runtime, table, snapshot_id, slices)
-        return {key: sum((part.digest for part in days.values()), EMPTY) for key, days in parts.items()}
-    if table is not REFINED_EVENTS:
+    if HASH_COLUMNS[0] not in {column.name for column in table.columns}:
         rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
         return digests.slice_digests(rows, table.content_columns, table.day_column)
     found: dict[Slice, Digest] = {}
