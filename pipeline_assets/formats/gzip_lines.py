@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
+from isal import isal_zlib
+from isal.igzip_lib import IsalError
 
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import a_spool
@@ -101,15 +102,15 @@ def _require_padding(pending: bytes, stored: IO[bytes]) -> None:
 
 def _member(pending: bytes, stored: IO[bytes], text: IO[bytes], max_bytes: int) -> bytes:
     """Append the gzip member that starts with `pending` to `text`; return the bytes read beyond its end."""
-    # Small steps for input and output: zlib copies unread input, and a step may expand a thousandfold.
-    member = zlib.decompressobj(wbits=31)
+    # Small steps for input and output: unread input is copied, and a step may expand a thousandfold.
+    member = isal_zlib.decompressobj(wbits=31)
     while not member.eof:
         pending = pending or stored.read(_READ_BYTES)
         is_at_end = not pending
         try:
             part = member.decompress(pending, _WRITE_BYTES)
-        except zlib.error as error:
-            reason = QuarantineReason.CRC_ERROR if "check" in str(error) else QuarantineReason.NOT_GZIP
+        except IsalError as error:  # type: ignore[misc]  # isal's stub declares an instance of it
+            reason = QuarantineReason.CRC_ERROR if "checksum" in str(error) else QuarantineReason.NOT_GZIP
             raise BadObjectError(reason, str(error)) from None
         if text.tell() + len(part) > max_bytes:
             raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, f"decompresses to more than {max_bytes} bytes")
