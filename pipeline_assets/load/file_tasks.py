@@ -21,7 +21,6 @@ Result = TypeVar("Result")
 
 FILE_COST_BYTES = 64 * 1024
 """The cost of opening a file, in bytes read."""
-TASKS_PER_CORE = 2
 """So that the cores end at about the same time, whatever a file costs."""
 
 
@@ -95,7 +94,7 @@ def each_of(runtime: Runtime, found: FilesOfSlices, types: Mapping[str, str], fu
     results: list[Result] = []
     if found.files:
         weights = [file.size_bytes + FILE_COST_BYTES for file in found.files]
-        groups = runtime.tasks.groups(found.files, weights, runtime.tasks.parallelism * TASKS_PER_CORE)
+        groups = runtime.tasks.groups(found.files, weights)
         told = runtime.tasks.run(reading, groups, read_bytes=read_bytes(runtime, found.places, found.files, types))
         results += [result for group in told for result in group]
     for place in found.others:

@@ -34,14 +34,6 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
     from resources.ledger.lake import LakeOfLedger
 
-_AS_IT_COMES = {
-    "use-table-distribution-and-ordering": "false",
-    "distribution-mode": "none",
-    # The default here keeps a file open for each slice in each task, so memory would grow with the number of days.
-    "fanout-enabled": "false",
-}
-"""Write options for rows that are already clustered: within a task the rows of a slice are adjacent."""
-
 
 @dataclass(frozen=True)
 class Staged:
@@ -232,20 +224,10 @@ class Lakehouse:
         failpoint(Failpoint.AFTER_GREEN, table.key)
         return Staged(table, branch, base_id, snapshot_id)
 
-    def replace_slices(
-        self, table: Table, target: str, slices: Collection[Slice], rows: DataFrame, *, is_shuffled: bool = True
-    ) -> None:
-        """Write `rows` over exactly these slices of a branch; slices without rows become empty.
-
-        Rows that are already grouped by slice need no shuffle (`is_shuffled=False`); they are only sorted within tasks.
-        """
+    def replace_slices(self, table: Table, target: str, slices: Collection[Slice], rows: DataFrame) -> None:
+        """Write `rows` over exactly these slices of a branch; slices without rows become empty."""
         placed = rows.select(*[column.name for column in table.columns])
-        if is_shuffled:
-            writer = placed.writeTo(target)
-        else:
-            order = (table.day_column, "project_id", *table.write_order)
-            writer = placed.sortWithinPartitions(*order).writeTo(target).options(**_AS_IT_COMES)
-        writer.overwrite(slices_condition(table, slices))
+        placed.writeTo(target).overwrite(slices_condition(table, slices))
 
     def rewrite_slices(self, table: Table, target: str, slices: Collection[Slice], keeps: str = "true") -> None:
         """Rewrite the rows of these slices of a branch, with every column of the table, into as few files as possible.

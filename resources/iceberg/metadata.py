@@ -10,9 +10,8 @@ from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.slices import Slice, Source, days_by_project
+from pipeline_assets.domain.slices import Slice, days_by_project
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -289,17 +288,3 @@ def with_missing(rows: DataFrame, table: Table) -> DataFrame:
     present = set(rows.columns)
     missing = {c.name: F.lit(None).cast(c.type) for c in table.columns if c.name not in present}
     return rows.withColumns(missing) if missing else rows
-
-
-def in_batches(batches: Collection[BatchKey], source_column: str, day_column: str) -> Column:
-    """Return the condition that a row belongs to one of these batches."""
-    import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
-
-    condition = F.lit(False)
-    by_project: dict[tuple[Source, str], list[date]] = {}
-    for batch in batches:
-        by_project.setdefault((batch.source, batch.project_id), []).append(batch.arrival_date)
-    for (source, project_id), days in by_project.items():
-        part = (F.col("project_id") == project_id) & F.col(day_column).isin(*days)
-        condition = condition | (part & (F.col(source_column) == source.value))
-    return condition

@@ -22,6 +22,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 
+_GROUPS_PER_CORE = 2
 _MOST_ITEMS = 64
 """More than so many files or objects, however small, Spark opens side by side."""
 
@@ -44,10 +45,16 @@ class Tasks:
         """Number of tasks that Spark runs at a time."""
         return int(self.session().sparkContext.defaultParallelism)
 
-    def groups(self, items: Sequence[Item], weights: Sequence[float], tasks: int) -> list[list[Item]]:
-        """The items in at most `tasks` groups of about the same weight; within a group they keep their order."""
-        groups: list[list[Item]] = [[] for _ in range(max(1, min(len(items), tasks)))]
-        for item, group in zip(items, balanced(weights, tasks), strict=True):
+    @property
+    def most_groups(self) -> int:
+        """Number of groups to divide a step into: some for each core, so that one that ends early takes another."""
+        return self.parallelism * _GROUPS_PER_CORE
+
+    def groups(self, items: Sequence[Item], weights: Sequence[float]) -> list[list[Item]]:
+        """The items in at most `most_groups` groups of about the same weight; within a group they keep their order."""
+        most = self.most_groups
+        groups: list[list[Item]] = [[] for _ in range(max(1, min(len(items), most)))]
+        for item, group in zip(items, balanced(weights, most), strict=True):
             groups[group].append(item)
         return [group for group in groups if group]
 

@@ -76,7 +76,7 @@ class Lake:
             table,
             lakehouse.head(table) if base_id is None else base_id,
             f"attempt_{uuid.uuid4().hex[:8]}",
-            lambda target: lakehouse.replace_slices(table, target, [key], frame, is_shuffled=False),
+            lambda target: lakehouse.replace_slices(table, target, [key], frame),
         )
         change = lakehouse.changes.of(table, staged.base_id, staged.snapshot_id, [key], [staged.branch])
         return change, staged.snapshot_id

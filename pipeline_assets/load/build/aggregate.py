@@ -34,7 +34,6 @@ from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
 
 _CONTROL = "_control_"
-_TASKS_PER_CORE = 2
 
 
 class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
@@ -109,7 +108,7 @@ def _build_by_fold(plan: TablePlan, table: AggregateTable) -> Build:
                 tuple(table.measures),
             )
             weights = [len(folded.rows) + 1.0 for _, folded in with_rows]
-            groups = tasks.groups(with_rows, weights, tasks.parallelism * _TASKS_PER_CORE)
+            groups = tasks.groups(with_rows, weights)
             written.update({one.key: one for told in tasks.run(writing, groups, read_bytes=0) for one in told})
         return FileChange([file for one in written.values() for file in one.files], slices)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.key_counts import KeyCounts
-from pipeline_assets.load.file_tasks import FILE_COST_BYTES, FilesOfSlices, Place, each_file, files_of
+from pipeline_assets.load.file_tasks import FILE_COST_BYTES, FilesOfSlices, Place, each_of, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -37,7 +37,6 @@ _SHARES_HERE = 3
 """Up to this many times `hot_key_rows` rows of such keys, this process holds their narrow rows, about 200 bytes each, and decides
 them. Beyond that a task decides about `hot_key_rows` of them."""
 _MOST_PARTS = 100_000
-_TASKS_PER_CORE = 2
 _LEAST_HEAVY = 100
 """A key with fewer rows in each file is not hot, however many files there are."""
 SOURCES = {table.key: source.value for source, table in RAW_TABLES.items()}
@@ -79,14 +78,13 @@ class CompetingRows:
 def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]) -> Outcome:
     """The outcome of the contest in these places, decided by this process, or by tasks where there is too much for one."""
     found = files_of(runtime, places)
-    rows = sum(file.rows for file in found.files)
-    if rows <= _MOST_KEYS:
-        halves, counts = occurring_twice(each_file(runtime, places, FIRST_HALF, first_halves))
+    if found.rows <= _MOST_KEYS:
+        halves, counts = occurring_twice(each_of(runtime, found, FIRST_HALF, first_halves))
         if not len(halves):
             return Outcome()
         counted, among = _counted(halves, counts, runtime.settings.hot_key_rows), RowsAmong(SOURCES, halves.tobytes())
     else:
-        counted, among = _heavy(runtime, places, rows, len(found.files)), RowsAmong(SOURCES, None)
+        counted, among = _heavy(runtime, found), RowsAmong(SOURCES, None)
     is_small = counted.rows <= _SHARES_HERE * runtime.settings.hot_key_rows
     ranges = Ranges(1, 0, b"") if is_small else _ranges(counted, runtime.settings.hot_key_rows)
     if counted.heaviest:
@@ -94,9 +92,9 @@ def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]
     settings = runtime.settings
     deciding = Deciding(slices, settings.source_precedence, settings.dedupe_window_days, ranges)
     if is_small:
-        return deciding(0, each_file(runtime, places, READ_TYPES, among))
+        return deciding(0, each_of(runtime, found, READ_TYPES, among))
     if ranges.hot:
-        deciding = replace(deciding, guests=_guests(runtime, places, ranges))
+        deciding = replace(deciding, guests=_guests(runtime, found, ranges))
     return _by_tasks(runtime, found, among, deciding)
 
 
@@ -106,15 +104,19 @@ def _counted(halves: Longs, counts: Longs, hot_key_rows: int) -> KeyCounts:
     return KeyCounts(len(halves), int(counts.sum()), {int(halves[counts.argmax()]): int(counts.max())}, hot)
 
 
-def _heavy(runtime: Runtime, places: Sequence[Place], rows: int, files: int) -> KeyCounts:
+def _heavy(runtime: Runtime, found: FilesOfSlices) -> KeyCounts:
     """The same of more keys than this process should hold: all rows count, but only keys with many rows are told apart."""
     most = runtime.settings.hot_key_rows
     total: Counter[int] = Counter()
     # A key with `most` rows has its share of them in some file.
-    for of_file in each_file(runtime, places, FIRST_HALF, HeavyHalves(max(_LEAST_HEAVY, most // max(1, files)))):
+    heavy = HeavyHalves(max(_LEAST_HEAVY, most // len(found.files)))
+    for of_file in each_of(runtime, found, FIRST_HALF, heavy):
         total.update(of_file)
     return KeyCounts(
-        rows, rows, dict(total.most_common(1)), {key: count for key, count in total.items() if count >= most}
+        found.rows,
+        found.rows,
+        dict(total.most_common(1)),
+        {key: count for key, count in total.items() if count >= most},
     )
 
 
@@ -125,19 +127,19 @@ def _ranges(counted: KeyCounts, most: int) -> Ranges:
     return Ranges(usual, min(_MOST_PARTS, 1 + hot // most) if hot else 0, halves)
 
 
-def _guests(runtime: Runtime, places: Sequence[Place], ranges: Ranges) -> bytes | None:
+def _guests(runtime: Runtime, found: FilesOfSlices, ranges: Ranges) -> bytes | None:
     """The best row of each hot key and day: the files' best rows, of which the best ones stay."""
     precedence = runtime.settings.source_precedence
-    told = each_file(runtime, places, READ_TYPES, RowsAmong(SOURCES, ranges.hot_halves, precedence))
+    told = each_of(runtime, found, READ_TYPES, RowsAmong(SOURCES, ranges.hot_halves, precedence))
     return as_bytes(best_of_days(pa.concat_tables(map(from_bytes, told)).combine_chunks(), precedence))
 
 
 def _by_tasks(runtime: Runtime, found: FilesOfSlices, among: RowsAmong, deciding: Deciding) -> Outcome:
     """The outcome by parts. Narrow rows that only Spark can read pass through this process."""
     items: list[SliceFile | bytes] = [*found.files]
-    items += each_file(runtime, found.others, READ_TYPES, among)
+    items += each_of(runtime, replace(found, files=()), READ_TYPES, among)
     weights = [item.size_bytes + FILE_COST_BYTES if isinstance(item, SliceFile) else len(item) for item in items]
-    groups = runtime.tasks.groups(items, weights, runtime.tasks.parallelism * _TASKS_PER_CORE)
+    groups = runtime.tasks.groups(items, weights)
     stores = {table.key: runtime.lakehouse.files.store(table) for table in RAW_TABLES.values()}
     dividing = Dividing(among, stores, deciding.ranges)
     outcome = Outcome()

@@ -29,7 +29,6 @@ _BATCH_ROWS = 50_000
 """Rows of refined.events that a task reads at a time; fewer than of narrow columns, because it reads bags."""
 _MOST_ROWS = 2_000_000
 """Most rows of a slice whose facts one task holds, about 50 bytes each; a larger slice is divided by user."""
-_TASKS_PER_CORE = 2
 Folds = dict[Slice, dict[str, Folded]]
 _TYPES = {column.name: column.type for column in REFINED_EVENTS.columns}
 
@@ -127,7 +126,7 @@ def _folded(runtime: Runtime, place: Place, fold: SliceFold) -> Folds:
     if shares:
         folding = _FoldingFiles(runtime.lakehouse.files.store(place.table), fold, types)
         tasks = runtime.tasks
-        groups = tasks.groups(shares, [one.weight for one in shares], tasks.parallelism * _TASKS_PER_CORE)
+        groups = tasks.groups(shares, [one.weight for one in shares])
         for told in tasks.run(folding, groups, read_bytes=read_bytes(runtime, [place], found.files, types)):
             for key, rows, folded in told:
                 rows_of[key] += rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.file_tasks import FILE_COST_BYTES, Place, each_file, files_of, read_bytes
+from pipeline_assets.load.file_tasks import FILE_COST_BYTES, Place, each_file, each_of, files_of, read_bytes
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.compared_keys import (
@@ -32,7 +33,6 @@ from pipeline_assets.transforms.slice_difference import KeyDifference
 
 _ROWS_OF_A_PART = 4_000_000
 """Rows of both states of a slice that a task compares at a time: 24 bytes each, and about as much to sort them."""
-_TASKS_PER_CORE = 2
 MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdrawn"
 
 
@@ -66,7 +66,7 @@ def _compared(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dic
         side: dict[Slice, list[SliceFile | bytes]] = {key: [] for key in slices}
         for file in found.files:
             side[file.key].append(file)
-        for key, told in each_file(runtime, found.others, CONTENT_TYPES, contents_of):
+        for key, told in each_of(runtime, replace(found, files=()), CONTENT_TYPES, contents_of):
             side[key].append(told)
         sides.append(side)
     items = []
@@ -76,7 +76,7 @@ def _compared(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dic
         items += [TwoStates(key, sides[0][key], sides[1][key], part, parts) for part in range(parts)]
     files = [file for side in sides for of_slice in side.values() for file in of_slice if isinstance(file, SliceFile)]
     weights = [sum(_weight(file) for file in (*item.before, *item.after)) for item in items]
-    groups = runtime.tasks.groups(items, weights, runtime.tasks.parallelism * _TASKS_PER_CORE)
+    groups = runtime.tasks.groups(items, weights)
     comparing = Comparing(runtime.lakehouse.files.store(REFINED_EVENTS))
     places = [Place(REFINED_EVENTS, snapshot_id, frozenset(slices)) for snapshot_id in (plan.base_id, staged_id)]
     compared: dict[Slice, KeyDifference] = {}

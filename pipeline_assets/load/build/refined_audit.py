@@ -10,7 +10,7 @@ from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.file_tasks import TASKS_PER_CORE, FilesOfSlices, Place, each_of, files_of, stores_of
+from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of, stores_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
@@ -109,7 +109,7 @@ def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[S
     items += [one for files in found for one in each_of(runtime, replace(files, files=()), KEY_TYPES, KeysAmong(None))]
     ranges = 1 + sum(files.rows for files in found) // _KEYS_PER_RANGE
     weights = [one.rows if isinstance(one, SliceFile) else len(one.first) // 8 for one in items]
-    groups = runtime.tasks.groups(items, weights, runtime.tasks.parallelism * TASKS_PER_CORE)
+    groups = runtime.tasks.groups(items, weights)
     collecting = TwiceInRange(runtime.settings.dedupe_window_days)
     twice: dict[Slice, Twice] = {}
     for part in runtime.tasks.exchange(RangesOfKeys(stores, ranges), groups, collecting, ranges):
@@ -123,7 +123,7 @@ def audit_of(
 ) -> Audit:
     """The audit of one slice from its measurements.
 
-    `row`: from `measure_refined`, None for a slice without rows; `reasons`: of `refined._reasons`; `wrong`: a mismatch
+    `row`: from `measure_refined`, None for a slice without rows; `reasons`: of `CompetingRows.reasons`; `wrong`: a mismatch
     that a task found in raw while it wrote the slice's files.
     """
     digest = row["digest"] if row is not None else EMPTY

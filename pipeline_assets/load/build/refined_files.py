@@ -16,7 +16,6 @@ from pipeline_assets.transforms.refine_files import Losers, file_parts, together
 from pipeline_assets.transforms.refine_task import Refined, Refining
 
 _STEP = "write"
-_TASKS_PER_CORE = 2
 _SMALL_FILE_BYTES = 8 * 1024**2
 _MOST_COMPARED_ROWS = 8_000_000
 """Most rows of a slice that is written as a difference: a task holds about 25 bytes for each row."""
@@ -48,7 +47,7 @@ def write_refined(
 ) -> Refined:
     """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ."""
     names = runtime.lakehouse.files
-    parts = file_parts(files, runtime.tasks.parallelism * _TASKS_PER_CORE, held.keys())
+    parts = file_parts(files, runtime.tasks.most_groups, held.keys())
     runtime.skew.forecast(_skew(files, parts, held), runtime)
     refining = Refining(
         stores={table.key: names.store(table) for table in RAW_TABLES.values()},

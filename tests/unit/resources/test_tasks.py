@@ -72,9 +72,7 @@ def test_a_step_runs_here_where_there_is_little_to_do(spark: Any) -> None:
 def test_many_files_are_opened_side_by_side(spark: Any, count: int) -> None:
     """However few groups they are in."""
     tasks = some_tasks(spark, 0)
-    most = tasks.groups(range(64), [1.0] * 64, count)
-    more = tasks.groups(range(65), [1.0] * 65, count)
-    assert len(most) == len(more) == count
+    most, more = ([list(range(items))[at::count] for at in range(count)] for items in (64, 65))
     assert is_here(tasks, most)
     assert not is_here(tasks, more)
 
@@ -99,13 +97,14 @@ def test_what_a_load_has_to_read_adds_up_and_is_forgotten_with_the_next() -> Non
 
 def test_groups_have_about_the_same_weight_and_keep_the_order(spark: Any) -> None:
     tasks = some_tasks(spark)
-    weights = [9.0, 1.0, 2.0, 8.0, 3.0, 7.0]
-    groups = tasks.groups([0, 1, 2, 3, 4, 5], weights, 3)
-    assert sorted(item for group in groups for item in group) == [0, 1, 2, 3, 4, 5]
+    weights = [9.0, 1.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0]
+    groups = tasks.groups(range(8), weights)
+    assert tasks.most_groups == 4
+    assert sorted(item for group in groups for item in group) == [*range(8)]
     assert all(group == sorted(group) for group in groups)
-    assert [sum(weights[item] for item in group) for group in groups] == [10.0] * 3
-    assert tasks.groups(["a"], [1.0], 8) == [["a"]]
-    assert tasks.groups([], [], 8) == []
+    assert [sum(weights[item] for item in group) for group in groups] == [10.0] * 4
+    assert tasks.groups(["a"], [1.0]) == [["a"]]
+    assert tasks.groups([], []) == []
 
 
 @dataclass(frozen=True)
