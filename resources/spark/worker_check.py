@@ -25,6 +25,7 @@ VARIABLE = "TIDEMARK_WORKERS_HAVE"
 PACKAGES = (
     "boto3",
     "botocore",
+    "isal",
     "msgspec",
     "numpy",
     "obstore",
