@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from functools import reduce
-
-import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice, neighbourhood
+from pipeline_assets.load.file_tasks import Place, files_of
+from pipeline_assets.load.key_ranges import each_range
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.slice_restores import SliceRestore, restores_of, snapshots_of
 from pipeline_assets.tables.registry import OPTIONAL_TABLES, RESTORABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.cross_day_keys import key_days, torn_keys
-from pipeline_assets.transforms.event_keys import KEY
-from resources.iceberg.metadata import slices_condition
+from pipeline_assets.transforms.cross_day_keys import NOW, THEN, Tearing
 
 
 @dataclass(frozen=True)
@@ -147,17 +144,13 @@ def require_whole_exchanges(
     # A neighbouring day that has not changed since exchanged no events.
     if not beside or not changing:
         return
-    head = runtime.lakehouse.head(table)
-    torn = torn_keys(
-        then_chosen=_keys(runtime, table, [(restore.key, restore.snapshot_id) for restore in changing]),
-        now_chosen=_keys(runtime, table, [(restore.key, head) for restore in changing]),
-        then_beside=_keys(runtime, table, [(restore.key, restore.snapshot_id) for restore in beside]),
-        now_beside=_keys(runtime, table, [(restore.key, head) for restore in beside]),
-        dedupe_window_days=window,
-    )
-    rows = torn.groupBy("event_date", "project_id").count().collect()
-    if rows:
-        days = ", ".join(sorted(f"{row['event_date']} {row['project_id']} ({row['count']} events)" for row in rows))
+    head, both = runtime.lakehouse.head(table), [*changing, *beside]
+    then_in = ((restore.key, restore.snapshot_id) for restore in both if restore.snapshot_id is not None)
+    states = {THEN: _places(table, then_in), NOW: _places(table, ((restore.key, head) for restore in both))}
+    found = [files_of(runtime, states[state]) for state in range(len(states))]
+    torn: Counter[Slice] = sum(each_range(runtime, found, Tearing(chosen, window)), Counter())
+    if torn:
+        days = ", ".join(f"{key.event_date} {key.project_id} ({count} events)" for key, count in sorted(torn.items()))
         raise LakehouseError(
             f"{table.key} {request.first} to {request.last}",
             f"events have moved between these days and {days} since then; the rollback would lose or double them",
@@ -165,18 +158,9 @@ def require_whole_exchanges(
         )
 
 
-def _keys(runtime: Runtime, table: Table, slices: Iterable[tuple[Slice, int | None]]) -> DataFrame:
-    """`key_days` of slices of a table that stores its keys, each at its snapshot (None: empty)."""
-    by_snapshot: dict[int, list[Slice]] = {}
+def _places(table: Table, slices: Iterable[tuple[Slice, int]]) -> list[Place]:
+    """These slices, each with its snapshot."""
+    by_snapshot: dict[int, set[Slice]] = {}
     for key, snapshot_id in slices:
-        if snapshot_id is not None:
-            by_snapshot.setdefault(snapshot_id, []).append(key)
-    ids = ("event_date", "project_id", *KEY)
-    frames = [
-        runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, keys)).select(*ids)
-        for snapshot_id, keys in by_snapshot.items()
-    ]
-    live = runtime.lakehouse.read(table, runtime.lakehouse.head(table))
-    nothing: Column = F.lit(False)
-    head = live.where(nothing).select(*ids)
-    return key_days(reduce(DataFrame.unionByName, frames, head))
+        by_snapshot.setdefault(snapshot_id, set()).add(key)
+    return [Place(table, snapshot_id, frozenset(keys)) for snapshot_id, keys in by_snapshot.items()]

@@ -1,69 +1,129 @@
-"""Keys that occur on several days: they make a slice depend on its neighbours, and can move between days."""
+"""Keys that slices hold in several states: which slices exchange keys, and which keys a partial rollback would break."""
 
 from __future__ import annotations
 
-import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
+from collections import Counter
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass
 
-from pipeline_assets.transforms.event_keys import KEY, day_number
+import numpy as np
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
+from pipeline_assets.transforms.key_halves import HeldRows
+from pipeline_assets.transforms.longs import Longs, Mask
 
 
-def key_days(events: DataFrame) -> DataFrame:
-    """project_id, `_day`, KEY, distinct: the keys of each day."""
-    return events.select("project_id", day_number().alias("_day"), *KEY).distinct()
+@dataclass(frozen=True)
+class Held:
+    """Cells: each distinct key of each slice once, with the states in which the slice holds it."""
+
+    slices: list[Slice]
+    slice_of: Longs
+    """The place of each cell's slice."""
+    keys: Longs
+    """A number of each cell's key; keys of two projects have two numbers."""
+    cells: Longs
+    """As `contest.cells_of`, sorted."""
+    states: Longs
+    """Bits."""
+    window_days: int
+
+    @staticmethod
+    def of(rows: Iterable[HeldRows], window_days: int) -> Held:
+        """The cells of these rows, which hold all rows of their keys in the slices and states to compare."""
+        parts = list(rows)
+        slices = sorted({part.keys.key for part in parts})
+        projects = sorted({key.project_id for key in slices})
+        number_of = {key: number for number, key in enumerate(slices)}
+        halves = [np.zeros((2, 0), np.int64), *(np.stack(part.keys.halves) for part in parts)]
+        counts = [half.shape[1] for half in halves[1:]]
+        slice_of = np.repeat(np.asarray([number_of[part.keys.key] for part in parts], np.int64), counts)
+        states = np.repeat(np.asarray([1 << part.state for part in parts], np.int64), counts)
+        first, second = np.concatenate(halves, axis=1)
+        days = np.asarray([key.event_date.toordinal() for key in slices], np.int64)
+        of_project = np.asarray([projects.index(key.project_id) for key in slices], np.int64)
+        keys = group_numbers(second, first, of_project[slice_of])
+        cells, at, of_rows = np.unique(
+            cells_of(keys, days[slice_of], window_days), return_index=True, return_inverse=True
+        )
+        bits = np.zeros(len(cells), dtype=np.int64)
+        np.bitwise_or.at(bits, of_rows, states)
+        return Held(slices, slice_of[at], keys[at], cells, bits, window_days)
+
+    def are_in(self, state: int) -> Mask:
+        """Which cells are held in a state."""
+        return np.asarray(self.states >> state & 1, dtype=np.bool_)
+
+    def are_of(self, slices: Set[Slice]) -> Mask:
+        """Which cells are of these slices."""
+        return np.asarray([key in slices for key in self.slices], dtype=np.bool_)[self.slice_of]
+
+    def whose_key_is(self, are_chosen: Mask) -> Mask:
+        """Which cells have the key of a chosen one."""
+        found = np.zeros(int(self.keys.max(initial=-1)) + 1, dtype=np.bool_)
+        found[self.keys[are_chosen]] = True
+        return np.asarray(found[self.keys])
+
+    def near(self) -> Iterator[tuple[slice, slice, Mask]]:
+        """Pairs of cells of one key on two days within the window, as `contest.neighbours` gives them."""
+        return neighbours(self.cells, self.window_days)
 
 
-def linked_days(
-    before: DataFrame, after: DataFrame, raw: DataFrame, is_built: Column, dedupe_window_days: int
-) -> DataFrame:
-    """project_id, `_day`, `_other_day` (int): pairs of days that must be published together, because they share keys.
+BEFORE, BUILT, RAW = range(3)
 
-    `before` and `after` are `key_days` of refined, as published and as built; `raw` is `key_days` of its inputs. `is_built` is a
-    condition on `_day` and project_id. A key that leaves a built day links it to the days that are to gain the key: their
-    raw rows hold it and their published rows do not. A key on two days afterwards links a built day to one not built.
+
+@dataclass(frozen=True)
+class Linking:
+    """Finds the pairs of slices that must be published together, or events would be lost or doubled.
+
+    States: refined as published (BEFORE), the built slices (BUILT), both raw tables (RAW). A key that leaves a built slice links
+    it to the slices that are to gain the key: their raw rows hold it and their published rows do not. A key on two days
+    afterwards links a built slice to one not built.
     """
-    at = ["project_id", "_day", *KEY]
-    left = before.where(is_built).join(after, on=at, how="left_anti")
-    moving = left.select("project_id", *KEY).distinct()
-    gaining = raw.join(moving, on=["project_id", *KEY], how="left_semi").join(before, on=at, how="left_anti")
-    giving_or_gaining = left.select(*at).unionByName(gaining.select(*at)).distinct()
-    moved = _pairs(giving_or_gaining, giving_or_gaining, dedupe_window_days)
-    twice = _pairs(after.where(is_built), after.where(~is_built), dedupe_window_days)
-    return moved.unionByName(twice).distinct()
+
+    built: Set[Slice]
+    window_days: int
+
+    def __call__(self, _: int, rows: Iterable[HeldRows]) -> set[tuple[Slice, Slice]]:
+        """Each pair once, from all rows of some keys: what an exchange collects."""
+        held = Held.of(rows, self.window_days)
+        are_built, before = held.are_of(self.built), held.are_in(BEFORE)
+        after = np.where(are_built, held.are_in(BUILT), before)
+        left = are_built & before & ~after
+        moved = left | (held.are_in(RAW) & ~before & held.whose_key_is(left))
+        links: set[tuple[int, int]] = set()
+        for one, other, are_near in held.near():
+            on_two_days = after[one] & after[other] & (are_built[one] != are_built[other])
+            chosen = are_near & (on_two_days | (moved[one] & moved[other]))
+            ends = (held.slice_of[one][chosen], held.slice_of[other][chosen])
+            links.update(zip(*(end.tolist() for end in np.unique(np.stack(ends), axis=1)), strict=True))
+        return {(held.slices[one], held.slices[other]) for one, other in links}
 
 
-def torn_keys(
-    *,
-    then_chosen: DataFrame,
-    now_chosen: DataFrame,
-    then_beside: DataFrame,
-    now_beside: DataFrame,
-    dedupe_window_days: int,
-) -> DataFrame:
-    """event_date, project_id of neighbouring days: one row per key that a rollback of the chosen days alone would break.
+THEN, NOW = range(2)
 
-    All arguments are `key_days`, before (`then`) and now, of the chosen days and of the days beside them. A key is doubled if
-    a chosen day gets it back while a day beside holds it now. It is lost if a day beside held it then and only a chosen
-    day holds it now.
+
+@dataclass(frozen=True)
+class Tearing:
+    """Counts the keys that a rollback of the chosen slices alone would break, by the slices beside these that hold or held them.
+
+    States: THEN and NOW, of the chosen slices and those beside. A key is doubled if a chosen slice gets it back while one beside
+    holds it now. It is lost if a slice beside held it then and only a chosen one holds it now.
     """
-    at = ["project_id", *KEY]
-    doubled = _near(now_beside, then_chosen, dedupe_window_days)
-    taken = _near(then_beside, now_chosen, dedupe_window_days)
-    lost = taken.join(now_beside, on=at, how="left_anti").join(then_chosen, on=at, how="left_anti")
-    day = F.date_add(F.lit("1970-01-01").cast("date"), F.col("_day")).alias("event_date")
-    return doubled.unionByName(lost).select(day, "project_id")
 
+    chosen: Set[Slice]
+    window_days: int
 
-def _near(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:
-    """Rows of `one` whose key `other` holds on a day within the window."""
-    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *KEY)
-    distance = F.abs(F.col("_day") - F.col("_other_day"))
-    found = one.join(renamed, on=["project_id", *KEY]).where((distance > 0) & (distance <= dedupe_window_days))
-    return found.select(*one.columns).distinct()
-
-
-def _pairs(one: DataFrame, other: DataFrame, dedupe_window_days: int) -> DataFrame:
-    renamed = other.select("project_id", F.col("_day").alias("_other_day"), *KEY)
-    distance = F.abs(F.col("_day") - F.col("_other_day"))
-    found = one.join(renamed, on=["project_id", *KEY]).where((distance > 0) & (distance <= dedupe_window_days))
-    return found.select("project_id", "_day", "_other_day")
+    def __call__(self, _: int, rows: Iterable[HeldRows]) -> Counter[Slice]:
+        """The slices beside with such keys, from all rows of some keys: what an exchange collects."""
+        held = Held.of(rows, self.window_days)
+        are_chosen, then, now = held.are_of(self.chosen), held.are_in(THEN), held.are_in(NOW)
+        given_back, kept = are_chosen & then, ~are_chosen & now
+        doubled, taken = np.zeros((2, len(held.cells)), dtype=np.bool_)
+        for pair in held.near():
+            for own, other in (pair[:2], pair[1::-1]):
+                doubled[own] |= pair[2] & kept[own] & given_back[other]
+                taken[own] |= pair[2] & ~are_chosen[own] & then[own] & are_chosen[other] & now[other]
+        lost = taken & ~held.whose_key_is(kept | given_back)
+        return Counter(held.slices[place] for place in held.slice_of[doubled | lost].tolist())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,11 @@ import pyarrow as pa
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_digests import HashSource
 from pipeline_assets.transforms.event_hashes import EventHashes, named, whole
-from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
-from pipeline_assets.transforms.key_halves import FIRST_HALF, KEY_TYPES, KeyRows, halves_of, occurring_twice
-from pipeline_assets.transforms.longs import Longs, Mask, are_among, are_null, longs, part_of
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.key_halves import FIRST_HALF, HeldRows, KeyRows, halves_of, occurring_twice
+from pipeline_assets.transforms.longs import Longs, Mask, are_among, are_null, longs
 
 _DAY_MICROS = 86_400_000_000
 _RECEIVED = EXPORT_FORMAT.received_column
@@ -166,37 +165,11 @@ def _either_side(pairs: Mask) -> Mask:
 
 
 @dataclass(frozen=True)
-class RangesOfKeys:
-    """The function of an exchange by ranges of keys: range -> rows of one file. For more keys than one process should hold."""
-
-    stores: Mapping[str, Store]
-    """Key of a table -> the objects below its location."""
-    ranges: int
-    """At most a million."""
-
-    def __call__(self, items: Sequence[SliceFile | KeyRows]) -> Iterator[tuple[int, KeyRows]]:
-        """Keys are hashes, so ranges of equal width hold about equally many."""
-        for item in items:
-            for key, first, second in self._halves(item):
-                places = part_of(first, self.ranges)
-                for number in np.unique(places).tolist():
-                    chosen = places == number
-                    yield number, KeyRows(key, first[chosen].tobytes(), second[chosen].tobytes())
-
-    def _halves(self, item: SliceFile | KeyRows) -> Iterator[tuple[Slice, Longs, Longs]]:
-        if isinstance(item, KeyRows):
-            yield item.key, *item.halves
-            return
-        for rows in narrow_rows(self.stores[item.table], item.path, KEY_TYPES):
-            yield item.key, longs(rows.column("_key_a")), longs(rows.column("_key_b"))
-
-
-@dataclass(frozen=True)
 class TwiceInRange:
     """`keys_twice` of the rows of one range of keys: what an exchange collects."""
 
     window_days: int
 
-    def __call__(self, _: int, rows: Iterable[KeyRows]) -> dict[Slice, Twice]:
+    def __call__(self, _: int, rows: Iterable[HeldRows]) -> dict[Slice, Twice]:
         """The slices with such rows."""
-        return keys_twice(rows, self.window_days)
+        return keys_twice((one.keys for one in rows), self.window_days)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
-from functools import partial, reduce
+from functools import partial
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.identity import RowFate
@@ -24,22 +23,22 @@ from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
 from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.build.winning_rows import raw_rows, winning_rows, with_source
+from pipeline_assets.load.build.winning_rows import winning_rows, with_source
+from pipeline_assets.load.file_tasks import Place, files_of
+from pipeline_assets.load.key_ranges import each_range
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.contest_frames import LINE, fates
-from pipeline_assets.transforms.cross_day_keys import key_days, linked_days
+from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, RAW, Linking
 from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY, candidate_duplicates, with_candidate_keys
+from pipeline_assets.transforms.event_keys import IDENTITY, candidate_duplicates, with_candidate_keys
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
 from pipeline_assets.transforms.slice_difference import KeyDifference
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
-
-_EPOCH = date(1970, 1, 1)
 
 
 class RefinedBuilder(Builder[Table]):
@@ -168,26 +167,14 @@ def rows_from_raw(runtime: Runtime, pins: Mapping[str, int], slices: Collection[
 
 def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
     """Pairs of slices that must be published together, or events would be lost or doubled."""
-    runtime, built = plan.runtime, sorted(plan.to_build)
+    runtime, built = plan.runtime, frozenset(plan.to_build)
     window = runtime.settings.dedupe_window_days
-    near = neighbourhood(built, window)
-
-    def refined(snapshot_id: int, slices: Collection[Slice]) -> DataFrame:
-        events = runtime.lakehouse.read(REFINED_EVENTS, snapshot_id)
-        return key_days(events.where(slices_condition(REFINED_EVENTS, slices)))
-
-    by_project: dict[str, list[int]] = {}
-    for key in built:
-        by_project.setdefault(key.project_id, []).append((key.event_date - _EPOCH).days)
-    is_built = reduce(
-        Column.__or__, [(F.col("project_id") == name) & F.col("_day").isin(*days) for name, days in by_project.items()]
-    )
-    raw = key_days(raw_rows(runtime, plan.pins, near, KEY))
-    # Only built slices are read from the staged snapshot, because a long-lived branch may hold older states of others.
-    after = refined(staged_id, built).unionByName(refined(plan.base_id, near - set(built)))
-    pairs = linked_days(refined(plan.base_id, near), after, raw, is_built, window).collect()
-    return {(_slice(row["_day"], row["project_id"]), _slice(row["_other_day"], row["project_id"])) for row in pairs}
-
-
-def _slice(day: int, project_id: str) -> Slice:
-    return Slice(_EPOCH + timedelta(days=day), project_id)
+    near = frozenset(neighbourhood(built, window))
+    states = {
+        BEFORE: [Place(REFINED_EVENTS, plan.base_id, near)],
+        # Only built slices are read from the staged snapshot, because a long-lived branch may hold older states of others.
+        BUILT: [Place(REFINED_EVENTS, staged_id, built)],
+        RAW: [Place(table, plan.pins[table.key], near) for table in RAW_TABLES.values()],
+    }
+    found = [files_of(runtime, states[state]) for state in range(len(states))]
+    return set().union(*each_range(runtime, found, Linking(built, window)))

@@ -10,21 +10,20 @@ from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of, stores_of
+from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of
+from pipeline_assets.load.key_ranges import each_range
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.file_rows import SliceFile, row_count
+from pipeline_assets.transforms.file_rows import row_count
 from pipeline_assets.transforms.key_halves import (
     FIRST_HALF,
     KEY_TYPES,
-    KeyRows,
     KeysAmong,
     first_halves,
     occurring_twice,
 )
 from pipeline_assets.transforms.narrow_refined import (
-    RangesOfKeys,
     RefinedSums,
     SummingRefined,
     Twice,
@@ -34,8 +33,6 @@ from pipeline_assets.transforms.narrow_refined import (
 
 _MOST_KEYS = 20_000_000
 """Up to this many rows of audited and nearby slices, the driver holds half a key of each, 8 bytes, and sorts them."""
-_KEYS_PER_RANGE = 4_000_000
-"""Rows, beyond that bound, whose keys one task compares."""
 _SECOND = 1_000_000
 """In microseconds."""
 _TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
@@ -103,16 +100,9 @@ def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[byte
 
 
 def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[Slice, Twice]:
-    """The same, where one process should not hold all keys. Rows that only Spark can read pass through this process."""
-    stores = {key: store for files in found for key, store in stores_of(runtime, files).items()}
-    items: list[SliceFile | KeyRows] = [file for files in found for file in files.files]
-    items += [one for files in found for one in each_of(runtime, replace(files, files=()), KEY_TYPES, KeysAmong(None))]
-    ranges = 1 + sum(files.rows for files in found) // _KEYS_PER_RANGE
-    weights = [one.rows if isinstance(one, SliceFile) else len(one.first) // 8 for one in items]
-    groups = runtime.tasks.groups(items, weights)
-    collecting = TwiceInRange(runtime.settings.dedupe_window_days)
+    """The same, where one process should not hold all keys."""
     twice: dict[Slice, Twice] = {}
-    for part in runtime.tasks.exchange(RangesOfKeys(stores, ranges), groups, collecting, ranges):
+    for part in each_range(runtime, found, TwiceInRange(runtime.settings.dedupe_window_days)):
         for key, one in part.items():
             twice[key] = twice.get(key, Twice()) + one
     return twice

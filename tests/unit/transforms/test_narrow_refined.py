@@ -18,9 +18,15 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.key_halves import KEY_TYPES, KeyRows, KeysAmong, first_halves, occurring_twice
-from pipeline_assets.transforms.narrow_refined import (
+from pipeline_assets.transforms.key_halves import (
+    KEY_TYPES,
+    HeldRows,
+    KeysAmong,
     RangesOfKeys,
+    first_halves,
+    occurring_twice,
+)
+from pipeline_assets.transforms.narrow_refined import (
     RefinedSums,
     SummingRefined,
     Twice,
@@ -129,8 +135,8 @@ def test_rows_that_share_a_key_are_found_exactly(
     assert keys_twice(among, window) == expected
     assert set(np.frombuffer(b"".join(one.first for one in among), np.int64).tolist()) == set(suspected.tolist())
 
-    by_range: dict[int, list[KeyRows]] = {}
-    for number, part in RangesOfKeys({}, ranges)(whole):
+    by_range: dict[int, list[HeldRows]] = {}
+    for number, part in RangesOfKeys({}, ranges)([(0, one) for one in whole]):
         assert 0 <= number < ranges
         by_range.setdefault(number, []).append(part)
     found: dict[Slice, Twice] = {}
