@@ -5,14 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.file_rows import ReadingFiles, ReadingRows, RowsOf, SliceFile
 from resources.iceberg.metadata import slices_condition
-from resources.spark.tasks import naming_what_workers_met
+from resources.spark.tasks import EachTold, naming_what_workers_met
 
 if TYPE_CHECKING:
     from pipeline_assets.load.runtime import Runtime
@@ -109,14 +109,13 @@ def stores_of(runtime: Runtime, found: FilesOfSlices) -> dict[str, Store]:
 
 def _by_spark(runtime: Runtime, place: Place, types: Mapping[str, str], function: RowsOf[Result]) -> list[Result]:
     rows = runtime.lakehouse.read(place.table, place.snapshot_id)
-    there = [name for name in types if name in rows.columns]
-    results: list[Any] = []
-    for key in sorted(place.slices):
-        reading = ReadingRows(place.table.key, key, types, function)
-        found = rows.where(slices_condition(place.table, [key])).select(*there).mapInArrow(reading, "result binary")
-        with naming_what_workers_met():
-            results += [pickle.loads(row["result"]) for row in found.collect()]  # noqa: S301 - our own tasks wrote it
-    return results
+    at = [place.table.day_column, "project_id"]
+    wanted = dict.fromkeys([*at, *(name for name in types if name in rows.columns)])
+    chosen = rows.where(slices_condition(place.table, place.slices)).select(*wanted).sortWithinPartitions(*at)
+    reading = EachTold(ReadingRows(place.table.key, place.table.day_column, types, function))
+    with naming_what_workers_met():
+        told = chosen.mapInArrow(reading, "result binary").collect()
+    return [pickle.loads(row["result"]) for row in told]  # noqa: S301 - our own tasks wrote it
 
 
 def read_bytes(runtime: Runtime, places: Iterable[Place], files: Sequence[SliceFile], columns: Collection[str]) -> int:

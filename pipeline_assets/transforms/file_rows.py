@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.data_files import ARROW_TYPES, Store
+from pipeline_assets.transforms.data_files import ARROW_TYPES, Store, by_slice
 
 Result = TypeVar("Result")
 BATCH_ROWS = 200_000
@@ -54,18 +55,23 @@ class ReadingFiles(Generic[Result]):
 
 @dataclass(frozen=True)
 class ReadingRows(Generic[Result]):
-    """The same for rows of one slice that only Spark can read: a function of `mapInArrow`, to one column `result` (binary)."""
+    """The same for rows that only Spark can read: a function of `mapInArrow`, to one column `result` (binary)."""
 
     table: str
-    key: Slice
+    day_column: str
     types: Mapping[str, str]
     function: RowsOf[Result]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each partition, which `pickle.loads` reads."""
-        tables = (with_columns(pa.Table.from_batches([batch]), self.types) for batch in batches if batch.num_rows)
-        result = self.function(SliceFile(self.table, self.key, "", 0, 0), tables)
-        yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
+        """One row for each slice of a partition, which `pickle.loads` reads; the rows come in the order of day and project."""
+        parts = (part for batch in batches if batch.num_rows for part in by_slice(batch, self.day_column))
+        for key, same in groupby(parts, self._slice):
+            tables = (with_columns(pa.Table.from_batches([part]), self.types) for part in same)
+            result = self.function(SliceFile(self.table, key, "", 0, 0), tables)
+            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
+
+    def _slice(self, rows: pa.RecordBatch) -> Slice:
+        return Slice(rows[self.day_column][0].as_py(), rows["project_id"][0].as_py())
 
 
 def narrow_rows(store: Store, path: str, types: Mapping[str, str], batch_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import pyarrow as pa
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
+from pipeline_assets.transforms.file_rows import SliceFile, with_columns
 from pipeline_assets.transforms.refine_task import Input, Refined, SliceWork, as_bytes
 
 _FILE_COST_BYTES = 256 * 1024
@@ -17,6 +19,27 @@ _NARROW = 0.15
 """The cost of comparing a byte, as a share of the cost of writing it."""
 _SPLIT_BYTES = 16 * 1024**2
 """A smaller slice is not divided among tasks, because each would write a small file."""
+
+
+@dataclass(frozen=True)
+class WritingRows:
+    """A function of `mapInArrow`: files (one column, string) of a table from rows with its columns, sorted by slice."""
+
+    layout: FileLayout
+    target: Store
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Raises the TidemarkError of what it writes."""
+        writer, files = DataFileWriter(self.layout, self.target), list[str]()
+        try:
+            for rows in batches:
+                for placed in with_columns(pa.Table.from_batches([rows]), self.layout.types).to_batches():
+                    files.extend(writer.add(placed))
+            files.extend(writer.finish())
+        except BaseException:
+            writer.discard()
+            raise
+        yield pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
 
 
 Losers = Mapping[tuple[Slice, str], pa.Table]

@@ -98,7 +98,7 @@ class Tasks:
             return []
         with naming_what_workers_met():
             placed = self.session().sparkContext.parallelize(list(groups), len(groups))
-            shuffled = placed.flatMap(_EachTold(function)).groupByKey(parts)
+            shuffled = placed.flatMap(EachTold(function)).groupByKey(parts)
             return list(shuffled.map(_Told(_Collecting(collect))).collect())
 
 
@@ -116,12 +116,13 @@ class _Told:
 
 
 @dataclass(frozen=True)
-class _EachTold:
-    """The same for a function that may make its values one by one, so that a task need not hold them all."""
+class EachTold:
+    """The same for a function that makes its values one by one, so that a task need not hold them all, as for `mapInArrow`."""
 
     function: Callable[[Any], Iterable[Any]]
 
     def __call__(self, given: Any) -> Iterator[Any]:
+        """Each value; raises RuntimeError."""
         try:
             yield from self.function(given)
         except TidemarkError as error:

@@ -174,7 +174,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
 
     monkeypatch.setattr(winning_rows, "raw_rows", without_device_type)
     # Through Spark: workers have code of their own.
-    monkeypatch.setattr(build_refined, "raw_files", lambda *_: None)
+    monkeypatch.setattr(build_refined, "raw_files", lambda _, __, slices: ([], frozenset(slices)))
     monkeypatch.setattr(Table, "code_version", lambda table, settings: f"new {version(table, settings)}")
 
     assert "800 rows are not what raw holds: their hashes differ" in p.load(DAY).failure()

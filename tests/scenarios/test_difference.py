@@ -21,6 +21,7 @@ import pytest
 
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.load.build import refined
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
@@ -29,6 +30,7 @@ from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import roll_back
 from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint
@@ -219,6 +221,48 @@ def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
         assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings), hand
         require_known(p)
     assert p.count(REFINED) == 36
+
+
+def test_only_days_with_files_of_another_format_pass_through_spark(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: another program writes the raw files of one day of three anew, in Avro; late facts come for all three, duplicates
+    and an event that moved among them. Outcome: refined is what raw says, in Parquet files of ours, and the other days never
+    pass through Spark's rows."""
+    p, days = pipeline(), DAYS[:3]
+    for day in days:
+        p.deliver(day, events_on(day, 30), hour=1)
+    p.reports(days[0], days[-1])
+    raw = RAW_TABLES[Source.REGULAR]
+    p.spark.sql(f"ALTER TABLE {p.lakehouse.identifier(raw)} SET TBLPROPERTIES ('write.format.default' = 'avro')")
+    p.spark.sql(
+        f"CALL {p.settings.catalog_name}.system.rewrite_data_files(table => '{raw.identifier}', "
+        f"where => \"event_date = DATE '{days[1]}'\", options => map('rewrite-all', 'true'))"
+    )
+    assert {path.rpartition(".")[2] for path in p.files(raw.key, days[1])} == {"avro"}
+    through_spark: list[Slice] = []
+    winning = refined.winning_rows
+
+    def watched(runtime: Runtime, pins: Any, slices: Any, losers: Any) -> Any:
+        through_spark.extend(slices)
+        return winning(runtime, pins, slices, losers)
+
+    monkeypatch.setattr(refined, "winning_rows", watched)
+    for day in days:
+        again = [{**event, "uuid": f"again-{event['uuid']}"} for event in events_on(day, 10)]
+        at = {"event_time": f"{day} 11:00:00.000000", "server_upload_time": f"{day} 23:00:00.000000"}
+        moved = [{**event, **at, "uuid": f"{day}-{event['uuid']}"} for event in events_on(days[0], 2, prefix="m")]
+        p.deliver(day, [*events_on(day, 3, prefix="late"), *again, *moved], hour=2)
+
+    reports = p.reports(days[0], days[-1])
+
+    assert reports[REFINED].built == tuple(Slice(day, PROJECT) for day in days)
+    assert through_spark == [Slice(days[1], PROJECT)]
+    assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings)
+    assert [p.count(REFINED, day) for day in days] == [33, 33, 35]
+    for day in days:
+        assert {path.rpartition(".")[2] for path in p.files(REFINED, day)} == {"parquet"}
+    require_known(p)
 
 
 def test_a_slice_of_many_small_files_is_written_whole(pipeline: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
@@ -21,7 +20,7 @@ from pipeline_assets.load.build.builder import Builder, Proposal, kept
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
-from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined
+from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined, write_rows
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.build.winning_rows import winning_rows, with_source
 from pipeline_assets.load.file_tasks import Place, files_of
@@ -134,12 +133,16 @@ def build_refined(
         competing.losers(todo),
         competing.competing_digests(todo),
     )
-    files = raw_files(runtime, pins, todo)
+    files, foreign = raw_files(runtime, pins, todo)
     wrong: dict[Slice, str] = {}
     keys_of: dict[Slice, KeyDifference] = {}
 
-    def write(files: Sequence[SliceFile]) -> FileChange:
-        refined = write_refined(runtime, files, losers, held)
+    def write() -> FileChange:
+        of_files = {key: of_slice for key, of_slice in held.items() if key not in foreign}
+        refined = write_refined(runtime, files, losers, of_files)
+        if foreign:
+            # Another program wrote or hid some of their rows.
+            refined.files.extend(write_rows(runtime, winning_rows(runtime, pins, foreign, losers)))
         wrong.update(refined.wrong)
         keys_of.update(refined.keys)
         place = runtime.lakehouse.files.store(REFINED_EVENTS).url
@@ -148,16 +151,13 @@ def build_refined(
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         counted = raw_counts(runtime, pins, todo)
-        measured = measure_refined(runtime, snapshot_id, states(snapshot_id, near), todo, is_checked=files is None)
+        measured = measure_refined(runtime, snapshot_id, states(snapshot_id, near), todo, is_checked=bool(foreign))
         return {
             key: audit_of(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key))
             for key in todo
         }
 
-    if files is None:
-        # Another program wrote or hid some of the rows, so that only Spark reads them.
-        return Build(winning_rows(runtime, pins, todo, losers), audit)
-    return Build(None, audit, write=partial(write, files), keys=keys_of)
+    return Build(None, audit, write=write, keys=keys_of)
 
 
 def rows_from_raw(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, groupby
+from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
 from pipeline_assets.domain.slices import Slice
@@ -12,8 +13,12 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.refine_files import Losers, file_parts, together, weight_of, work_of
+from pipeline_assets.transforms.refine_files import Losers, WritingRows, file_parts, together, weight_of, work_of
 from pipeline_assets.transforms.refine_task import Refined, Refining
+from resources.spark.tasks import EachTold, naming_what_workers_met
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _STEP = "write"
 _SMALL_FILE_BYTES = 8 * 1024**2
@@ -21,10 +26,13 @@ _MOST_COMPARED_ROWS = 8_000_000
 """Most rows of a slice that is written as a difference: a task holds about 25 bytes for each row."""
 
 
-def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> Sequence[SliceFile] | None:
-    """The files of these slices in both raw tables; None if one has deletes or is not of Tidemark's kind."""
+def raw_files(
+    runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]
+) -> tuple[list[SliceFile], frozenset[Slice]]:
+    """The files of these slices in both raw tables, and the slices, left out there, of which only Spark can read some rows."""
     found = files_of(runtime, [Place(table, pins[table.key], frozenset(slices)) for table in RAW_TABLES.values()])
-    return None if found.others else found.files
+    foreign = frozenset(key for place in found.others for key in place.slices)
+    return [file for file in found.files if file.key not in foreign], foreign
 
 
 def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[SliceFile]]:
@@ -63,6 +71,16 @@ def write_refined(
     refined = together(runtime.tasks.run(refining, work, read_bytes=read_bytes))
     runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)
     return refined
+
+
+def write_rows(runtime: Runtime, rows: DataFrame) -> list[str]:
+    """Write rows with the columns of refined, of whole slices, which only Spark can read; return the files."""
+    at = (REFINED_EVENTS.day_column, "project_id")
+    names = runtime.lakehouse.files
+    writing = EachTold(WritingRows(names.layout(REFINED_EVENTS, is_ordered=False), names.store(REFINED_EVENTS)))
+    placed = rows.repartition(*at).sortWithinPartitions(*at)
+    with naming_what_workers_met():
+        return [row["file"] for row in placed.mapInArrow(writing, "file string").collect()]
 
 
 def _skew(files: Sequence[SliceFile], parts: Sequence[Sequence[SliceFile]], held: Collection[Slice]) -> StepSkew:

@@ -41,9 +41,10 @@ def winning_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[S
     raw = raw_rows(
         runtime, pins, slices, [name for name in names if name not in ("event_date", "project_id", "_source")]
     )
-    if not losers:
+    told = [_placed(at, rows) for at, rows in losers.items() if at[0] in slices]
+    if not told:
         return raw.select(*names)
-    lost = runtime.spark.createDataFrame(pa.concat_tables(_placed(at, rows) for at, rows in losers.items()))
+    lost = runtime.spark.createDataFrame(pa.concat_tables(told))
     # Object and line identify a row only within a slice: another day may still hold rows of an older version of the object.
     return raw.join(lost, on=list(_AT), how="left_anti").select(*names)
 

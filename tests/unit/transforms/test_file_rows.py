@@ -1,0 +1,48 @@
+"""Rows that only Spark can read reach the same functions as those of files: slice by slice.
+
+Contains: the function of `mapInArrow`.
+Add here: another way to bring rows to a task.
+Does not contain: Spark's part, files that another program wrote (scenarios/test_difference.py).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import date
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.file_rows import ReadingRows, SliceFile
+
+_DAY = date(2026, 2, 2)
+_ROWS = st.lists(
+    st.tuples(st.sampled_from([_DAY, date(2026, 2, 3)]), st.sampled_from(["1", "2"]), st.integers(0, 9)), max_size=20
+)
+
+
+def _told(file: SliceFile, tables: Iterator[pa.Table]) -> tuple[str, Slice, list[tuple[int, None]]]:
+    found = [(row["n"], row["lacking"]) for rows in tables for row in rows.to_pylist()]
+    return file.table, file.key, found
+
+
+@given(_ROWS, st.integers(1, 5))
+def test_each_slice_of_a_partition_is_reduced_once(rows: list[tuple[date, str, int]], size: int) -> None:
+    """Scenario: rows of some slices, in batches that end anywhere. Outcome: one result for each slice, from all of its rows; a
+    column that the rows lack is null."""
+    rows = sorted(rows)
+    schema = pa.schema([("event_date", pa.date32()), ("project_id", pa.string()), ("n", pa.int32())])
+    whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], []], schema=schema)
+    reading = ReadingRows("raw/regular_events", "event_date", {"n": "bigint", "lacking": "string"}, _told)
+    told = [
+        pickle.loads(row["result"])  # noqa: S301 - made a line above
+        for batch in reading(whole.to_batches(max_chunksize=size))
+        for row in batch.to_pylist()
+    ]
+    expected: dict[Slice, list[tuple[int, None]]] = {}
+    for day, project, number in rows:
+        expected.setdefault(Slice(day, project), []).append((number, None))
+    assert told == [("raw/regular_events", key, numbers) for key, numbers in expected.items()]
