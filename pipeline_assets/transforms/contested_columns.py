@@ -14,7 +14,6 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import named, whole
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID
-from pipeline_assets.transforms.file_rows import with_columns
 from pipeline_assets.transforms.longs import LOWEST, Longs, longs
 
 RECEIVED, PROCESSED = EXPORT_FORMAT.rank_columns
@@ -50,28 +49,11 @@ _DAY = pa.date32()
 def contested_rows(rows: pa.Table, key: Slice, source: str) -> pa.Table:
     """The rows of one slice of a raw table (READ_TYPES) with SCHEMA; rows without a key compete with none and are left out."""
     rows = rows.filter(pc.and_(*(rows[name].is_valid() for name in KEY))).combine_chunks()
-    return _narrowed(
-        rows,
-        {
-            "_day": pa.repeat(pa.scalar(key.event_date, _DAY).cast(pa.int32()), rows.num_rows),
-            "project_id": pa.repeat(pa.scalar(key.project_id), rows.num_rows),
-            "_source": pa.repeat(pa.scalar(source), rows.num_rows),
-        },
-    )
-
-
-def contested_batch(rows: pa.Table) -> pa.Table:
-    """The same for rows of several slices, with event_date, project_id and `_source`; a column that they lack is null."""
-    rows = with_columns(rows, {"event_date": "date", "project_id": "string", "_source": "string", **READ_TYPES})
-    rows = rows.filter(pc.and_(*(rows[name].is_valid() for name in KEY))).combine_chunks()
-    placed = {name: whole(rows[name]) for name in ("project_id", "_source")}
-    return _narrowed(rows, {"_day": whole(rows["event_date"]).cast(pa.int32()), **placed})
-
-
-def _narrowed(rows: pa.Table, placed: dict[str, pa.Array]) -> pa.Table:
     send_id, row_id = (named(whole(rows[name])) for name in (_SEND_ID, ROW_ID))
     made = {
-        **placed,
+        "_day": pa.repeat(pa.scalar(key.event_date, _DAY).cast(pa.int32()), rows.num_rows),
+        "project_id": pa.repeat(pa.scalar(key.project_id), rows.num_rows),
+        "_source": pa.repeat(pa.scalar(source), rows.num_rows),
         ROW_ID: row_id,
         "_is_nameless": pc.and_(send_id.is_null(), row_id.is_null()),
         "_is_unread": is_unread(rows),

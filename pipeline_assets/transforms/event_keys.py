@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyspark.sql.functions as F
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -13,8 +13,6 @@ KEY = ("_key_a", "_key_b")
 """Both halves (long) of a 128-bit hash over project, kind of key and ids, or over the content if an event has no id."""
 ROW_ID = EXPORT_FORMAT.identity.row_id
 """Rows with the same value are re-deliveries of one row."""
-IDENTITY = (*KEY, EXPORT_FORMAT.identity.send_id, ROW_ID, *EXPORT_FORMAT.rank_columns)
-"""The few columns that decide which rows are one event and, except for ties, which row wins."""
 KEY_TYPES = {
     "project_id": "string",
     "_kind": "string",
@@ -44,18 +42,3 @@ def unread_text() -> Column:
     """The delivered text of a time that ranks rows second, where it could not be read; else null."""
     later = EXPORT_FORMAT.rank_columns[1]
     return F.when(F.col(later).isNull(), F.get_json_object(EXTRA_COLUMN, f"$.{later}"))
-
-
-def day_number() -> Column:
-    """`event_date` as days since 1970."""
-    return F.datediff(F.col("event_date"), F.lit("1970-01-01").cast("date"))
-
-
-def candidate_duplicates(events: DataFrame) -> DataFrame:
-    """KEY and `count` of the keys with several rows; reads no other column."""
-    return events.groupBy(*KEY).count().where("count > 1")
-
-
-def with_candidate_keys(events: DataFrame, keys: DataFrame) -> DataFrame:
-    """The events with these keys: only they may share their key with another event."""
-    return events.join(keys, on=list(KEY), how="left_semi").select(*events.columns)

@@ -17,7 +17,7 @@ _AT = ("event_date", "project_id", *KEY)
 
 
 def with_event_keys(events: DataFrame) -> DataFrame:
-    """The events with the hash of their meaning as `_hash_a`, and as key where they have no id; needs IDENTITY too."""
+    """The events with the hash of their meaning as `_hash_a`, and as key where they have no id; needs both ids."""
     meaning, nothing = F.col(MEANING_HASH), F.lit(0).cast("long")
     keys = {
         "_key_a": F.when(is_nameless(), meaning).otherwise(F.col("_key_a")),

@@ -1,4 +1,4 @@
-"""The hash of a row is the same in Spark and in Python, and nobody makes two rows share it.
+"""The hash of a row, and what is blank, are the same in Spark and in Python, and nobody makes two rows share a hash.
 
 Contains: claims on the encoding, and texts made to collide in the hash of version 1.
 Add here: another value that is hard to tell from its neighbour.
@@ -12,13 +12,22 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from pipeline_assets.domain.identity import RowFate
+from pipeline_assets.domain.identity import RowFate, named
 from pipeline_assets.domain.row_hash import row_hash
-from pipeline_assets.transforms.contest_frames import fates
+from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.contest import FATES, decide
+from pipeline_assets.transforms.contested_columns import READ_TYPES, contested_rows
 from pipeline_assets.transforms.digests import slice_digests
+from pipeline_assets.transforms.event_hashes import key_hashes, whole
+from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.file_rows import with_columns
+from pipeline_assets.transforms.named import named as named_in_spark
 from pipeline_assets.transforms.row_hash import row_hashes
+from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +89,8 @@ def test_a_type_that_the_encoding_does_not_know_is_refused() -> None:
 
 # -- texts that collide under version 1 ------------------------------------------------------------------------
 
+_CONTENT = ("app", "device_id", "insert_id", "uuid", "server_upload_time", "processed_time", "event_type")
+_DAY = date(2026, 1, 5)
 _ONE, _TWO = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F
 _MASK = (1 << 64) - 1
 
@@ -102,6 +113,15 @@ def _colliding(number: int) -> tuple[str, str] | None:
     return (texts[0].decode(), texts[1].decode()) if all(text.isascii() for text in texts) else None
 
 
+def _with_stored_hashes(rows: pa.Table) -> pa.Table:
+    """The rows with the hashes that the task which parsed them would have stored, and the columns that a contest reads."""
+    kinds = EXPORT_FORMAT.spark_types
+    content = Encoded({name: whole(rows[name]) for name in _CONTENT}, {name: kinds[name] for name in _CONTENT}).hashes()
+    for name, values in zip(("_hash_a", "_hash_b", *KEY), (*content, *key_hashes(rows, content)), strict=True):
+        rows = rows.append_column(name, values)
+    return with_columns(rows, READ_TYPES)
+
+
 def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
     """Scenario: events without any id, at one instant, whose event types were made to share both hashes of version 1.
     Outcome: they do share them; each is an event of its own, and a day with one does not look like a day with the other."""
@@ -113,12 +133,14 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
         for n, pair in enumerate(pairs)
         for line, text in enumerate(pair)
     ]
-    from tests.spark.test_contest_frames import CONTENT, PRECEDENCE, SCHEMA, with_stored_hashes
-
-    raw = spark.createDataFrame(rows, SCHEMA)
+    schema = (
+        "project_id string, event_date date, _source string, _object_key string, _line_number int, app long, device_id string, "
+        "insert_id string, uuid string, server_upload_time timestamp, processed_time timestamp, event_type string"
+    )
+    raw = spark.createDataFrame(rows, schema)
     former: dict[str, set[Any]] = {}
-    names = ", ".join(CONTENT)
-    mask = ", ".join(f"if({name} IS NULL, '1', '0')" for name in CONTENT)
+    names = ", ".join(_CONTENT)
+    mask = ", ".join(f"if({name} IS NULL, '1', '0')" for name in _CONTENT)
     for row in raw.selectExpr(
         "project_id", *(f"xxhash64('{seed}', concat({mask}), {names}) AS {seed}" for seed in "ab")
     ).collect():
@@ -126,9 +148,52 @@ def test_two_events_made_to_collide_stay_two(spark: Any) -> None:
     broken = sorted(project for project, found in former.items() if len(found) == 1)
     assert len(broken) >= 5, len(broken)
     attacked = raw.where(raw.project_id.isin(broken))
-    decided = fates(with_stored_hashes(spark, attacked), PRECEDENCE, 1).collect()
-    assert {row["outcome"] for row in decided} == {RowFate.WINNER.value}
-    assert len(decided) == 2 * len(broken)
-    one, other = (slice_digests(attacked.where(f"_line_number = {line}"), CONTENT, "event_date") for line in (0, 1))
+    contest = pa.concat_tables(
+        contested_rows(
+            _with_stored_hashes(attacked.where(f"project_id = '{one}'").toArrow()), Slice(_DAY, one), "regular"
+        )
+        for one in broken
+    )
+    decided = decide(contest.combine_chunks(), list(Source), 1)
+    assert {FATES[fate] for fate in decided.fates.tolist()} == {RowFate.WINNER}
+    assert len(decided.fates) == 2 * len(broken)
+    one, other = (slice_digests(attacked.where(f"_line_number = {line}"), _CONTENT, "event_date") for line in (0, 1))
     assert one.keys() == other.keys()
     assert all(one[key] != other[key] for key in one)
+
+
+def test_spark_and_python_see_the_same_characters(spark: Any) -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+    frame = spark.createDataFrame(
+        [
+            (text,)
+            for text in (
+                *every[:0x3100],
+                *every[0xF000 : 0x10000 - 0x800],
+                *every[0x1D172 - 0x800 : 0x1D17C - 0x800],
+                *every[0xE0000 - 0x800 : 0xE0080 - 0x800],
+                "\U000e0fff",
+                "\U000e1000",
+                "\U0001f600",
+                "",
+                " x",
+                None,
+            )
+        ],
+        "t string",
+    )
+    seen = {row["t"]: row["named"] for row in frame.select("t", named_in_spark("t").alias("named")).collect()}
+    assert seen == {text: None if text is None else named(text) for text in seen}
+    assert {text for text, found in seen.items() if found is None} >= {
+        "",
+        " ",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "\u200b",
+        "\ufff9",
+        "\U0001d173",
+        "\U000e0041",
+        "\U000e0fff",
+        None,
+    }

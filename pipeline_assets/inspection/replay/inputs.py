@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -21,6 +21,8 @@ from pipeline_assets.inspection.replay.items import Items, items_of
 from pipeline_assets.inspection.replay.origin import Origin
 from pipeline_assets.inspection.replay.places import Kept, places
 from pipeline_assets.inspection.replay.replay import InputSlice
+from pipeline_assets.load.build.builder import Inputs
+from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.kinds import is_dimension
@@ -30,8 +32,6 @@ from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition
 
-Inputs = Callable[[str], DataFrame]
-"""Upstream table -> its rows for the days that a slice is built from."""
 Placed = Mapping[InputDay, int | None]
 """Upstream day -> the snapshot to read its rows from; None for an empty day."""
 _OUT_OF_MEMORY = "OutOfMemoryError"
@@ -143,17 +143,22 @@ def placed(found: Iterable[InputSlice]) -> Placed:
 
 
 def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs:
-    """The input function for `Builder.rows_from`: the rows of an upstream table, each day from its snapshot."""
+    """The inputs for `Builder.rows_from`: of an upstream table, each day from its snapshot."""
 
-    def inputs(name: str) -> DataFrame:
-        upstream = table_by_key(name)
-        by_snapshot: dict[int, list[Slice]] = {}
+    def places_of(name: str) -> list[Place]:
+        by_snapshot: dict[int, set[Slice]] = {}
         for day, snapshot_id in where.items():
             if day.table == name and snapshot_id is not None:
-                by_snapshot.setdefault(snapshot_id, []).append(slice_of(day, key))
+                by_snapshot.setdefault(snapshot_id, set()).add(slice_of(day, key))
+        return [Place(table_by_key(name), at, frozenset(slices)) for at, slices in sorted(by_snapshot.items())]
+
+    def rows(name: str) -> DataFrame:
+        upstream = table_by_key(name)
         frames = [
-            _declared(runtime.lakehouse.read(upstream, snapshot_id), upstream).where(slices_condition(upstream, slices))
-            for snapshot_id, slices in sorted(by_snapshot.items())
+            _declared(runtime.lakehouse.read(upstream, place.snapshot_id), upstream).where(
+                slices_condition(upstream, place.slices)
+            )
+            for place in places_of(name)
         ]
         if not frames:
             head = runtime.lakehouse.head(upstream)
@@ -161,7 +166,7 @@ def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs
         return reduce(DataFrame.unionByName, frames)
 
     assert all(day.table in table.upstream for day in where)
-    return inputs
+    return Inputs(runtime, rows, places_of)
 
 
 def _declared(rows: DataFrame, table: Table) -> DataFrame:

@@ -9,30 +9,29 @@ from dataclasses import dataclass
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
-from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.input_state import InputDay
 from pipeline_assets.domain.recorded_settings import differing, with_recorded
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.inspection.replay.inputs import Inputs, Placed, Present, input_days, reading
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.inspection.replay.inputs import Placed, Present, input_days, reading
 from pipeline_assets.inspection.replay.origin import Origin
 from pipeline_assets.inspection.replay.replay import Keys, Share
 from pipeline_assets.inspection.replay.states import State, changes_between, count_keys, moved_figures, state_of
-from pipeline_assets.load.build.builder import kept
+from pipeline_assets.load.build.builder import Inputs, kept
 from pipeline_assets.load.build.builders import builder_of
-from pipeline_assets.load.build.winning_rows import with_source
+from pipeline_assets.load.build.refined import losers_among
+from pipeline_assets.load.build.winning_rows import PLACE, losing, with_source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.contest_frames import LINE, fates
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH
-from pipeline_assets.transforms.event_keys import IDENTITY, KEY
+from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, with_event_keys
 
 _NAME = ("_name_a", "_name_b")
-_AT = ("event_date", "project_id", *LINE)
 _BATCH = ("_source", "event_date", "_arrival_date")
 
 
@@ -114,10 +113,10 @@ def _share(table: Table, cause: str, before: State, after: State) -> Share:
 def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[Share]:
     """Shares by the batch that decides about a key: one that was added and wins, else one that was removed and had won."""
     raw = [_narrow(inputs) for inputs in (then, now)]
-    place = [*_AT, HASH_A, HASH_B]
+    place = [*PLACE, HASH_A, HASH_B]
     left, came = raw[0].join(raw[1], place, "left_anti"), raw[1].join(raw[0], place, "left_anti")
     with kept(
-        _decided(came, raw[1], settings, is_came=True).unionByName(_decided(left, raw[0], settings, is_came=False))
+        _decided(came, now, settings, is_came=True).unionByName(_decided(left, then, settings, is_came=False))
     ) as moved:
         touched = changes.where(F.col("change") != KEPT).select(
             *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)], "change"
@@ -152,29 +151,19 @@ def _batch_text(key: Slice, batch: Row | None, moves: Mapping[tuple[object, ...]
 
 
 def _narrow(inputs: Inputs) -> DataFrame:
-    names = (
-        "event_date",
-        "project_id",
-        *IDENTITY,
-        "_object_key",
-        "_line_number",
-        "_arrival_date",
-        HASH_A,
-        HASH_B,
-        MEANING_HASH,
-    )
-    return with_source({source: inputs(table.key) for source, table in RAW_TABLES.items()}, names)
+    ids = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
+    kept_columns = ("event_date", "project_id", "_object_key", "_line_number", "_arrival_date")
+    return with_source(inputs, [*kept_columns, *KEY, *ids, HASH_A, HASH_B, MEANING_HASH])
 
 
-def _decided(moved: DataFrame, raw: DataFrame, settings: Settings, *, is_came: bool) -> DataFrame:
+def _decided(moved: DataFrame, inputs: Inputs, settings: Settings, *, is_came: bool) -> DataFrame:
     """Added or removed rows, with the keys of refined.events and `_decides`: 3 or 2 for a winner, 1 or 0 for a loser."""
     named = with_event_keys(moved).select(
-        *_AT, "_arrival_date", *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)]
+        *PLACE, "_arrival_date", *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)]
     )
-    competing = raw.join(moved.select(*KEY).distinct(), list(KEY), "left_semi")
-    decided = fates(competing, settings.source_precedence, settings.dedupe_window_days)
-    wins = F.col("outcome") == RowFate.WINNER.value
-    decides = F.when(wins, 3 if is_came else 2).otherwise(1 if is_came else 0)
-    return named.join(decided, list(_AT), "left").select(
-        *_AT, "_arrival_date", *_NAME, decides.alias("_decides"), F.lit(is_came).alias("_is_came")
+    slices = {key for table in RAW_TABLES.values() for place in inputs.places(table.key) for key in place.slices}
+    lost = losing(moved.sparkSession, losers_among(inputs, settings, slices)).withColumn("_loses", F.lit(True))
+    decides = F.when(F.col("_loses"), 1 if is_came else 0).otherwise(3 if is_came else 2)
+    return named.join(lost, list(PLACE), "left").select(
+        *PLACE, "_arrival_date", *_NAME, decides.alias("_decides"), F.lit(is_came).alias("_is_came")
     )

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pyspark.sql.functions as F
 
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.load.build.builder import Inputs
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.staleness.decide import SlicePlan
@@ -40,7 +41,8 @@ def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: Slice
         # No event adds more than one to a count of refined events, or of those that are joined with items.
         return dict.fromkeys(plan.table.measures, events.where(is_theirs).count())
     # Sums would do with these rows alone; of distinct users, some are counted without them.
-    rows = builder_of(plan.table).rows_from(runtime.settings, key, lambda _: events.where(~is_theirs))
+    inputs = Inputs(runtime, lambda _: events.where(~is_theirs), lambda _: ())
+    rows = builder_of(plan.table).rows_from(runtime.settings, key, inputs)
     totals = rows.agg(*[measure.total().alias(name) for name, measure in plan.table.measures.items()]).collect()[0]
     after = staged.audits[key].measures
     # Counts stay integers, by which they are told from money.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -14,6 +14,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
+from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
 
@@ -32,6 +33,21 @@ class Proposal:
     """event_date, project_id, `_key_a`, `_key_b` of the slices that it may exchange rows with, as published."""
     proposed_near: DataFrame
     """The same columns of the same slices, as they would be built."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a slice is built from: of each upstream table the rows on all days that the slice needs."""
+
+    runtime: Runtime
+    rows: Callable[[str], DataFrame]
+    """Key of an upstream table -> its rows."""
+    places: Callable[[str], Sequence[Place]]
+    """Key of an upstream table -> where tasks find the same rows."""
+
+    def __call__(self, table: str) -> DataFrame:
+        """The rows of an upstream table."""
+        return self.rows(table)
 
 
 class Builder(ABC, Generic[TableT]):
@@ -56,11 +72,10 @@ class Builder(ABC, Generic[TableT]):
         """
 
     @abstractmethod
-    def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
+    def rows_from(self, settings: Settings, key: Slice, inputs: Inputs) -> DataFrame:
         """The rows that these settings produce from these inputs for a slice; rows of other days may be included.
 
-        `inputs`: key of an upstream table -> its rows on all days that the slice is built from. Nothing is written, so a replay
-        needs only files that still exist.
+        Nothing is written, so a replay needs only files that still exist.
         """
 
     @abstractmethod

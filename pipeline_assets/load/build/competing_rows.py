@@ -43,14 +43,18 @@ SOURCES = {table.key: source.value for source, table in RAW_TABLES.items()}
 
 
 class CompetingRows:
-    """What becomes of the competing rows of some slices in both raw tables, as of pinned snapshots."""
+    """What becomes of the competing rows of some slices in both raw tables."""
 
-    def __init__(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> None:
-        """`slices`: slices to answer questions about; slices within the dedupe window around them are read too."""
+    def __init__(self, runtime: Runtime, places: Sequence[Place], slices: Collection[Slice]) -> None:
+        """`places`: of raw, with all rows that take part; `slices`: slices of these to answer questions about."""
         self._slices = frozenset(slices)
-        near = frozenset(neighbourhood(slices, runtime.settings.dedupe_window_days))
-        places = [Place(table, pins[table.key], near) for table in RAW_TABLES.values()]
         self._outcome = _outcome(runtime, places, self._slices)
+
+    @classmethod
+    def as_of(cls, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
+        """As of pinned snapshots; slices within the dedupe window around those asked about are read too."""
+        near = frozenset(neighbourhood(slices, runtime.settings.dedupe_window_days))
+        return cls(runtime, [Place(table, pins[table.key], near) for table in RAW_TABLES.values()], slices)
 
     def covers(self, slices: Collection[Slice]) -> bool:
         """Whether questions about these slices can be answered."""

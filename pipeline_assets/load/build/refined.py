@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
-import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.changes import KeyChange
-from pipeline_assets.domain.identity import RowFate
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Builder, Proposal, kept
+from pipeline_assets.load.build.builder import Builder, Inputs, Proposal, kept
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
 from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined, write_rows
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.build.winning_rows import winning_rows, with_source
+from pipeline_assets.load.build.winning_rows import winning_rows, with_source, without
 from pipeline_assets.load.file_tasks import Place, files_of
 from pipeline_assets.load.key_ranges import each_range
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.contest_frames import LINE, fates
 from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, RAW, Linking
-from pipeline_assets.transforms.digests import HASH_A, HASH_B
-from pipeline_assets.transforms.event_keys import IDENTITY, candidate_duplicates, with_candidate_keys
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
+from pipeline_assets.transforms.refine_files import Losers
 from pipeline_assets.transforms.slice_difference import KeyDifference
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
@@ -69,15 +66,12 @@ class RefinedBuilder(Builder[Table]):
             rows = events.where(slices_condition(self.table, [key]))
             yield Proposal(rows, held_keys(published_near), held_keys(events))
 
-    def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
+    def rows_from(self, settings: Settings, key: Slice, inputs: Inputs) -> DataFrame:
         """The winning rows among those of both raw tables."""
-        names = [column.name for column in self.table.columns if column.name != "_source"]
-        raw = with_source({source: inputs(table.key) for source, table in RAW_TABLES.items()}, names)
-        at = ["event_date", "project_id", *LINE]
-        narrow = with_candidate_keys(raw.select(*at, *IDENTITY, HASH_A, HASH_B), candidate_duplicates(raw))
-        decided = fates(narrow, settings.source_precedence, settings.dedupe_window_days)
-        losers = decided.where(F.col("outcome") != RowFate.WINNER.value).select(*at)
-        return raw.join(losers, on=at, how="left_anti").select(*[column.name for column in self.table.columns])
+        names = [column.name for column in self.table.columns]
+        raw = with_source(inputs, [name for name in names if name != "_source"])
+        own = raw.where(slices_condition(self.table, [key])).select(*names)
+        return without(own, losers_among(inputs, settings, [key]))
 
     def contents(self, rows: DataFrame) -> DataFrame:
         """The event key, and the hash of the event's meaning without its transport."""
@@ -95,7 +89,7 @@ class RefinedBuilder(Builder[Table]):
 
     def competing_rows(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
         """The raw rows that share a key with another row."""
-        return CompetingRows(runtime, pins, slices)
+        return CompetingRows.as_of(runtime, pins, slices)
 
     def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:
         """Pairs of days that exchange events."""
@@ -127,7 +121,7 @@ def build_refined(
     """
     near = neighbourhood(todo, runtime.settings.dedupe_window_days)
     if competing is None or not competing.covers(todo):
-        competing = CompetingRows(runtime, pins, todo)
+        competing = CompetingRows.as_of(runtime, pins, todo)
     reasons, losers, competing_digests = (
         competing.reasons(todo),
         competing.losers(todo),
@@ -162,7 +156,13 @@ def build_refined(
 
 def rows_from_raw(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> DataFrame:
     """The rows that a build of these slices would write."""
-    return winning_rows(runtime, pins, slices, CompetingRows(runtime, pins, slices).losers(slices))
+    return winning_rows(runtime, pins, slices, CompetingRows.as_of(runtime, pins, slices).losers(slices))
+
+
+def losers_among(inputs: Inputs, settings: Settings, slices: Collection[Slice]) -> Losers:
+    """The rows of these slices that lose, by these settings, to others among inputs of refined.events."""
+    places = [place for table in RAW_TABLES.values() for place in inputs.places(table.key)]
+    return CompetingRows(replace(inputs.runtime, settings=settings), places, slices).losers(slices)
 
 
 def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:

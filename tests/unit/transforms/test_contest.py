@@ -26,7 +26,6 @@ from pipeline_assets.transforms.contested_columns import (
     READ_TYPES,
     RECEIVED,
     SCHEMA,
-    contested_batch,
     contested_rows,
     is_unread,
 )
@@ -205,8 +204,6 @@ def test_a_files_rows_become_rows_of_a_contest() -> None:
     ]
     assert set(found["_day"].to_pylist()) == {(DAY - date(1970, 1, 1)).days}
     assert set(found["_source"].to_pylist()) == {"regular"}
-    placed = _raw().append_column("event_date", pa.array([DAY] * 4)).append_column("project_id", pa.array(["1"] * 4))
-    assert contested_batch(placed.append_column("_source", pa.array(["regular"] * 4))) == found
 
 
 @pytest.mark.parametrize(

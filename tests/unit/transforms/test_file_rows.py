@@ -38,7 +38,7 @@ def test_each_slice_of_a_partition_is_reduced_once(rows: list[tuple[date, str, i
     whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], []], schema=schema)
     reading = ReadingRows("raw/regular_events", "event_date", {"n": "bigint", "lacking": "string"}, _told)
     told = [
-        pickle.loads(row["result"])  # noqa: S301 - made a line above
+        pickle.loads(row["result"])
         for batch in reading(whole.to_batches(max_chunksize=size))
         for row in batch.to_pylist()
     ]
