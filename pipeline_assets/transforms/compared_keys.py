@@ -1,4 +1,4 @@
-"""Compares the keys of a slice of refined in two states, by tasks over its files, and finds which of them moved between days."""
+"""Compares the keys of a slice in two states, by tasks over its files, and finds which of them moved between days."""
 
 from __future__ import annotations
 
@@ -18,12 +18,54 @@ from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
 from pipeline_assets.transforms.key_halves import KeyRows
 from pipeline_assets.transforms.longs import Longs, Mask
+from pipeline_assets.transforms.row_hash_arrow import Encoded
 from pipeline_assets.transforms.slice_difference import KEYS, KEYS_OF, KeyDifference
 
 _IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
-CONTENT_TYPES = {name: "string" if name in _IDS else "bigint" for name in KEYS_OF}
 _Columns = tuple[Longs, Longs, Longs]
 """Both halves of the key, and the meaning, of each row."""
+
+
+@dataclass(frozen=True)
+class EventContents:
+    """Keys and meanings of events, as `key_changes.with_event_keys`: the meaning is the key of a row without an id."""
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Column to read -> Spark type."""
+        return {name: "string" if name in _IDS else "bigint" for name in KEYS_OF}
+
+    def of(self, rows: pa.Table) -> _Columns:
+        """Of rows with these columns."""
+        are_named = np.logical_or(
+            *(named(whole(rows[name])).is_valid().to_numpy(zero_copy_only=False) for name in _IDS)
+        )
+        first, second, meaning = (numbers_of(rows[name]) for name in (*KEY, "_meaning_hash"))
+        return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
+
+
+@dataclass(frozen=True)
+class NamedContents:
+    """The same of rows that columns of their own identify."""
+
+    keys: Mapping[str, str]
+    """Column -> Spark type, of those that identify a row."""
+    content: Mapping[str, str]
+    """The same of those that it says something in."""
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Column to read -> Spark type."""
+        return {**self.keys, **self.content}
+
+    def of(self, rows: pa.Table) -> _Columns:
+        """Of rows with these columns."""
+        columns = {name: whole(rows[name]) for name in self.types}
+        (first, second), (meaning, _) = (Encoded(columns, kinds).hashes() for kinds in (self.keys, self.content))
+        return numbers_of(first), numbers_of(second), numbers_of(meaning)
+
+
+Contents = EventContents | NamedContents
 
 
 @dataclass(frozen=True)
@@ -32,22 +74,21 @@ class TwoStates:
 
     key: Slice
     before: Sequence[SliceFile | bytes]
-    """Its files, or what `contents_of` told of rows that only Spark can read."""
+    """Its files, or what `ContentsOf` told of rows that only Spark can read."""
     after: Sequence[SliceFile | bytes]
     part: int = 0
     parts: int = 1
 
 
-def contents_of(file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, bytes]:
-    """The slice, and the keys and meanings of a file's rows (three columns of int64): a `RowsOf` for CONTENT_TYPES."""
-    return file.key, np.stack(_joined(map(_contents, tables))).tobytes()
+@dataclass(frozen=True)
+class ContentsOf:
+    """The slice, and the keys and meanings of a file's rows (three columns of int64): a `RowsOf` for the types of `contents`."""
 
+    contents: Contents
 
-def _contents(rows: pa.Table) -> _Columns:
-    """As `key_changes.with_event_keys`: the meaning is the key of a row without an id."""
-    are_named = np.logical_or(*(named(whole(rows[name])).is_valid().to_numpy(zero_copy_only=False) for name in _IDS))
-    first, second, meaning = (numbers_of(rows[name]) for name in (*KEY, "_meaning_hash"))
-    return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
+    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, bytes]:
+        """Of the rows, which come in batches."""
+        return file.key, np.stack(_joined(map(self.contents.of, tables))).tobytes()
 
 
 def _joined(parts: Iterator[_Columns]) -> _Columns:
@@ -61,7 +102,8 @@ class Comparing:
     """The function of a task: how the keys of slices change."""
 
     store: Store
-    """Of refined."""
+    """Of their table."""
+    contents: Contents
 
     def __call__(self, items: Sequence[TwoStates]) -> list[tuple[Slice, KeyDifference]]:
         """Parts of a slice add up."""
@@ -75,8 +117,8 @@ class Comparing:
             first, second, meaning = np.frombuffer(file, np.int64).reshape(3, -1)
             yield _of_part(item, (first, second, meaning))
             return
-        for rows in narrow_rows(self.store, file.path, CONTENT_TYPES):
-            yield _of_part(item, _contents(rows))
+        for rows in narrow_rows(self.store, file.path, self.contents.types):
+            yield _of_part(item, self.contents.of(rows))
 
 
 def _of_part(item: TwoStates, columns: _Columns) -> _Columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -78,15 +77,6 @@ def competing_sums(rows: pa.Table, window_days: int, is_guest: Mask | None = Non
             key = Slice(_EPOCH + timedelta(days=int(days[place])), rows["project_id"][int(place)].as_py())
             told[key] = CompetingSum(digest, int(number) in tied)
     return told
-
-
-def added(parts: Iterable[dict[Slice, CompetingSum]]) -> dict[Slice, CompetingSum]:
-    """The sums of several parts."""
-    total: dict[Slice, CompetingSum] = {}
-    for part in parts:
-        for key, told in part.items():
-            total[key] = total.get(key, CompetingSum()) + told
-    return total
 
 
 def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:

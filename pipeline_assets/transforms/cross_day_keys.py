@@ -11,12 +11,12 @@ import numpy as np
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
 from pipeline_assets.transforms.key_halves import HeldRows
-from pipeline_assets.transforms.longs import Longs, Mask
+from pipeline_assets.transforms.longs import Longs, Mask, are_among
 
 
 @dataclass(frozen=True)
 class Held:
-    """Cells: each distinct key of each slice once, with the states in which the slice holds it."""
+    """Cells: each distinct key of each slice once, with the states in which the slice holds it; of keys that several hold."""
 
     slices: list[Slice]
     slice_of: Longs
@@ -41,6 +41,12 @@ class Held:
         slice_of = np.repeat(np.asarray([number_of[part.keys.key] for part in parts], np.int64), counts)
         states = np.repeat(np.asarray([1 << part.state for part in parts], np.int64), counts)
         first, second = np.concatenate(halves, axis=1)
+        # Most keys are held by one slice alone; those say nothing.
+        order = np.argsort(first)
+        ordered, holders = first[order], slice_of[order]
+        are_shared = (ordered[1:] == ordered[:-1]) & (holders[1:] != holders[:-1])
+        chosen = are_among(first, np.unique(ordered[1:][are_shared]))
+        first, second, slice_of, states = (column[chosen] for column in (first, second, slice_of, states))
         days = np.asarray([key.event_date.toordinal() for key in slices], np.int64)
         of_project = np.asarray([projects.index(key.project_id) for key in slices], np.int64)
         keys = group_numbers(second, first, of_project[slice_of])

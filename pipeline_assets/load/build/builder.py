@@ -17,6 +17,7 @@ from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.compared_keys import Contents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -85,6 +86,11 @@ class Builder(ABC, Generic[TableT]):
     @abstractmethod
     def with_keys(self, rows: DataFrame) -> DataFrame:
         """The table's rows plus `_key_a`, `_key_b`, as in `contents`."""
+
+    @property
+    @abstractmethod
+    def key_contents(self) -> Contents:
+        """What tasks read as `contents`."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Counts how the keys of bounded slices of refined.events would change, by cause, before they are published."""
+"""Counts how the keys of slices would change, by cause, before they are published."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import FILE_COST_BYTES, Place, each_file, each_of, files_of, read_bytes
 from pipeline_assets.load.staleness.decide import SlicePlan
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.compared_keys import (
-    CONTENT_TYPES,
     Comparing,
+    Contents,
+    ContentsOf,
+    EventContents,
     HeldKeys,
     TwoStates,
-    contents_of,
     moved,
 )
 from pipeline_assets.transforms.file_rows import SliceFile
@@ -46,27 +46,37 @@ def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange
     if not compared:
         return {}
     known = {key: staged.keys[key] for key in compared if key in staged.keys}
-    known |= _compared(plan, staged.snapshot_id, [key for key in compared if key not in known])
-    counted = _counted(plan, staged.snapshot_id, known)
-    return {key: key_change(todo[key].cause, counts) for key, counts in counted.items()}
+    return changed_keys(plan, staged.snapshot_id, compared, EventContents(), known)
+
+
+def changed_keys(
+    plan: TablePlan, staged_id: int, slices: Collection[Slice], contents: Contents, known: Mapping[Slice, KeyDifference]
+) -> dict[Slice, KeyChange]:
+    """Slice -> how its keys change from what is published to what is staged; `known`: what need not be read."""
+    differences = {**known, **_compared(plan, staged_id, [key for key in slices if key not in known], contents)}
+    counted = _counted(plan, staged_id, differences)
+    return {key: key_change(plan.to_build[key].cause, counts) for key, counts in counted.items()}
 
 
 _Counts = dict[tuple[str, bool], int]
 """(change, whether the key moved) -> number of keys."""
 
 
-def _compared(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dict[Slice, KeyDifference]:
+def _compared(
+    plan: TablePlan, staged_id: int, slices: Collection[Slice], contents: Contents
+) -> dict[Slice, KeyDifference]:
     """How the keys of these slices change, from all their keys; slices of many rows are compared in parts."""
     if not slices:
         return {}
     runtime = plan.runtime
     sides = []
-    for snapshot_id in (plan.base_id, staged_id):
-        found = files_of(runtime, [Place(REFINED_EVENTS, snapshot_id, frozenset(slices))])
+    places = [Place(plan.table, snapshot_id, frozenset(slices)) for snapshot_id in (plan.base_id, staged_id)]
+    for place in places:
+        found = files_of(runtime, [place])
         side: dict[Slice, list[SliceFile | bytes]] = {key: [] for key in slices}
         for file in found.files:
             side[file.key].append(file)
-        for key, told in each_of(runtime, replace(found, files=()), CONTENT_TYPES, contents_of):
+        for key, told in each_of(runtime, replace(found, files=()), contents.types, ContentsOf(contents)):
             side[key].append(told)
         sides.append(side)
     items = []
@@ -77,11 +87,10 @@ def _compared(plan: TablePlan, staged_id: int, slices: Collection[Slice]) -> dic
     files = [file for side in sides for of_slice in side.values() for file in of_slice if isinstance(file, SliceFile)]
     weights = [sum(_weight(file) for file in (*item.before, *item.after)) for item in items]
     groups = runtime.tasks.groups(items, weights)
-    comparing = Comparing(runtime.lakehouse.files.store(REFINED_EVENTS))
-    places = [Place(REFINED_EVENTS, snapshot_id, frozenset(slices)) for snapshot_id in (plan.base_id, staged_id)]
+    comparing = Comparing(runtime.lakehouse.files.store(plan.table), contents)
     compared: dict[Slice, KeyDifference] = {}
     for told_group in runtime.tasks.run(
-        comparing, groups, read_bytes=read_bytes(runtime, places, files, CONTENT_TYPES)
+        comparing, groups, read_bytes=read_bytes(runtime, places, files, contents.types)
     ):
         for key, one in told_group:
             compared[key] = compared[key] + one if key in compared else one
@@ -108,9 +117,10 @@ def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifferenc
 
 def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table]) -> dict[Slice, Mapping[bool, int]]:
     """Slice -> how many of its added (True) and removed (False) keys moved; an added key from a day as it was published."""
-    if not differing:
+    # Rows that never change their day come from no other one.
+    if not differing or not plan.table.kind.exchange_days(plan.runtime.settings):
         return {}
-    window = plan.runtime.settings.dedupe_window_days
+    window = plan.table.kind.exchange_days(plan.runtime.settings)
     near = frozenset(neighbourhood(differing, window))
     held = {True: HeldKeys(), False: HeldKeys()}
     states: dict[bool, Mapping[int, frozenset[Slice]]] = {
@@ -121,7 +131,7 @@ def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table])
         halves = [rows.filter(pc.equal(rows["is_added"], is_added))["_key_a"].to_numpy() for rows in differing.values()]
         wanted = np.unique(np.concatenate(halves))
         if len(wanted):
-            places = [Place(REFINED_EVENTS, snapshot_id, slices) for snapshot_id, slices in states[is_added].items()]
+            places = [Place(plan.table, snapshot_id, slices) for snapshot_id, slices in states[is_added].items()]
             for told in each_file(plan.runtime, places, KEY_TYPES, KeysAmong(wanted.tobytes())):
                 of_side.add(told)
     return {key: moved(key, rows, held, window) for key, rows in differing.items()}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pyspark.sql import DataFrame
 
 from pipeline_assets.load.build.builder import Builder, Proposal, TableT, kept
+from pipeline_assets.transforms.compared_keys import Contents, NamedContents
 from pipeline_assets.transforms.key_changes import row_contents, with_keys
 
 
@@ -18,6 +19,13 @@ class NamedRowsBuilder(Builder[TableT], ABC):
     def contents(self, rows: DataFrame) -> DataFrame:
         """Keys from the naming columns; hashes over all content columns."""
         return row_contents(rows, self.naming_columns, self.table.content_columns)
+
+    @property
+    def key_contents(self) -> Contents:
+        """The same, by tasks."""
+        types = {column.name: column.type for column in self.table.columns}
+        names = (("project_id", *self.naming_columns), self.table.content_columns)
+        return NamedContents(*({name: types[name] for name in of_kind} for of_kind in names))
 
     def with_keys(self, rows: DataFrame) -> DataFrame:
         """The rows plus keys from the naming columns."""

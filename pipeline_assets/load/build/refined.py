@@ -28,6 +28,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.compared_keys import Contents, EventContents
 from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, RAW, Linking
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
@@ -80,6 +81,11 @@ class RefinedBuilder(Builder[Table]):
     def with_keys(self, rows: DataFrame) -> DataFrame:
         """The rows with the event key, or the hash of the meaning for an event without an id."""
         return with_event_keys(rows)
+
+    @property
+    def key_contents(self) -> Contents:
+        """The same, by tasks."""
+        return EventContents()
 
     @property
     def naming_columns(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date, timedelta
+from decimal import Decimal
 from itertools import starmap
 
 import numpy as np
@@ -20,12 +21,13 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.compared_keys import (
-    CONTENT_TYPES,
     Comparing,
+    ContentsOf,
+    EventContents,
     HeldKeys,
+    NamedContents,
     TwoStates,
     compared,
-    contents_of,
     moved,
 )
 from pipeline_assets.transforms.file_rows import SliceFile, with_columns
@@ -35,6 +37,7 @@ from tests.unit.transforms.test_write_objects import Shelf
 
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "1")
+EVENTS = EventContents()
 FILE = SliceFile("refined/events", KEY, "f.parquet", 1, 1)
 _ROWS = st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 2), st.integers(0, 1)), max_size=12)
 Row = tuple[int, int, int]
@@ -60,7 +63,7 @@ def test_keys_are_kept_changed_gained_and_lost_whole_and_in_parts(
     """Scenario: rows without ids share key and meaning, keys share a half. Outcome: rows are counted pair by pair."""
     expected = _expected(before, after)
     was, is_now = ([_columns(rows).tobytes()] for rows in (before, after))
-    told = Comparing(Shelf({}))([TwoStates(KEY, was, is_now, part, parts) for part in range(parts)])
+    told = Comparing(Shelf({}), EVENTS)([TwoStates(KEY, was, is_now, part, parts) for part in range(parts)])
     whole = compared(*(tuple(_columns(rows)) for rows in (before, after)))  # type: ignore[arg-type]
     total = told[0][1]
     for key, one in told[1:]:
@@ -75,16 +78,41 @@ def _raw(rows: Sequence[tuple[int, int, int, str | None, str | None]]) -> pa.Tab
     columns = dict(
         zip(("_key_a", "_key_b", "_meaning_hash", "insert_id", "uuid"), zip(*rows, strict=True), strict=True)
     )
-    return with_columns(pa.table({name: list(values) for name, values in columns.items()}), CONTENT_TYPES)
+    return with_columns(pa.table({name: list(values) for name, values in columns.items()}), EVENTS.types)
 
 
 def test_the_meaning_is_the_key_of_a_row_without_an_id() -> None:
     rows = _raw([(1, 2, 3, "i", None), (4, 5, 6, " ", "u"), (7, 8, 9, None, "\u200b"), (7, 8, 9, "", None)])
-    key, told = contents_of(FILE, iter([rows.slice(0, 1), rows.slice(1)]))
+    key, told = ContentsOf(EVENTS)(FILE, iter([rows.slice(0, 1), rows.slice(1)]))
     found = np.frombuffer(told, np.int64).reshape(3, -1).T
     assert key == KEY
     assert [tuple(row) for row in found.tolist()] == [(1, 2, 3), (4, 5, 6), (9, 0, 9), (9, 0, 9)] == event_keys(rows)
-    assert contents_of(FILE, iter([])) == (KEY, b"")
+    assert ContentsOf(EVENTS)(FILE, iter([])) == (KEY, b"")
+
+
+_TOTALS = st.dictionaries(
+    st.sampled_from([None, "", "EUR", "USD"]), st.sampled_from([None, Decimal(0), Decimal("0.000001"), Decimal(-1)])
+)
+
+
+@given(_TOTALS, _TOTALS)
+def test_rows_of_an_aggregate_are_kept_changed_gained_and_lost(
+    before: dict[str | None, Decimal | None], after: dict[str | None, Decimal | None]
+) -> None:
+    """Scenario: totals by a column that may be null or empty. Outcome: rows with an equal column are compared by their totals."""
+    contents = NamedContents({"project_id": "string", "currency": "string"}, {"revenue": "decimal(38,6)"})
+
+    def told(totals: dict[str | None, Decimal | None]) -> list[bytes]:
+        columns = {"project_id": ["1"] * len(totals), "currency": [*totals], "revenue": [*totals.values()]}
+        rows = with_columns(pa.table({name: pa.array(column) for name, column in columns.items()}), contents.types)
+        return [ContentsOf(contents)(FILE, iter([rows]))[1]]
+
+    ((_, found),) = Comparing(Shelf({}), contents)([TwoStates(KEY, told(before), told(after))])
+    kept = [name for name in before.keys() & after.keys() if before[name] == after[name]]
+    assert (found.kept, found.changed) == (len(kept), len(before.keys() & after.keys()) - len(kept))
+    assert Counter(found.differing["is_added"].to_pylist()) == Counter(
+        [True] * len(after.keys() - before.keys()) + [False] * len(before.keys() - after.keys())
+    )
 
 
 @pytest.mark.parametrize("window", [1, 2])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.identity import RawRow, is_tie
 from pipeline_assets.domain.row_hash import row_hash
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.transforms.competing import _RIVAL, CompetingSum, added, competing_sums
+from pipeline_assets.transforms.competing import _RIVAL, CompetingSum, competing_sums
 from tests.unit.transforms.test_contest import ROWS, table_of
 
 
@@ -67,4 +67,7 @@ def test_parts_add_up_where_equal_orders_stay_together(rows: list[RawRow], windo
             is_guest = np.asarray([False] * len(own) + [True] * len(guests))
             table = table_of([*rows, *own, *guests]).slice(len(rows))
             parts.append(competing_sums(table, window, is_guest))
-    assert added(parts) == _expected(rows, window)
+    total: dict[Slice, CompetingSum] = {}
+    for part in parts:
+        total |= {key: total.get(key, CompetingSum()) + one for key, one in part.items()}
+    assert total == _expected(rows, window)
