@@ -9,7 +9,7 @@ from typing import TypeVar
 from pipeline_assets.load.file_tasks import FilesOfSlices, each_of, stores_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.key_halves import KEY_TYPES, HeldRows, KeyRows, KeysAmong, RangesOfKeys
+from pipeline_assets.transforms.key_halves import KEY_TYPES, KeyRows, KeysAmong, RangesOfKeys, StateKeys
 
 Result = TypeVar("Result")
 
@@ -18,7 +18,7 @@ _KEYS_PER_RANGE = 4_000_000
 
 
 def each_range(
-    runtime: Runtime, states: Sequence[FilesOfSlices], collect: Callable[[int, Iterable[HeldRows]], Result]
+    runtime: Runtime, states: Sequence[FilesOfSlices], collect: Callable[[int, Iterable[StateKeys]], Result]
 ) -> list[Result]:
     """`collect` of each range of keys: its number, and the keys of all rows with the place of their state in `states`.
 
@@ -37,5 +37,5 @@ def each_range(
     return runtime.tasks.exchange(dividing, runtime.tasks.groups(items, weights), collect, ranges)
 
 
-def _held(runtime: Runtime, place: int, files: FilesOfSlices) -> list[HeldRows]:
-    return [HeldRows(place, one) for one in each_of(runtime, files, KEY_TYPES, KeysAmong(None))]
+def _held(runtime: Runtime, place: int, files: FilesOfSlices) -> list[StateKeys]:
+    return [StateKeys(place, one) for one in each_of(runtime, files, KEY_TYPES, KeysAmong(None))]

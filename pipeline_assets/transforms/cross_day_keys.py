@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
-from pipeline_assets.transforms.key_halves import HeldRows
+from pipeline_assets.transforms.key_halves import StateKeys
 from pipeline_assets.transforms.longs import Longs, Mask, are_among
 
 
@@ -30,7 +30,7 @@ class Held:
     window_days: int
 
     @staticmethod
-    def of(rows: Iterable[HeldRows], window_days: int) -> Held:
+    def of(rows: Iterable[StateKeys], window_days: int) -> Held:
         """The cells of these rows, which hold all rows of their keys in the slices and states to compare."""
         parts = list(rows)
         slices = sorted({part.keys.key for part in parts})
@@ -91,7 +91,7 @@ class Linking:
     built: Set[Slice]
     window_days: int
 
-    def __call__(self, _: int, rows: Iterable[HeldRows]) -> set[tuple[Slice, Slice]]:
+    def __call__(self, _: int, rows: Iterable[StateKeys]) -> set[tuple[Slice, Slice]]:
         """Each pair once, from all rows of some keys: what an exchange collects."""
         held = Held.of(rows, self.window_days)
         are_built, before = held.are_of(self.built), held.are_in(BEFORE)
@@ -121,7 +121,7 @@ class Tearing:
     chosen: Set[Slice]
     window_days: int
 
-    def __call__(self, _: int, rows: Iterable[HeldRows]) -> Counter[Slice]:
+    def __call__(self, _: int, rows: Iterable[StateKeys]) -> Counter[Slice]:
         """The slices beside with such keys, from all rows of some keys: what an exchange collects."""
         held = Held.of(rows, self.window_days)
         are_chosen, then, now = held.are_of(self.chosen), held.are_in(THEN), held.are_in(NOW)

@@ -31,7 +31,7 @@ class KeyRows(NamedTuple):
         return np.frombuffer(self.first, np.int64), np.frombuffer(self.second, np.int64)
 
 
-class HeldRows(NamedTuple):
+class StateKeys(NamedTuple):
     """Keys that a slice holds in one of several states."""
 
     state: int
@@ -90,14 +90,14 @@ class RangesOfKeys:
     ranges: int
     """At most a million."""
 
-    def __call__(self, items: Sequence[tuple[int, SliceFile | KeyRows]]) -> Iterator[tuple[int, HeldRows]]:
+    def __call__(self, items: Sequence[tuple[int, SliceFile | KeyRows]]) -> Iterator[tuple[int, StateKeys]]:
         """`items`: each with its state. Keys are hashes, so ranges of equal width hold about equally many."""
         for state, item in items:
             for first, second in self._halves(item):
                 places = part_of(first, self.ranges)
                 for number in np.unique(places).tolist():
                     chosen = places == number
-                    yield number, HeldRows(state, KeyRows(item.key, first[chosen].tobytes(), second[chosen].tobytes()))
+                    yield number, StateKeys(state, KeyRows(item.key, first[chosen].tobytes(), second[chosen].tobytes()))
 
     def _halves(self, item: SliceFile | KeyRows) -> Iterator[tuple[Longs, Longs]]:
         if isinstance(item, KeyRows):

@@ -14,7 +14,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_digests import HashSource
 from pipeline_assets.transforms.event_hashes import EventHashes, named, whole
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.key_halves import FIRST_HALF, HeldRows, KeyRows, halves_of, occurring_twice
+from pipeline_assets.transforms.key_halves import FIRST_HALF, KeyRows, StateKeys, halves_of, occurring_twice
 from pipeline_assets.transforms.longs import Longs, Mask, are_among, are_null, longs
 
 _DAY_MICROS = 86_400_000_000
@@ -170,6 +170,6 @@ class TwiceInRange:
 
     window_days: int
 
-    def __call__(self, _: int, rows: Iterable[HeldRows]) -> dict[Slice, Twice]:
+    def __call__(self, _: int, rows: Iterable[StateKeys]) -> dict[Slice, Twice]:
         """The slices with such rows."""
         return keys_twice((one.keys for one in rows), self.window_days)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, NOW, RAW, THEN, Linking, Tearing
-from pipeline_assets.transforms.key_halves import HeldRows, KeyRows, RangesOfKeys
+from pipeline_assets.transforms.key_halves import KeyRows, RangesOfKeys, StateKeys
 
 Key = tuple[int, int]
 Held = Mapping[Slice, Sequence[Key]]
@@ -42,9 +42,9 @@ def _rows(states: Mapping[int, Held]) -> list[tuple[int, KeyRows]]:
 
 
 def _by_ranges(
-    collect: Callable[[int, Iterable[HeldRows]], Result], rows: Sequence[tuple[int, KeyRows]], ranges: int
+    collect: Callable[[int, Iterable[StateKeys]], Result], rows: Sequence[tuple[int, KeyRows]], ranges: int
 ) -> list[Result]:
-    by_range: dict[int, list[HeldRows]] = {}
+    by_range: dict[int, list[StateKeys]] = {}
     for number, part in RangesOfKeys({}, ranges)(rows):
         by_range.setdefault(number, []).append(part)
     return [collect(number, parts) for number, parts in by_range.items()]
@@ -83,7 +83,7 @@ def test_slices_are_linked_by_keys_that_leave_and_keys_on_two_days(
     states = {BEFORE: before, BUILT: {key: keys for key, keys in staged.items() if key in built}, RAW: raw}
     expected = _links(before, states[BUILT], raw, built, window)
     linking, rows = Linking(frozenset(built), window), _rows(states)
-    found = linking(0, [HeldRows(*one) for one in rows])
+    found = linking(0, [StateKeys(*one) for one in rows])
     assert {frozenset(pair) for pair in found} == expected
     assert len(found) == len(expected)
     assert set().union(*_by_ranges(linking, rows, ranges)) == found
@@ -113,7 +113,7 @@ _K: Key = (7, 7)
 def test_each_way_to_be_linked(before: list[Slice], staged: list[Slice], raw: list[Slice], links: bool) -> None:
     """One key, of which the first day is built."""
     states = {state: dict.fromkeys(slices, (_K,)) for state, slices in ((BEFORE, before), (BUILT, staged), (RAW, raw))}
-    found = Linking(frozenset([_ONE]), 1)(0, [HeldRows(*one) for one in _rows(states)])
+    found = Linking(frozenset([_ONE]), 1)(0, [StateKeys(*one) for one in _rows(states)])
     assert found == ({(_ONE, _TWO)} if links else set())
 
 
@@ -139,6 +139,6 @@ def test_a_rollback_of_some_days_doubles_and_loses_what_the_rule_says(
 ) -> None:
     """Scenario: few keys on six days of two projects, then and now. Outcome: the keys of the rule, by day; also by ranges."""
     tearing, rows = Tearing(frozenset(chosen), window), _rows({THEN: then, NOW: now})
-    found = tearing(0, [HeldRows(*one) for one in rows])
+    found = tearing(0, [StateKeys(*one) for one in rows])
     assert found == _torn(then, now, chosen, window)
     assert sum(_by_ranges(tearing, rows, ranges), Counter()) == found

@@ -20,9 +20,9 @@ from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_halves import (
     KEY_TYPES,
-    HeldRows,
     KeysAmong,
     RangesOfKeys,
+    StateKeys,
     first_halves,
     occurring_twice,
 )
@@ -135,7 +135,7 @@ def test_rows_that_share_a_key_are_found_exactly(
     assert keys_twice(among, window) == expected
     assert set(np.frombuffer(b"".join(one.first for one in among), np.int64).tolist()) == set(suspected.tolist())
 
-    by_range: dict[int, list[HeldRows]] = {}
+    by_range: dict[int, list[StateKeys]] = {}
     for number, part in RangesOfKeys({}, ranges)([(0, one) for one in whole]):
         assert 0 <= number < ranges
         by_range.setdefault(number, []).append(part)
