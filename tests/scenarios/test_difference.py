@@ -185,44 +185,6 @@ def test_random_histories_end_in_the_same_rows(spark: Any, tmp_path: Path, is_fu
         print(f"\n{dict(seen)}: {lakes.kept} publications left files of their slice where they were")
 
 
-def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
-    """Scenario: a late fact is published into a day whose files another hand joins meanwhile, then into one that it empties.
-    Outcome: both loads see it before anything is published, and build from what is there; nothing is lost or doubled."""
-    p = pipeline(publish_attempts=3)
-    day = DAYS[0]
-    p.deliver(day, events_on(day, 30), hour=1)
-    _load(p, day)
-    name = p.lakehouse.identifier(REFINED_EVENTS)
-    hands = {
-        "joined": f"CALL {p.settings.catalog_name}.system.rewrite_data_files(table => '{REFINED_EVENTS.identifier}', "
-        "options => map('rewrite-all', 'true'))",
-        "emptied": f"DELETE FROM {name} WHERE event_date = DATE '{day}'",
-    }
-    for number, (hand, statement) in enumerate(hands.items(), 2):
-        p.deliver(day, events_on(day, 3, prefix=hand), hour=number)
-        met: list[int] = []
-
-        def meddle(point: Failpoint, _: str, statement: str = statement, met: Any = met) -> None:
-            if point is Failpoint.BEFORE_PUBLISH and not met:
-                met.append(len(p.lakehouse.commits(REFINED_EVENTS, None)))
-                p.spark.sql(statement)
-
-        failpoints.watch(meddle)
-        try:
-            (outcome,) = _load(p, day).outcomes
-        finally:
-            failpoints.watch()
-
-        assert outcome.verdict.value == "published", hand
-        # The foreign commit, then one of ours: none came between.
-        ours = [commit.run_id is not None for commit in p.lakehouse.commits(REFINED_EVENTS, None)]
-        assert ours[:2] == [True, False], hand
-        assert len(ours) == met[0] + 2
-        assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings), hand
-        require_known(p)
-    assert p.count(REFINED) == 36
-
-
 def test_only_days_with_files_of_another_format_pass_through_spark(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +225,44 @@ def test_only_days_with_files_of_another_format_pass_through_spark(
     for day in days:
         assert {path.rpartition(".")[2] for path in p.files(REFINED, day)} == {"parquet"}
     require_known(p)
+
+
+def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
+    """Scenario: a late fact is published into a day whose files another hand joins meanwhile, then into one that it empties.
+    Outcome: both loads see it before anything is published, and build from what is there; nothing is lost or doubled."""
+    p = pipeline(publish_attempts=3)
+    day = DAYS[0]
+    p.deliver(day, events_on(day, 30), hour=1)
+    _load(p, day)
+    name = p.lakehouse.identifier(REFINED_EVENTS)
+    hands = {
+        "joined": f"CALL {p.settings.catalog_name}.system.rewrite_data_files(table => '{REFINED_EVENTS.identifier}', "
+        "options => map('rewrite-all', 'true'))",
+        "emptied": f"DELETE FROM {name} WHERE event_date = DATE '{day}'",
+    }
+    for number, (hand, statement) in enumerate(hands.items(), 2):
+        p.deliver(day, events_on(day, 3, prefix=hand), hour=number)
+        met: list[int] = []
+
+        def meddle(point: Failpoint, _: str, statement: str = statement, met: Any = met) -> None:
+            if point is Failpoint.BEFORE_PUBLISH and not met:
+                met.append(len(p.lakehouse.commits(REFINED_EVENTS, None)))
+                p.spark.sql(statement)
+
+        failpoints.watch(meddle)
+        try:
+            (outcome,) = _load(p, day).outcomes
+        finally:
+            failpoints.watch()
+
+        assert outcome.verdict.value == "published", hand
+        # The foreign commit, then one of ours: none came between.
+        ours = [commit.run_id is not None for commit in p.lakehouse.commits(REFINED_EVENTS, None)]
+        assert ours[:2] == [True, False], hand
+        assert len(ours) == met[0] + 2
+        assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings), hand
+        require_known(p)
+    assert p.count(REFINED) == 36
 
 
 def test_a_slice_of_many_small_files_is_written_whole(pipeline: Any) -> None:
