@@ -21,7 +21,7 @@ from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
 from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined, write_rows
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.build.winning_rows import winning_rows, with_source, without
+from pipeline_assets.load.build.winning_rows import PLACE, raw_rows, winning_rows, with_source, without
 from pipeline_assets.load.file_tasks import Place, files_of
 from pipeline_assets.load.key_ranges import each_range
 from pipeline_assets.load.runtime import Runtime
@@ -30,6 +30,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.compared_keys import Contents, EventContents
 from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, RAW, Linking
+from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
 from pipeline_assets.transforms.refine_files import Losers
@@ -62,10 +63,11 @@ class RefinedBuilder(Builder[Table]):
         """Build from raw, together with the days that the slice may exchange events with."""
         near = sorted(neighbourhood([key], self.table.kind.exchange_days(runtime.settings)))
         published = runtime.lakehouse.read(self.table, heads[self.table.key])
-        with kept(rows_from_raw(runtime, heads, near)) as events:
+        losers = CompetingRows.as_of(runtime, heads, near).losers(near)
+        raw = raw_rows(runtime, heads, near, [*(name for name in PLACE if name != "_source"), *KEY])
+        with kept(winning_rows(runtime, heads, [key], losers)) as rows:
             published_near = published.where(slices_condition(self.table, near))
-            rows = events.where(slices_condition(self.table, [key]))
-            yield Proposal(rows, held_keys(published_near), held_keys(events))
+            yield Proposal(rows, held_keys(published_near), held_keys(without(raw, losers)))
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Inputs) -> DataFrame:
         """The winning rows among those of both raw tables."""
