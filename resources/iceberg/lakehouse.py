@@ -245,7 +245,7 @@ class Lakehouse:
         actions = self._tables.java_class("org.apache.iceberg.spark.actions.SparkActions").get(
             self.spark._jsparkSession
         )
-        joining = actions.rewriteDataFiles(self._load(table)).toBranch(branch_of(target)).sort()
+        joining = actions.rewriteDataFiles(self._load(table)).toBranch(branch_of(target))
         options = {
             "min-file-size-bytes": small_bytes,
             "max-file-size-bytes": _ANY_BYTES,
