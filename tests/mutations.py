@@ -393,6 +393,12 @@ MUTATIONS = (
         "tests/unit/inspection/test_replay_rules.py::test_the_first_cause_is_the_nearest_to_the_source",
     ),
     Mutation(
+        9, "eight late rows have two thousand copied", "pipeline_assets/transforms/arrival_parts.py",
+        "at = np.searchsorted(self.ends, _days(rows))", "at = np.zeros(rows.num_rows, dtype=np.int64)",
+        "tests/unit/transforms/test_slice_difference.py"
+        "::test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows",
+    ),
+    Mutation(
         9, "a slice with the same content is published again", "pipeline_assets/load/build/verdicts.py",
         "is_changed = audit.digest != prior.digest", "is_changed = True",
         "tests/scenarios/test_corrections.py::test_an_older_correction_alone_publishes_nothing",

@@ -10,6 +10,9 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 
 NEWER_TIDEMARK = "Install that version of Tidemark or a later one: pip install --upgrade tidemark-pipeline"
 
+BRING_BACK = "tidemark load --source SOURCE --from DAY --to DAY --read-again"
+"""The command that brings a day back of which a data file is gone, where only the file's place is known."""
+
 
 def read_again(table: str, key: Slice) -> str:
     """The command that brings a slice back of which a data file is gone."""

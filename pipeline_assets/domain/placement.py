@@ -12,6 +12,8 @@ MOST_READ_BYTES = 4 * 1024**2
 and 30 MB there; a Spark job whose workers run already takes as long before it reads a byte."""
 MOST_TEXT_BYTES = 4 * 1024**2
 """Most bytes that an object may inflate to in the driving process."""
+MOST_ITEMS = 64
+"""More than so many files or objects, however small, Spark opens side by side."""
 _IS_HERE: ContextVar[bool] = ContextVar("is_here", default=False)
 
 

@@ -163,9 +163,7 @@ class Settings(BaseSettings):
     compact_after_days: int = Field(7, ge=0)
     """Event days older than this are cold."""
     compact_min_files: int = Field(4, ge=2)
-    """A cold slice of so many files is rewritten into few."""
-    rewrite_min_files: int = Field(12, ge=1)
-    """A changed slice of refined.events with so many small files is written whole; with fewer, only what differs is written."""
+    """Of a cold slice, so many small files are joined."""
     skew_warning_ratio: float = Field(4.0, ge=1)
     """A step is warned about where its largest task has more than so many times the work of the median one."""
     local_bytes: int = Field(256 * 1024, ge=0)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from pipeline_assets.domain.placement import MOST_ITEMS
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.data_files import Store
@@ -119,9 +120,9 @@ def _by_spark(runtime: Runtime, place: Place, types: Mapping[str, str], function
 
 
 def read_bytes(runtime: Runtime, places: Iterable[Place], files: Sequence[SliceFile], columns: Collection[str]) -> int:
-    """Bytes of the column chunks to read: whole files where these are small, else as their footers tell."""
+    """Bytes of the column chunks to read, as the files' footers told their writer; of whole files where that decides as well."""
     whole = sum(file.size_bytes for file in files)
-    if not runtime.tasks.are_here(0) or runtime.tasks.are_here(whole):
+    if len(files) > MOST_ITEMS or not runtime.tasks.are_here(0) or runtime.tasks.are_here(whole):
         return whole
     return sum(
         runtime.lakehouse.column_bytes(place.table, place.snapshot_id, place.slices, columns, place.held_in)

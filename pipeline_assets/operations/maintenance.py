@@ -1,4 +1,4 @@
-"""Maintenance: remove dead branches, old snapshots, orphan files and old quarantine, and compact small files of cold days."""
+"""Maintenance: remove dead branches, old snapshots, orphan files and old quarantine, and join small files of cold days."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.leftovers import Leftovers, leftovers
-from pipeline_assets.operations.rewrites import Rewritten, compact, remove_rows
+from pipeline_assets.operations.rewrites import Rewritten, compact, remove_rows, small_files
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
@@ -198,13 +198,13 @@ def _history_days(runtime: Runtime, table: Table) -> int:
 
 
 def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], int]:
-    """Cold slices with many files, and the number of their files."""
+    """Cold slices with many small files, and the number of all their files."""
     coldest = now.date() - timedelta(days=runtime.settings.compact_after_days)
     live = runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table))
     file_counts = {
         key: len(files.paths)
         for key, files in live.items()
-        if key.event_date < coldest and len(files.paths) >= runtime.settings.compact_min_files
+        if key.event_date < coldest and small_files(files) >= runtime.settings.compact_min_files
     }
     return sorted(file_counts), sum(file_counts.values())
 

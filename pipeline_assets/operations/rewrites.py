@@ -1,4 +1,4 @@
-"""Rewrite slices of published tables: compact cold ones, remove old rows from quarantine."""
+"""Rewrite slices of published tables: join small files of cold ones, remove old rows from quarantine."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from resources.publishing.request import PublishRequest
 
 _SLICES_AT_ONCE = 200
 """Number of slices staged, proven and published together."""
+_SMALL_BYTES = 8 * 1024**2
+"""Size of a data file from which on it is left as it is: reading a day costs little more for a few of these."""
 _ALL = "true"
 
 
@@ -42,13 +44,18 @@ class Rewritten:
     """Whether a load published one of the slices meanwhile, and won."""
 
 
+def small_files(files: SliceFiles) -> int:
+    """Number of a slice's files that are small enough to be joined."""
+    return sum(size < _SMALL_BYTES for size in files.sizes.values())
+
+
 def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) -> Rewritten:
-    """Compact the files of these slices; the result is published only once its rows are proven to match the ledger.
+    """Join the small files of these slices; the result is published only once its rows are proven to match the ledger.
 
     A load that publishes one of them meanwhile wins. Held slices are compacted as well, because their rows do not change.
     Raises LakehouseError, with the slices unchanged, where the compacted files hold other rows.
     """
-    return _in_parts(runtime, table, cold, run_id, _ALL)
+    return _in_parts(runtime, table, cold, run_id, None)
 
 
 def remove_rows(runtime: Runtime, slices: Collection[Slice], condition: str, run_id: str) -> Rewritten:
@@ -56,7 +63,7 @@ def remove_rows(runtime: Runtime, slices: Collection[Slice], condition: str, run
     return _in_parts(runtime, QUARANTINE, sorted(slices), run_id, f"NOT coalesce({condition}, false)")
 
 
-def _in_parts(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: str, keeps: str) -> Rewritten:
+def _in_parts(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: str, keeps: str | None) -> Rewritten:
     done = []
     for number, start in enumerate(range(0, len(slices), _SLICES_AT_ONCE)):
         rewrite = _Rewrite(runtime, table, run_id, f"{run_id.replace('-', '')}_rewrite{number}", keeps)
@@ -78,8 +85,8 @@ class _Rewrite:
     run_id: str
     attempt: str
     """Part of its branch's name, which shows others that the run is at work."""
-    keeps: str
-    """SQL condition of the rows that stay."""
+    keeps: str | None
+    """SQL condition of the rows that stay; None: all rows stay, and only small files are rewritten."""
 
     def run(self, slices: Collection[Slice]) -> Rewritten:
         """Stage, prove, publish; or leave the slices alone."""
@@ -90,9 +97,7 @@ class _Rewrite:
             return Rewritten()
         files = sum(len(of.paths) for of in before.values())
         rows = sum(of.rows for of in before.values())
-        staged = lakehouse.stage(
-            table, base_id, self.attempt, lambda target: lakehouse.rewrite_slices(table, target, before, self.keeps)
-        )
+        staged = lakehouse.stage(table, base_id, self.attempt, lambda target: self._write(target, before))
         try:
             self._require_same(staged, before)
             after = self._publish(staged, before)
@@ -106,6 +111,12 @@ class _Rewrite:
         left = sum(of.rows for of in after.values())
         return Rewritten(files, sum(len(of.paths) for of in after.values()), rows - left)
 
+    def _write(self, target: str, before: Collection[Slice]) -> None:
+        if self.keeps is None:
+            self.runtime.lakehouse.join_files(self.table, target, before, _SMALL_BYTES)
+        else:
+            self.runtime.lakehouse.keep_rows(self.table, target, before, self.keeps)
+
     def _base(self) -> int:
         if self.table is QUARANTINE:
             # The ledger records no slices of quarantine.
@@ -116,7 +127,7 @@ class _Rewrite:
         """Raise LakehouseError unless the staged slices hold exactly the expected rows."""
         if self.table is QUARANTINE:
             # The ledger records nothing of quarantine, so it is compared with its own snapshot before.
-            expected = self._quarantined(staged.base_id, before, self.keeps)
+            expected = self._quarantined(staged.base_id, before, self.keeps or _ALL)
             found = self._quarantined(staged.snapshot_id, before, _ALL)
         else:
             expected = self._on_record(before)

@@ -44,7 +44,7 @@ class Store(Protocol):
         """Open a new object for writing; it exists once it is closed."""
 
     def open(self, name: str) -> IO[bytes]:
-        """Open an object for reading; the result is seekable."""
+        """Open an object for reading; the result is seekable. Raises FileNotFoundError where it is gone."""
 
     def delete(self, name: str) -> None:
         """Delete an object; does nothing if it does not exist."""
@@ -122,8 +122,17 @@ class _OpenFile:
         return size, self._writer.writer.metadata
 
 
+@dataclass
+class _Part:
+    """Rows of a slice that share files."""
+
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_bytes: int = 0
+    file: _OpenFile | None = None
+
+
 class DataFileWriter:
-    """Writes rows that arrive grouped by slice; one file is open at a time."""
+    """Writes rows that arrive grouped by slice. Each part of a slice has files of its own, of which one is open at a time."""
 
     def __init__(self, layout: FileLayout, store: Store) -> None:
         """The root of `store` is the table's location."""
@@ -131,36 +140,41 @@ class DataFileWriter:
         self._schema = layout.schema
         self._store = store
         self._slice: tuple[date, str] | None = None
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-        self._file: _OpenFile | None = None
+        self._parts: dict[int, _Part] = {}
         self._begun: list[str] = []
         self.rows = self.bytes = 0
         """Rows taken so far, and their bytes in memory."""
 
-    def add(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Take rows with the layout's columns, grouped by slice; yield finished files as `data_file` describes them."""
+    def add(self, rows: pa.RecordBatch, number: int = 0) -> Iterator[str]:
+        """Take rows with the layout's columns, grouped by slice; yield finished files as `data_file` describes them.
+
+        `number`: the part of the slice that they belong to. All parts together hold at most a row group in memory.
+        """
         self.rows += rows.num_rows
         self.bytes += rows.nbytes
         placed = pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
-        for part in by_slice(placed, self._layout.day_column):
-            key = part[self._layout.day_column][0].as_py(), part["project_id"][0].as_py()
+        for of_slice in by_slice(placed, self._layout.day_column):
+            key = of_slice[self._layout.day_column][0].as_py(), of_slice["project_id"][0].as_py()
             if key != self._slice:
                 yield from self.finish()
                 self._slice = key
-            self._held.append(part)
-            self._held_bytes += part.nbytes
-            if self._held_bytes >= self._layout.row_group_bytes:
-                self._flush()
-                if self._file is not None and self._file.size_bytes >= self._layout.file_bytes:
-                    yield self._end()
+            part = self._parts.setdefault(number, _Part())
+            part.held.append(of_slice)
+            part.held_bytes += of_slice.nbytes
+            if sum(one.held_bytes for one in self._parts.values()) >= self._layout.row_group_bytes:
+                largest = max(self._parts.values(), key=lambda one: one.held_bytes)
+                file = self._flush(largest)
+                if file.size_bytes >= self._layout.file_bytes:
+                    yield self._end(largest)
 
     def finish(self) -> Iterator[str]:
-        """End the open file, if any, and yield its description."""
-        if self._held:
-            self._flush()
-        if self._file is not None:
-            yield self._end()
+        """End the open files, if any, and yield their descriptions."""
+        for part in self._parts.values():
+            if part.held:
+                self._flush(part)
+            if part.file is not None:
+                yield self._end(part)
+        self._parts.clear()
 
     def discard(self) -> None:
         """Try to delete all files begun, which no snapshot will refer to. Maintenance removes those that stay."""
@@ -168,27 +182,28 @@ class DataFileWriter:
             with suppress(TidemarkError, OSError):
                 self._store.delete(name)
 
-    def _flush(self) -> None:
-        rows = pa.Table.from_batches(self._held, self._schema)
-        self._held, self._held_bytes = [], 0
+    def _flush(self, part: _Part) -> _OpenFile:
+        rows = pa.Table.from_batches(part.held, self._schema)
+        part.held, part.held_bytes = [], 0
         if self._layout.sort_by:
             rows = rows.sort_by([(name, "ascending") for name in self._layout.sort_by])
-        if self._file is None:
+        if part.file is None:
             name = f"{self._folder()}/{self._layout.table_uuid}-{uuid.uuid4().hex}.parquet"
             metrics = FileMetrics(self._schema, self._layout.exact_bounds)
             self._begun.append(name)
-            self._file = _OpenFile(name, self._schema, self._layout.many_valued, metrics, self._store.create(name))
-        self._file.write(rows)
+            part.file = _OpenFile(name, self._schema, self._layout.many_valued, metrics, self._store.create(name))
+        part.file.write(rows)
+        return part.file
 
     def _folder(self) -> str:
         assert self._slice is not None
         day, project = self._slice
         return f"{self._layout.folder}/{self._layout.day_column}={day}/project_id={quote_plus(project)}"
 
-    def _end(self) -> str:
-        assert self._file is not None
+    def _end(self, part: _Part) -> str:
+        assert part.file is not None
         assert self._slice is not None
-        file, self._file = self._file, None
+        file, part.file = part.file, None
         size, footer = file.finish()
         return data_file(self._layout, f"{self._store.url}/{file.name}", self._slice, size, footer, file.metrics)
 

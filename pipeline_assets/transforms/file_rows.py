@@ -1,9 +1,10 @@
-"""Rows of data files in a few columns, read by tasks: a function reduces those of each file to a small result."""
+"""Rows of data files, read by tasks: where a file is opened, and a function that reduces its rows to a small result."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, TypeVar
@@ -11,8 +12,11 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_assets.domain.commands import BRING_BACK
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, Store, by_slice
+from pipeline_assets.transforms.longs import Mask
 
 Result = TypeVar("Result")
 BATCH_ROWS = 200_000
@@ -74,17 +78,56 @@ class ReadingRows(Generic[Result]):
         return Slice(rows[self.day_column][0].as_py(), rows["project_id"][0].as_py())
 
 
-def narrow_rows(store: Store, path: str, types: Mapping[str, str], batch_rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
-    """All rows of a file with the columns of `types` (name -> Spark type), in batches; a column that the file lacks is null."""
-    with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
-        there = set(file.schema_arrow.names)
-        columns = [name for name in types if name in there]
-        most = max(1, min(batch_rows, BATCH_VALUES // max(1, len(columns))))
-        # The rows of one group at a time: groups with long texts hold few rows, and only their writer knew how few.
+@contextmanager
+def opened(store: Store, path: str) -> Iterator[pq.ParquetFile]:
+    """A data file; raises LakehouseError, which names it, where it is gone or damaged, here or while it is read in the block."""
+    place = f"{store.url}/{path}"
+    try:
+        with store.open(path) as body, pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file:
+            yield file
+    except FileNotFoundError as error:
+        reason = "its data file is gone from the warehouse"
+        raise LakehouseError(place, reason, f"Put it back, or bring its day back: {BRING_BACK}") from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        first, *_ = str(error).splitlines() or [type(error).__name__]
+        hint = f"Put a whole copy in its place, or take it away and bring its day back: {BRING_BACK}"
+        raise LakehouseError(place, f"its data file cannot be read: {first[:300]}", hint) from error
+
+
+def rows_of(
+    store: Store, path: str, columns: Iterable[str], batch_rows: int, is_chosen: Mask | None = None
+) -> Iterator[pa.Table]:
+    """The chosen rows of a file, in batches, with those of these columns that it has; all rows for None.
+
+    Row groups without a chosen row are skipped.
+    """
+    with opened(store, path) as file:
+        there = file.schema_arrow.names
+        # Without any column to read, the batches would have no rows.
+        names = [name for name in columns if name in there] or there[:1]
+        end = 0
         for group in range(file.num_row_groups):
-            # Without any column to read, the batches would have no rows.
-            for batch in file.iter_batches(most, row_groups=[group], columns=columns or [next(iter(there))]):
-                yield with_columns(pa.Table.from_batches([batch]), types)
+            start, end = end, end + file.metadata.row_group(group).num_rows
+            if is_chosen is not None and not is_chosen[start:end].any():
+                continue
+            # The rows of one group at a time: groups with long texts hold few rows, and only their writer knew how few.
+            for batch in file.iter_batches(batch_rows, row_groups=[group], columns=names):
+                rows = pa.Table.from_batches([batch])
+                yield rows if is_chosen is None else rows.filter(pa.array(is_chosen[start : start + rows.num_rows]))
+                start += rows.num_rows
+
+
+def narrow_rows(
+    store: Store,
+    path: str,
+    types: Mapping[str, str],
+    batch_rows: int = BATCH_ROWS,
+    is_chosen: Mask | None = None,
+) -> Iterator[pa.Table]:
+    """The same with exactly the columns of `types` (name -> Spark type); a column that the file lacks is null."""
+    most = max(1, min(batch_rows, BATCH_VALUES // max(1, len(types))))
+    for rows in rows_of(store, path, types, most, is_chosen):
+        yield with_columns(rows, types)
 
 
 def row_count(file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, int]:

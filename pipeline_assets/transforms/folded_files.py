@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import whole
+from pipeline_assets.transforms.file_rows import opened
 from pipeline_assets.transforms.fold import Folded
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
@@ -103,8 +103,8 @@ class WritingSlices:
         return WrittenSlice(key, files, Digest(held.num_rows, *sums), totals)
 
     def _read_back(self, path: str) -> pa.Table:
-        with self.store.open(path.removeprefix(f"{self.store.url}/")) as body:
-            return pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False).read(columns=list(self.rows.types))
+        with opened(self.store, path.removeprefix(f"{self.store.url}/")) as file:
+            return file.read(columns=list(self.rows.types))
 
 
 def _rank(name: str | None) -> tuple[bool, bytes]:

@@ -55,20 +55,18 @@ def work_of(
     refined; files whose rows all stay are not rewritten. Any other slice gets a file from each task that reads it.
     """
     told = {at: as_bytes(rows) for at, rows in losers.items()}
-    return [
-        [
-            SliceWork(
-                key,
-                [
-                    Input(table, [file.path for file in of_table], told.get((key, table)))
-                    for table, of_table in groupby(same, lambda file: file.table)
-                ],
-                [file.path for file in held.get(key, ())],
-            )
-            for key, same in groupby(part, lambda file: file.key)
-        ]
-        for part in parts
-    ]
+    work: list[list[SliceWork]] = []
+    for part in parts:
+        work.append([])
+        for key, same in groupby(part, lambda file: file.key):
+            files = list(same)
+            inputs = [
+                Input(table, [file.path for file in of_table], told.get((key, table)))
+                for table, of_table in groupby(files, lambda file: file.table)
+            ]
+            rows = sum(file.rows for file in files)
+            work[-1].append(SliceWork(key, inputs, rows, [file.path for file in held.get(key, ())]))
+    return work
 
 
 def together(results: Iterable[Refined]) -> Refined:

@@ -6,29 +6,29 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.transforms.arrival_parts import RECEIVED, ArrivalParts
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, whole
-from pipeline_assets.transforms.file_rows import narrow_rows
+from pipeline_assets.transforms.file_rows import narrow_rows, rows_of
+from pipeline_assets.transforms.longs import Longs, Mask, longs
 from pipeline_assets.transforms.slice_difference import (
     KEYS_OF,
     NAMES,
     HeldRows,
     KeyDifference,
-    Mask,
     RowNumbers,
     event_keys,
     key_difference,
 )
 
 _BATCH_ROWS = 10_000
+"""Few, because a row with all its columns may be long."""
 _SAMPLED_ROWS = 200
 """Rows of each batch that are hashed again."""
 _MOST_TOLD_KEYS = 200_000
@@ -69,6 +69,8 @@ class SliceWork:
 
     key: Slice
     inputs: Sequence[Input]
+    rows: int
+    """Of the files of raw."""
     held: Sequence[str] = ()
     """Files in refined, if the slice is written as a difference."""
 
@@ -118,9 +120,11 @@ class Refining:
 
     def _whole(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:
         """Write all rows of a slice that did not lose."""
-        for file, is_lost in self._inputs(work):
+        inputs = list(self._inputs(work))
+        parts = self._parts(work.rows, [(file, None) for file, _ in inputs])
+        for file, is_lost in inputs:
             for rows in self._rows(file):
-                _add(writer, rows.filter(pa.array(~is_lost.of(rows))), refined)
+                _add(writer, parts, rows.filter(pa.array(~is_lost.of(rows))), refined)
             _tell_wrong(work, file, refined)
 
     def _difference(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:
@@ -133,27 +137,32 @@ class Refining:
             self._whole(work, writer, refined)
             refined.gone[work.key] = work.held
             return
-        new: list[tuple[int, int, int]] = []
-        for file, is_lost in self._inputs(work):
-            is_new = self._is_new(numbers, held, file, is_lost)
-            for rows in self._rows(file, is_new):
-                _take_keys(new, rows)
-                _add(writer, rows, refined)
+        new = [(file, self._is_new(numbers, held, file, is_lost)) for file, is_lost in self._inputs(work)]
+        ends = np.cumsum(counts)
+        stays = zip(files, np.split(held.is_wanted, ends[:-1]), strict=True)
+        replaced = [(file, is_wanted) for file, is_wanted in stays if not is_wanted.all()]
+        # Of other files of raw, only narrow columns are read.
+        opened = [(file, is_chosen) for file, is_chosen in (*new, *replaced) if is_chosen.any()]
+        parts = self._parts(sum(int(is_chosen.sum()) for _, is_chosen in opened), opened)
+        added: list[tuple[int, int, int]] = []
+        for file, is_chosen in opened:
+            for rows in self._rows(file, is_chosen):
+                if file.source is not None:
+                    _take_keys(added, rows)
+                _add(writer, parts, rows, refined)
             _tell_wrong(work, file, refined)
         gone: list[tuple[int, int, int]] = []
-        replaced = []
-        ends = np.cumsum(counts)
-        for file, is_wanted in zip(files, np.split(held.is_wanted, ends[:-1]), strict=True):
-            if is_wanted.all():
-                continue
-            replaced.append(file.path)
-            _take_keys(gone, pa.concat_tables(self._narrow(file, KEYS_OF)).filter(pa.array(~is_wanted)))
-            for rows in self._rows(file, is_wanted):
-                _add(writer, rows, refined)
-            _tell_wrong(work, file, refined)
-        refined.gone[work.key] = replaced
-        if max(len(new), len(gone)) <= _MOST_TOLD_KEYS:
-            refined.keys[work.key] = key_difference(int(ends[-1]), gone, new)
+        for file, is_wanted in replaced:
+            for rows in self._narrow(file, KEYS_OF, ~is_wanted):
+                _take_keys(gone, rows)
+        refined.gone[work.key] = [file.path for file, _ in replaced]
+        if max(len(added), len(gone)) <= _MOST_TOLD_KEYS:
+            refined.keys[work.key] = key_difference(int(ends[-1]), gone, added)
+
+    def _parts(self, rows: int, chosen: Iterable[tuple[_File, Mask | None]]) -> ArrivalParts:
+        """How so many chosen rows of these files are divided among files."""
+        narrow = (of for file, is_chosen in chosen for of in self._narrow(file, (RECEIVED,), is_chosen))
+        return ArrivalParts.of(rows, narrow)
 
     def _inputs(self, work: SliceWork) -> Iterator[tuple[_File, _Losers]]:
         for given in work.inputs:
@@ -161,9 +170,10 @@ class Refining:
             for path in given.paths:
                 yield _File(self.stores[given.table], path, self.sources[given.table]), is_lost
 
-    def _narrow(self, file: _File, columns: Iterable[str]) -> Iterator[pa.Table]:
-        """All rows in a few columns, in batches."""
-        return narrow_rows(file.store, file.path, {name: self.layout.types[name] for name in columns})
+    def _narrow(self, file: _File, columns: Iterable[str], is_chosen: Mask | None = None) -> Iterator[pa.Table]:
+        """The chosen rows in a few columns, in batches; all rows for None."""
+        types = {name: self.layout.types[name] for name in columns}
+        return narrow_rows(file.store, file.path, types, is_chosen=is_chosen)
 
     def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
         """The rows of a slice in refined, in the order of its files, and the number of rows in each file."""
@@ -188,11 +198,13 @@ class Refining:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
 
     def _rows(self, file: _File, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
-        """The chosen rows of a file with the columns of refined; a sample of the rows read is hashed again."""
-        for start, rows in file.read(self.layout.field_ids, is_chosen):
+        """The chosen rows of a file with the columns of refined; a sample of them is hashed again."""
+        # For a raw file, the table that it belongs to determines the source.
+        wanted = [name for name in self.layout.field_ids if name != "_source" or file.source is None]
+        for rows in rows_of(file.store, file.path, wanted, _BATCH_ROWS, is_chosen):
             placed = self._placed(rows, file.source)
             file.wrong = file.wrong or self._wrong(placed)
-            yield placed if is_chosen is None else placed.filter(pa.array(is_chosen[start : start + rows.num_rows]))
+            yield placed
 
     def _placed(self, rows: pa.Table, source: str | None) -> pa.Table:
         schema = self.layout.schema
@@ -231,27 +243,6 @@ class _File:
     source: str | None
     wrong: str | None = None
 
-    def read(self, columns: Iterable[str], is_chosen: Mask | None) -> Iterator[tuple[int, pa.Table]]:
-        """Yield a row's position in the file and the batch that starts there; batches, because a row group may be very large.
-
-        Row groups without a chosen row are skipped.
-        """
-        with (
-            self.store.open(self.path) as body,
-            pq.ParquetFile(pa.PythonFile(body, mode="r"), pre_buffer=False) as file,
-        ):
-            there = set(file.schema_arrow.names)
-            # For a raw file, the table that it belongs to determines the source.
-            wanted = [name for name in columns if name in there and not (name == "_source" and self.source is not None)]
-            end = 0
-            for group in range(file.num_row_groups):
-                start, end = end, end + file.metadata.row_group(group).num_rows
-                if is_chosen is not None and not is_chosen[start:end].any():
-                    continue
-                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=wanted):
-                    yield start, pa.Table.from_batches([batch])
-                    start += batch.num_rows
-
 
 class _Losers:
     """The losing rows of one slice and source, which are left out."""
@@ -272,12 +263,9 @@ class _Losers:
         return np.isin(at, self._places)
 
 
-def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs:
     """The number of an object and a line, combined in one integer."""
-    found: np.ndarray[Any, np.dtype[np.int64]] = objects.to_numpy().astype(np.int64) << 32 | lines.to_numpy().astype(
-        np.int64
-    )
-    return found
+    return longs(objects) << 32 | longs(lines)
 
 
 def _take_keys(keys: list[tuple[int, int, int]], rows: pa.Table) -> None:
@@ -286,9 +274,10 @@ def _take_keys(keys: list[tuple[int, int, int]], rows: pa.Table) -> None:
         keys += event_keys(rows)
 
 
-def _add(writer: DataFileWriter, rows: pa.Table, refined: Refined) -> None:
-    for batch in rows.to_batches():
-        refined.files.extend(writer.add(batch))
+def _add(writer: DataFileWriter, parts: ArrivalParts, rows: pa.Table, refined: Refined) -> None:
+    for number, of_part in parts.divide(rows):
+        for batch in of_part.to_batches():
+            refined.files.extend(writer.add(batch, number))
 
 
 def _tell_wrong(work: SliceWork, file: _File, refined: Refined) -> None:

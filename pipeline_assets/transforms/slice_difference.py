@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_hashes import named, whole
+from pipeline_assets.transforms.longs import Longs, Mask
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 NAMES = ("_object_key", "_line_number", "_hash_a")
 """Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""
 _IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
@@ -31,7 +29,7 @@ class RowNumbers:
         """Start without known objects."""
         self._objects: dict[str, int] = {}
 
-    def of(self, sources: pa.Array | pa.Scalar, rows: pa.Table) -> Numbers:
+    def of(self, sources: pa.Array | pa.Scalar, rows: pa.Table) -> Longs:
         """A number for each row (with NAMES); `sources` holds one source per row, or one for all rows."""
         joined = pc.binary_join_element_wise(sources, whole(rows["_object_key"]), _SEPARATOR)
         # Only rows written by another program lack an object. They share a number, so HeldRows finds them not distinct.
@@ -39,14 +37,14 @@ class RowNumbers:
         codes = [self._objects.setdefault(name, len(self._objects)) for name in names.dictionary.to_pylist()]
         at = np.asarray(codes, dtype=np.int64)[names.indices.to_numpy(zero_copy_only=False)]
         lines = pc.fill_null(rows["_line_number"], 0).to_numpy().astype(np.int64)
-        found: Numbers = at << _LINE_BITS | lines
+        found: Longs = at << _LINE_BITS | lines
         return found
 
 
 class HeldRows:
     """The rows that a slice holds; each call of `holds` marks the held rows that the slice should keep."""
 
-    def __init__(self, numbers: Numbers, hashes: Numbers) -> None:
+    def __init__(self, numbers: Longs, hashes: Longs) -> None:
         """`numbers` come from RowNumbers; `hashes` are `_hash_a` of the same rows."""
         self._order = np.argsort(numbers, kind="stable")
         self._numbers, self._hashes = numbers[self._order], hashes[self._order]
@@ -57,7 +55,7 @@ class HeldRows:
         """Whether each row occurs once; otherwise rows cannot be compared."""
         return bool((self._numbers[1:] != self._numbers[:-1]).all())
 
-    def holds(self, numbers: Numbers, hashes: Numbers) -> Mask:
+    def holds(self, numbers: Longs, hashes: Longs) -> Mask:
         """A mask of the wanted rows that the slice holds with the same content."""
         if not len(self._numbers):
             return np.zeros(len(numbers), dtype=np.bool_)

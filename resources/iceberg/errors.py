@@ -12,6 +12,7 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
+from pipeline_assets.domain.commands import BRING_BACK
 from pipeline_assets.domain.errors import (
     LakehouseError,
     LakehouseUnavailableError,
@@ -178,8 +179,8 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
         reason = "a snapshot that it reads was expired, or main was set back over it"
         return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")
     if (lost := _DATA_FILE.search(text)) is not None:
-        hint = "Put it back, or bring its day back: tidemark load --source SOURCE --from DAY --to DAY --read-again"
-        return LakehouseError(subject, f"its data file {lost[1]} is gone from the warehouse", hint)
+        reason = f"its data file {lost[1]} is gone from the warehouse"
+        return LakehouseError(subject, reason, f"Put it back, or bring its day back: {BRING_BACK}")
     if any(mark in text for mark in _GONE):
         reason = f"a file that the catalog names is not in the warehouse: {first_line(error)}"
         hint = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"

@@ -181,12 +181,12 @@ class LakeObjects:
         return cast("IO[bytes]", writer)
 
     def open(self, name: str) -> IO[bytes]:
-        """Open an object for reading with random access."""
-        with self._failures(name):
+        """Open an object for reading with random access; raises FileNotFoundError where it is gone, also while it is read."""
+        with self._reading(name):
             if self._folder is not None:
                 return (self._folder / name).open("rb")
             body: Any = obstore.open_reader(self._opened(), name)
-        reader: Any = _OpenObject(body, lambda: self._failures(name))
+        reader: Any = _OpenObject(body, lambda: self._reading(name))
         return cast("IO[bytes]", reader)
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
@@ -233,6 +233,19 @@ class LakeObjects:
                 bucket = Bucket.from_url(self.url, None)
                 self._store = replace(bucket, endpoint_url=self._endpoint, region_name=self._region).open()
         return self._store
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        gone: FileNotFoundError | None = None
+        with self._failures(name):
+            try:
+                yield
+            except FileNotFoundError as error:
+                if "NoSuchBucket" in str(error):
+                    raise
+                gone = error
+        if gone is not None:
+            raise gone
 
     @contextmanager
     def _failures(self, name: str) -> Iterator[None]:

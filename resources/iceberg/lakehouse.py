@@ -25,7 +25,7 @@ from resources.iceberg.metadata import (
     with_missing,
 )
 from resources.iceberg.slice_changes import SliceChanges
-from resources.iceberg.table_files import TableFiles
+from resources.iceberg.table_files import TableFiles, branch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pipeline_assets.domain.settings import Settings
     from pipeline_assets.tables.table import Table
     from resources.ledger.lake import LakeOfLedger
+
+_ANY_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -229,14 +231,30 @@ class Lakehouse:
         placed = rows.select(*[column.name for column in table.columns])
         placed.writeTo(target).overwrite(slices_condition(table, slices))
 
-    def rewrite_slices(self, table: Table, target: str, slices: Collection[Slice], keeps: str = "true") -> None:
-        """Rewrite the rows of these slices of a branch, with every column of the table, into as few files as possible.
-
-        `keeps` is a SQL condition; rows that do not meet it are dropped.
-        """
+    def keep_rows(self, table: Table, target: str, slices: Collection[Slice], condition: str) -> None:
+        """Rewrite these slices of a branch, with every column of the table, without the rows that do not meet a SQL condition."""
         where = slices_condition(table, slices)
-        rows = self.spark.read.table(target).where(where).where(keeps)
+        rows = self.spark.read.table(target).where(where).where(condition)
         rows.writeTo(target).option("fanout-enabled", "false").overwrite(where)
+
+    def join_files(self, table: Table, target: str, slices: Collection[Slice], small_bytes: int) -> None:
+        """Join the files of these slices of a branch that are smaller than `small_bytes`, or have rows that delete files hide.
+
+        Other files are neither read nor replaced. Rows keep every column of the table and get its order.
+        """
+        actions = self._tables.java_class("org.apache.iceberg.spark.actions.SparkActions").get(
+            self.spark._jsparkSession
+        )
+        joining = actions.rewriteDataFiles(self._load(table)).toBranch(branch_of(target))
+        options = {
+            "min-file-size-bytes": small_bytes,
+            "max-file-size-bytes": _ANY_BYTES,
+            "min-input-files": 2,
+            "delete-file-threshold": 1,
+        }
+        for name, value in options.items():
+            joining = joining.option(name, str(value))
+        joining.filter(self._tables.expression(table.day_column, slices)).execute()
 
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""

@@ -65,11 +65,11 @@ class TableFiles:
 
     def append(self, table: Table, target: str, files: Iterable[str]) -> None:
         """Add files, described by `transforms.data_files.data_file`, to a branch in one commit; `target` is its SQL name."""
-        self._commit(table, _branch(target), (), files)
+        self._commit(table, branch_of(target), (), files)
 
     def replace(self, table: Table, target: str, change: FileChange) -> None:
         """Replace files of a branch in one commit; raises LakehouseError where a file to remove is not on the branch."""
-        branch, java = _branch(target), self._tables.load(table)
+        branch, java = branch_of(target), self._tables.load(table)
         held = self._tables.files(java, int(java.snapshot(branch).snapshotId()), {*change.whole, *change.gone})
         gone = {path for paths in change.gone.values() for path in paths}
         if lost := gone - held.keys():
@@ -95,5 +95,6 @@ class TableFiles:
         operation.commit()
 
 
-def _branch(target: str) -> str:
+def branch_of(target: str) -> str:
+    """Return the branch that a table's SQL name ends with."""
     return target.rpartition(".branch_")[2]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline_assets.domain.errors import TidemarkError, error_in
 from pipeline_assets.domain.machine import is_on_this_machine
-from pipeline_assets.domain.placement import MOST_READ_BYTES, NewBytes, TooLargeHereError, here
+from pipeline_assets.domain.placement import MOST_ITEMS, MOST_READ_BYTES, NewBytes, TooLargeHereError, here
 from pipeline_assets.domain.skew import balanced
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 _GROUPS_PER_CORE = 2
-_MOST_ITEMS = 64
-"""More than so many files or objects, however small, Spark opens side by side."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Tasks:
         """
         if not groups:
             return []
-        if sum(map(len, groups)) <= _MOST_ITEMS and self.are_here(read_bytes):
+        if sum(map(len, groups)) <= MOST_ITEMS and self.are_here(read_bytes):
             try:
                 with here():
                     return [function(group) for group in groups]

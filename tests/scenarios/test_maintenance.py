@@ -276,17 +276,50 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipel
     assert p.count(RAW) == p.count(REFINED) == 47
 
 
-def _rewriting_wrongly(spoil: Callable[[DataFrame], DataFrame]) -> Any:
-    """`Lakehouse.rewrite_slices` that spoils the rows of raw."""
-    rewrite = Lakehouse.rewrite_slices
+def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: a cold day of one large file gets late rows load after load. Outcome: each load adds its file and leaves all
+    others; maintenance joins the small ones and leaves the large one, in raw and in refined; files that gather later are joined
+    again; no row changes, and nothing becomes stale."""
+    p = pipeline(compact_min_files=2)
+    p.deliver(DAY, [event | {"city": uuid.uuid4().hex * 9} for event in events_on(DAY, 300)], hour=1)
+    p.reports(DAY)
+    large = {table: p.files(table, DAY) for table in (RAW, REFINED)}
+    monkeypatch.setattr(rewrites, "_SMALL_BYTES", 30_000)
+    small = 0
+    for hours in ((2, 3), (4,)):
+        for hour in hours:
+            before = p.files(REFINED, DAY)
+            p.deliver(DAY, events_on(DAY, 3, prefix=f"h{hour}"), hour=hour)
+            p.reports(DAY)
+            assert len(p.files(REFINED, DAY) - before) == 1
+            assert before < p.files(REFINED, DAY)
+        digests, rows = p.digests(), sorted(map(str, p.rows(REFINED)))
 
-    def rewrite_wrongly(self: Lakehouse, table: Table, target: str, slices: Any, keeps: str = "true") -> None:
+        reports = _maintain(p)
+
+        for table in (RAW, REFINED):
+            assert large[table] < p.files(table, DAY)
+            assert len(p.files(table, DAY)) == 2
+            assert (reports[table].files_before, reports[table].files_after) == (len(hours) + 1 + small, 2)
+        small = 1
+        assert (p.digests(), sorted(map(str, p.rows(REFINED)))) == (digests, rows)
+        assert scan_stale_days(p.ledger, p.settings, p.now) == {}
+    require_known(p)
+
+
+def _joining_wrongly(spoil: Callable[[DataFrame], DataFrame]) -> Any:
+    """`Lakehouse.join_files` that spoils the rows of raw."""
+    join = Lakehouse.join_files
+
+    def join_wrongly(self: Lakehouse, table: Table, target: str, slices: Any, small_bytes: int) -> None:
         if table.key != RAW:
-            return rewrite(self, table, target, slices, keeps)
+            return join(self, table, target, slices, small_bytes)
         where = slices_condition(table, slices)
         return spoil(self.spark.read.table(target).where(where)).writeTo(target).overwrite(where)
 
-    return rewrite_wrongly
+    return join_wrongly
 
 
 def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
@@ -303,7 +336,7 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
     )
     for spoil in spoils:
         with monkeypatch.context() as broken:
-            broken.setattr(Lakehouse, "rewrite_slices", _rewriting_wrongly(spoil))
+            broken.setattr(Lakehouse, "join_files", _joining_wrongly(spoil))
             with pytest.raises(LakehouseError, match="would hold other rows than before") as refusal:
                 compact(runtime, raw, cold, str(uuid.uuid4()))
         assert f"{RAW} {DAY}" in refusal.value.subject

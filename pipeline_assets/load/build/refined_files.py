@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _STEP = "write"
-_SMALL_FILE_BYTES = 8 * 1024**2
 _MOST_COMPARED_ROWS = 8_000_000
 """Most rows of a slice that is written as a difference: a task holds about 25 bytes for each row."""
 
@@ -36,18 +35,10 @@ def raw_files(
 
 
 def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[SliceFile]]:
-    """Slices that can be written as a difference -> their files in refined.events.
-
-    A slice with many small files is left out, so that it is rewritten as a whole and its files do not pile up.
-    """
+    """Slices that can be written as a difference -> their files in refined.events."""
     found = files_of(runtime, [Place(REFINED_EVENTS, base_id, frozenset(slices))])
     held = {key: list(files) for key, files in groupby(found.files, lambda file: file.key)}
-    return {
-        key: files
-        for key, files in held.items()
-        if sum(file.size_bytes < _SMALL_FILE_BYTES for file in files) < runtime.settings.rewrite_min_files
-        and sum(file.rows for file in files) <= _MOST_COMPARED_ROWS
-    }
+    return {key: files for key, files in held.items() if sum(file.rows for file in files) <= _MOST_COMPARED_ROWS}
 
 
 def write_refined(

@@ -55,7 +55,7 @@ def a_raw(objects: int, lines: int, days: int = 1) -> tuple[Shelf, list[str]]:
 def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, int]]]) -> list[dict[str, Any]]:
     """Rows of the refined files; the files of raw are read from the shelf, which `open` finds by their path."""
     target = Shelf({})
-    work = [SliceWork(KEY, [Input(RAW, [path], as_bytes(_table(losers.get(path, []))))]) for path in paths]
+    work = [SliceWork(KEY, [Input(RAW, [path], as_bytes(_table(losers.get(path, []))))], 0) for path in paths]
     told = Refining({RAW: Shelf(shelf.files)}, {RAW: "regular"}, event_hashes(), REFINED, target)(work)
     if told.wrong:
         raise LookupError(*told.wrong.values())
@@ -143,17 +143,17 @@ def test_each_task_is_told_its_files_its_losers_and_what_is_held() -> None:
     """Scenario: two parts share a slice of both raw tables; another slice is held. Outcome: files by slice and table, losers of
     that slice and table alone, held files where there are some."""
     other = Slice(DAY - timedelta(days=1), PROJECT)
-    first, second, third = (SliceFile(RAW, KEY, name, 1, 1) for name in "abc")
-    backfill, compared = SliceFile(BACKFILL, KEY, "d", 1, 1), SliceFile(RAW, other, "e", 1, 1)
+    first, second, third = (SliceFile(RAW, KEY, name, 1, rows) for rows, name in enumerate("abc", 5))
+    backfill, compared = SliceFile(BACKFILL, KEY, "d", 1, 30), SliceFile(RAW, other, "e", 1, 2)
     held = SliceFile("refined/events", other, "f", 1, 1)
     lost = _table([("o1", 1)])
 
     work = work_of([[first, second], [third, backfill, compared]], {(KEY, BACKFILL): lost}, {other: [held]})
 
     assert work == [
-        [SliceWork(KEY, [Input(RAW, ["a", "b"])], [])],
+        [SliceWork(KEY, [Input(RAW, ["a", "b"])], 11, [])],
         [
-            SliceWork(KEY, [Input(RAW, ["c"]), Input(BACKFILL, ["d"], as_bytes(lost))], []),
-            SliceWork(other, [Input(RAW, ["e"])], ["f"]),
+            SliceWork(KEY, [Input(RAW, ["c"]), Input(BACKFILL, ["d"], as_bytes(lost))], 37, []),
+            SliceWork(other, [Input(RAW, ["e"])], 2, ["f"]),
         ],
     ]

@@ -10,10 +10,13 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +24,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.tables.refined_events import event_hashes
-from pipeline_assets.transforms import refine_task
+from pipeline_assets.transforms import arrival_parts, refine_task
 from pipeline_assets.transforms.refine_task import Input, Refined, Refining, SliceWork, as_bytes
+from resources.iceberg.lake_objects import LakeObjects
 from tests.support.builders import PROJECT
 from tests.unit.transforms.test_refine_files import KEY, REFINED, _table
 from tests.unit.transforms.test_write_objects import DAY, Shelf, a_line, rows_of, run
@@ -31,6 +36,14 @@ from tests.unit.transforms.test_write_objects import DAY, Shelf, a_line, rows_of
 LINES = 12
 SOURCES = ("regular", "backfill")
 SMALL_FILES = replace(REFINED, file_bytes=12_000, row_group_bytes=6_000)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_rows_are_divided() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrival_parts, "_LEAST_ROWS", 4)
+        yield
+
 
 State = Mapping[str, int]
 """Object -> version of it."""
@@ -49,6 +62,7 @@ def _a_body(name: str, version: int) -> bytes:
         more: dict[str, Any] = {"city": f"v{version}"} if at % 4 == 1 else {}
         more |= {"uuid": f"u{number}-{version}"} if at % 4 == 2 else {}
         more |= {"uuid": None, "city": f"{number}"} if at % 4 == 3 else {}
+        more |= {"server_upload_time": f"{DAY + timedelta(days=at // 9)} 12:00:00"} if at % 5 else {}
         lines.append(a_line(number, DAY, **more))
     return gzip.compress(b"\n".join(lines))
 
@@ -71,7 +85,7 @@ def _refine(state: State, lost: Lost, held: Shelf | None) -> tuple[Shelf, Refine
     losers = as_bytes(_table(sorted(lost)))
     inputs = [Input(source, sorted(shelf.files), losers) for source, shelf in raw.items() if shelf.files]
     target = Shelf(dict(held.files) if held is not None else {})
-    told = _task(raw, target)([SliceWork(KEY, inputs, sorted(held.files) if held is not None else ())])
+    told = _task(raw, target)([SliceWork(KEY, inputs, 0, sorted(held.files) if held is not None else ())])
     assert not told.wrong
     described = [json.loads(file)["file-path"].removeprefix("shelf://") for file in told.files]
     assert sorted(described) == sorted(target.files)
@@ -180,7 +194,7 @@ def test_a_row_that_stays_is_checked_where_its_file_is_written_again() -> None:
     raw = _raw({"regular/o0": 0})
     inputs = [Input("regular", sorted(raw["regular"].files), as_bytes(_table([("regular/o0", 3)])))]
 
-    told = _task(raw, Shelf({path: sink.getvalue()}))([SliceWork(KEY, inputs, [path])])
+    told = _task(raw, Shelf({path: sink.getvalue()}))([SliceWork(KEY, inputs, LINES, [path])])
 
     assert told.wrong == {KEY: f"shelf://{path} holds line 1 of regular/o0 with another hash than its own"}
 
@@ -196,3 +210,102 @@ def test_a_slice_that_changes_much_tells_no_keys(monkeypatch: Any) -> None:
     ):
         _, told = _refine(state, frozenset(), held)
         assert (KEY in told.keys) == is_told
+
+
+@dataclass
+class _CountingShelf(Shelf):
+    """Counts the bytes that are read of each file."""
+
+    read: Counter[str] = field(default_factory=Counter)
+
+    def open(self, key: str, etag: str = "") -> IO[bytes]:
+        shelf, body = self, super().open(key, etag)
+
+        class Body(io.BytesIO):
+            def read(self, size: int | None = -1) -> bytes:
+                got = super().read(size)
+                shelf.read[key] += len(got)
+                return got
+
+        return Body(body.read())
+
+    def shares(self) -> dict[str, float]:
+        """File -> bytes read of it for each byte that it has."""
+        return {key: self.read[key] / len(body) for key, body in self.objects.items()}
+
+
+def _long_lines(first: int, count: int, **more: Any) -> bytes:
+    notes = ({"note": os.urandom(400).hex()} for _ in range(count))
+    return b"\n".join(a_line(first + at, DAY, user_properties=note, **more) for at, note in enumerate(notes, 0))
+
+
+def test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows() -> None:
+    """Scenario: a slice of 2,000 rows in time and 200 late ones, from files of raw of three arrival days; ten more arrive, one of
+    which replaces a late row. Outcome: of the files of raw that were there, and of the file of rows in time, few columns are
+    read; the late rows are written anew, and the new ones."""
+    raw, target = _CountingShelf({}), _CountingShelf({})
+
+    def deliver(name: str, lines: bytes) -> str:
+        one = Shelf({name: gzip.compress(lines, 1)})
+        run(one, PROJECT)
+        raw.objects |= one.files
+        return next(iter(one.files))
+
+    def refine(lost: list[tuple[str, int]], held: list[str], rows: int) -> Refined:
+        layout = replace(REFINED, row_group_bytes=1 << 20)
+        task = Refining({"regular": raw}, {"regular": "regular"}, event_hashes(), layout, target)
+        inputs = [Input("regular", sorted(raw.objects), as_bytes(_table(lost)))]
+        told = task([SliceWork(KEY, inputs, rows, held)])
+        target.objects |= target.files
+        return told
+
+    known = []
+    for number in range(3):
+        day, count = DAY + timedelta(days=max(0, number - 1)), 200 if number == 2 else 1000
+        known.append(deliver(f"o{number}", _long_lines(1000 * number, count, server_upload_time=f"{day} 12:00:00")))
+    whole = [json.loads(file) for file in refine([], [], 2200).files]
+    assert sorted(file["record-count"] for file in whole) == [200, 2000]
+    paths = {file["record-count"]: file["file-path"].removeprefix("shelf://") for file in whole}
+    deliver("o3", _long_lines(3000, 10, server_upload_time=f"{DAY + timedelta(days=2)} 12:00:00"))
+    raw.read.clear()
+    target.read.clear()
+
+    told = refine([("o2", 7)], sorted(paths.values()), 2210)
+
+    assert told.gone == {KEY: [paths[200]]}
+    assert sum(rows for rows, _ in told.tasks) == 199 + 10
+    assert max(*(raw.shares()[path] for path in known[:2]), target.shares()[paths[2000]]) < 0.2
+    assert target.shares()[paths[200]] > 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone", "of a broken page"])
+@pytest.mark.parametrize("place", ["raw", "refined"])
+def test_a_damaged_file_is_named_with_its_remedy(tmp_path: Path, damage: str, place: str) -> None:
+    """Scenario: a data file of raw, or of refined, is cut, empty, gone, or its pages are other bytes. Outcome: the task names it,
+    tells why, and what to do; it leaves no file of its own."""
+    held, _ = _refine({"regular/o0": 0}, frozenset(), None)
+    raw = _raw({"regular/o0": 1})
+    for name, files in (("raw", raw["regular"].files), ("refined", held.files)):
+        for path, body in files.items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_bytes(body)
+    path = sorted((raw["regular"] if place == "raw" else held).files)[0]
+    broken = tmp_path / place / path
+    body = broken.read_bytes()
+    if damage == "gone":
+        broken.unlink()
+    else:
+        kept = {"cut": body[:-100], "empty": b"", "of a broken page": body[:4] + b"\xff" * 3000 + body[3004:]}
+        broken.write_bytes(kept[damage])
+    before = {one for one in tmp_path.rglob("*") if one.is_file()}
+    stores = {"regular": LakeObjects(str(tmp_path / "raw"))}
+    target = LakeObjects(str(tmp_path / "refined"))
+    task = Refining(stores, {"regular": "regular"}, event_hashes(), SMALL_FILES, target)
+
+    with pytest.raises(LakehouseError) as error:
+        task([SliceWork(KEY, [Input("regular", sorted(raw["regular"].files))], LINES, sorted(held.files))])
+
+    assert error.value.subject == f"{tmp_path}/{place}/{path}"
+    assert ("is gone from the warehouse" if damage == "gone" else "cannot be read: ") in error.value.reason
+    assert "tidemark load --source SOURCE --from DAY --to DAY --read-again" in str(error.value.hint)
+    assert {one for one in tmp_path.rglob("*") if one.is_file()} == before
