@@ -42,10 +42,9 @@ def read_query(settings: Settings, names: GoldenNames, first: date, last: date) 
     numbered = ((f"row {number} of the golden query", row) for number, row in enumerate(rows, 1))
     reading = read_rows(GoldenSource.QUERY, numbered, names)
     # What the query gave of other days was not asked for.
-    asked = tuple(total for total in reading.totals if first <= total.key.event_date <= last)
-    days = frozenset(days_between(first, last))
-    partial = days if reading.faults else frozenset[date]()
-    return GoldenReading(reading.source, days, asked, reading.faults, partial, (first, last))
+    totals = tuple(total for total in reading.totals if first <= total.key.event_date <= last)
+    days = frozenset[date]() if reading.faults else frozenset(days_between(first, last))
+    return GoldenReading(reading.source, days, totals, reading.faults, (first, last))
 
 
 def _rows(url: str, query: str, seconds: int, first: date, last: date) -> list[Mapping[str, str]]:

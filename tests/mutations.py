@@ -302,7 +302,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "any golden total agrees with what is published", "pipeline_assets/domain/golden.py",
-        "is_good = abs(_EXACT.subtract(published, total.value)) <= within.of(total.value)", "is_good = True",
+        "is_good = abs(_EXACT.subtract(published, total.value)) <= tolerated", "is_good = True",
         "tests/unit/domain/test_golden.py::test_the_last_digit_of_a_long_number_counts",
     ),
     Mutation(

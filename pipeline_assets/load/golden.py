@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-from pipeline_assets.domain.errors import SettingsError, TidemarkError
+from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.golden import (
     GoldenComparison,
     GoldenFault,
@@ -15,13 +15,13 @@ from pipeline_assets.domain.golden import (
     GoldenTotal,
     compare,
     figure_of,
+    mismatches_by_day,
 )
-from pipeline_assets.domain.golden_notices import golden_results
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY
-from pipeline_assets.formats.golden_csv import GoldenNames
+from pipeline_assets.formats.golden_csv import GoldenNames, golden_day
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import DERIVED, measures_of
 from resources.landing.golden import read_landing
@@ -33,12 +33,7 @@ MEASURES = frozenset(GoldenMeasure(table.key, name) for table in GOLDEN_TABLES f
 
 
 def golden_names(settings: Settings) -> GoldenNames:
-    """The measures and projects that a line may name; raises SettingsError for a tolerance of an unknown measure."""
-    known = {str(measure) for measure in MEASURES}
-    for name in settings.golden_tolerances:
-        if name not in known:
-            hint = f"Measures are {', '.join(sorted(known))}"
-            raise SettingsError("TIDEMARK_GOLDEN_TOLERANCES", f"{name} is not a measure", hint)
+    """The measures and projects that a line may name."""
     return GoldenNames(MEASURES, settings.projects)
 
 
@@ -55,12 +50,10 @@ def take_golden(runtime: Runtime, first: date, last: date) -> None:
         return
     for fault in reading.faults:
         runtime.log(f"golden: {fault}")
-    if reading.partial_days:
-        days = few([str(day) for day in sorted(reading.partial_days)])
-        runtime.log(f"golden: what is on record of {days} stays where no good line replaces it")
-    if reading.totals:
-        days = few([str(day) for day in sorted(reading.days)])
-        runtime.log(f"golden: {len(reading.totals):,} totals of {days}")
+    if kept := {str(day) for fault in reading.faults if (day := golden_day(fault.origin)) is not None}:
+        runtime.log(f"golden: what is on record of {few(sorted(kept))} stays where no good line replaces it")
+    if days := {str(total.key.event_date) for total in reading.totals}:
+        runtime.log(f"golden: {len(reading.totals):,} totals of {few(sorted(days))}")
 
 
 def record_comparison(
@@ -68,8 +61,8 @@ def record_comparison(
 ) -> list[GoldenComparison]:
     """Compare every recorded total of these days; record the results with their notices. Returns the comparisons."""
     comparisons = compare_recorded(ledger, settings, projects, first, last)
-    results = list(golden_results(comparisons, settings, datetime.now(UTC)))
-    ledger.golden.record(results, projects, first, last, run_id)
+    mismatches = mismatches_by_day(comparisons, settings, datetime.now(UTC))
+    ledger.golden.record(mismatches, projects, first, last, run_id)
     return comparisons
 
 
@@ -105,15 +98,8 @@ def compare_recorded(
 
 def _compared(total: GoldenTotal, record: SliceRecord | None, settings: Settings) -> GoldenComparison:
     # A slice that was refused before its first publication has a record without rows.
-    is_loaded = record is not None and (record.knows_inputs or record.digest != EMPTY)
-    published = _published(record, total.measure) if record is not None and is_loaded else None
-    within = settings.golden_tolerance_of(str(total.measure))
-    return compare(total, published, is_loaded=is_loaded, within=within)
-
-
-def _published(record: SliceRecord, measure: GoldenMeasure) -> Decimal | None:
-    if measure.name == "rows":
-        return Decimal(record.digest.rows)
-    if record.digest == EMPTY:
-        return Decimal(0)
-    return figure_of(record.figures, measure.name)
+    if record is None or not (record.knows_inputs or record.digest != EMPTY):
+        return compare(total, None, settings, is_loaded=False)
+    if total.measure.name == "rows" or record.digest == EMPTY:
+        return compare(total, Decimal(record.digest.rows), settings, is_loaded=True)
+    return compare(total, figure_of(record.figures, total.measure.name), settings, is_loaded=True)

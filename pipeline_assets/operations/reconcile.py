@@ -10,6 +10,7 @@ from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenComparison, GoldenFault, GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.formats.golden_csv import GoldenNames
 from pipeline_assets.load.golden import golden_names, record_comparison
 from resources.golden_query import read_query
 from resources.landing.golden import read_landing
@@ -49,38 +50,33 @@ class Reconciliation:
 def reconcile(
     ledger: Ledger, landing: LandingStore, settings: Settings, projects: Sequence[str], first: date, last: date
 ) -> Reconciliation:
-    """Read the totals of the days, record them in the ledger, and compare.
+    """Read the totals of the days, record them in the ledger, compare, and record the result.
 
     A failed query becomes a fault next to the totals of landing. Raises the errors of landing and ledger where they cannot
     be reached.
     """
     names = golden_names(settings)
-    reading = read_landing(landing, names, first, last)
-    ledger.golden.replace(reading)
+    readings = [read_landing(landing, names, first, last)]
+    if settings.golden_query is not None:
+        readings.append(_asked(ledger, settings, names, first, last))
+    for reading in readings:
+        ledger.golden.replace(reading)
+    comparisons = record_comparison(ledger, settings, projects, first, last, None)
+    faults = tuple(fault for reading in readings for fault in reading.faults)
+    return Reconciliation(first, last, tuple(comparisons), faults)
+
+
+def _asked(ledger: Ledger, settings: Settings, names: GoldenNames, first: date, last: date) -> GoldenReading:
+    """The totals of the query; one fault where it fails, or returns none although it did before, as an emptied table would."""
     try:
-        asked = read_query(settings, names, first, last)
-        silence = _silence(ledger, settings, asked, first, last)
-        if silence is not None:
-            asked = GoldenReading(GoldenSource.QUERY, faults=(silence,), asked=(first, last))
+        reading = read_query(settings, names, first, last)
     except GoldenQueryError as error:
         fault = GoldenFault(error.subject, error.reason, error.hint)
-        asked = GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))
-    ledger.golden.replace(asked)
-    return again(ledger, settings, projects, Reconciliation(first, last, (), (*reading.faults, *asked.faults)))
-
-
-def _silence(ledger: Ledger, settings: Settings, asked: GoldenReading, first: date, last: date) -> GoldenFault | None:
-    """The fault of a query that returns no totals although it did before, as an emptied table would; None if it is fine."""
-    if asked.totals or asked.faults or not asked.days:
-        return None
-    if all(total.source is not GoldenSource.QUERY for total in ledger.golden.of(settings.projects, first, last)):
-        return None
+        return GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))
+    recorded = ledger.golden.of(settings.projects, first, last)
+    if reading.totals or reading.faults or all(total.source is not GoldenSource.QUERY for total in recorded):
+        return reading
     reason = f"told of no day between {first} and {last}; the totals on record are kept"
     hint = "Check the database and TIDEMARK_GOLDEN_QUERY; to retract these totals, compare a range with a day that it tells"
-    return GoldenFault("the golden query", reason, hint)
-
-
-def again(ledger: Ledger, settings: Settings, projects: Sequence[str], before: Reconciliation) -> Reconciliation:
-    """Compare the same totals with what is published now, and record the result."""
-    comparisons = record_comparison(ledger, settings, projects, before.first, before.last, None)
-    return Reconciliation(before.first, before.last, tuple(comparisons), before.faults)
+    fault = GoldenFault("the golden query", reason, hint)
+    return GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date
 
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
@@ -19,8 +18,14 @@ def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: d
     LandingUnavailableError where landing itself cannot be read.
     """
     found = landing.list_beside(PREFIX, golden_key(first), golden_key(last))
-    reading = GoldenReading.of(GoldenSource.LANDING, [_read(landing, entry, names) for entry in found])
-    return replace(reading, asked=(first, last))
+    read = [_read(landing, entry, names) for entry in found]
+    return GoldenReading(
+        GoldenSource.LANDING,
+        frozenset(day for one in read for day in one.days),
+        tuple(total for one in read for total in one.totals),
+        tuple(fault for one in read for fault in one.faults),
+        (first, last),
+    )
 
 
 def _read(landing: LandingStore, entry: Listed, names: GoldenNames) -> GoldenReading:
