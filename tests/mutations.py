@@ -85,7 +85,7 @@ MUTATIONS = (
     ),
     Mutation(
         0, "a chat reads markup in a reason", "pipeline_assets/operations/notices.py",
-        "return as_chat(bounded(", "return str(bounded(",
+        '"text": as_chat(bounded(', '"text": str(bounded(',
         "tests/unit/resources/test_golden_record.py::test_what_a_file_of_totals_says_begins_no_markup_in_a_chat",
     ),
     Mutation(
@@ -307,7 +307,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a golden total that does not agree is told to nobody", "resources/ledger/golden.py",
-        "                    write_notice(connection, notice, stamp)", "                    pass",
+        '                write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})', "                pass",
         "tests/unit/resources/test_golden_record.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
     ),
     Mutation(

@@ -215,16 +215,18 @@ def mismatches_by_day(
 
 
 def golden_notice(
-    place: tuple[str, Slice], mismatch: str | None, before: tuple[str | None, str | None], at: str, run_id: str | None
+    place: tuple[str, Slice], mismatch: str | None, last: Notice | None, at: str, run_id: str | None
 ) -> Notice | None:
     """The notice of a new or changed mismatch, or of the end of one; None where nothing changed.
 
-    `before`: the mismatch on record, and the id of its notice.
+    `last`: the latest notice of a mismatch, or of its end, for this table and day.
     """
-    if mismatch == before[0]:
+    before = last.reason if last is not None and last.kind is NoticeKind.GOLDEN_MISMATCH else None
+    if mismatch == before:
         return None
     kind = NoticeKind.GOLDEN_AGREEMENT if mismatch is None else NoticeKind.GOLDEN_MISMATCH
-    identity = identity_of(kind, *place, mismatch or "", before[1] or "")
+    last_id = last.id if last is not None else None
+    identity = identity_of(kind, *place, mismatch or "", last_id or "")
     if mismatch is None:
-        return Notice(identity, kind, *place, at, run_id, refusal_id=before[1])
+        return Notice(identity, kind, *place, at, run_id, refusal_id=last_id)
     return Notice(identity, kind, *place, at, run_id, reason=mismatch, hint=HINT)

@@ -1,4 +1,4 @@
-"""Golden totals as last read, and the results of comparing them; `status` and the health page read these, not landing."""
+"""Golden totals as last read, and the notices of comparing them; `status` and the health page read these, not landing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from pipeline_assets.domain.golden import (
     GoldenTotal,
     golden_notice,
 )
-from pipeline_assets.domain.notices import Notice
+from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
+from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.arrivals import Place
 from resources.ledger.engine import in_parts, upsert
-from resources.ledger.notices import write_notice
-from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_RESULTS, GOLDEN_TOTALS
+from resources.ledger.notices import last_notices, write_notice
+from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_TOTALS, NOTICES
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 
@@ -108,30 +109,28 @@ class GoldenTotals:
         last: date,
         run_id: str | None,
     ) -> list[Notice]:
-        """Record what comparing these days found; returns the notices written for days that began or ceased to differ.
+        """Tell what comparing these days found; returns the notices written for days that began or ceased to differ.
 
         Runs in one transaction. A day in the range that differed before and has no totals any more counts as agreeing.
         """
         now = datetime.now(UTC).isoformat()
-        stamp = {"run_id": run_id, "recorded_at": now}
-        written: list[Notice] = []
         with self._write() as connection:
-            before = _recorded(connection, projects, first, last)
-            ended = dict.fromkeys(
-                sorted(place for place in before.keys() - mismatches.keys() if before[place][0] is not None)
+            last_told = last_notices(
+                connection,
+                (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT),
+                NOTICES.c.table_name.in_([table.key for table in DERIVED]),
+                NOTICES.c.event_date.between(first, last),
+                NOTICES.c.project_id.in_(projects),
             )
-            for place, mismatch in {**mismatches, **ended}.items():
-                notice = golden_notice(place, mismatch, before.get(place, (None, None)), now, run_id)
-                if notice is None and place in before:
-                    continue
-                if notice is not None:
-                    write_notice(connection, notice, stamp)
-                    written.append(notice)
-                table, key = place
-                row = {"table_name": table, "event_date": key.event_date, "project_id": key.project_id}
-                row |= {"mismatch": mismatch, "notice_id": notice.id if notice is not None else None, **stamp}
-                upsert(connection, GOLDEN_RESULTS, [row])
-        return written
+            found = dict.fromkeys(sorted(last_told)) | dict(mismatches)
+            notices = [
+                notice
+                for place, mismatch in found.items()
+                if (notice := golden_notice(place, mismatch, last_told.get(place), now, run_id)) is not None
+            ]
+            for notice in notices:
+                write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})
+        return notices
 
 
 def _replace_faults(connection: Connection, reading: GoldenReading, now: str) -> None:
@@ -160,17 +159,3 @@ def _replace_faults(connection: Connection, reading: GoldenReading, now: str) ->
     ]
     if rows:
         connection.execute(GOLDEN_FAULTS.insert(), rows)
-
-
-def _recorded(
-    connection: Connection, projects: Sequence[str], first: date, last: date
-) -> dict[Place, tuple[str | None, str | None]]:
-    """Table and day -> the mismatch as last recorded, and the id of its notice."""
-    columns = [GOLDEN_RESULTS.c[name] for name in ("table_name", "event_date", "project_id", "mismatch", "notice_id")]
-    query = sa.select(*columns).where(
-        GOLDEN_RESULTS.c.project_id.in_(projects), GOLDEN_RESULTS.c.event_date.between(first, last)
-    )
-    return {
-        (table, Slice(day, project)): (mismatch, notice_id)
-        for table, day, project, mismatch, notice_id in connection.execute(query)
-    }

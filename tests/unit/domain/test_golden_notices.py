@@ -52,24 +52,24 @@ def test_a_day_that_is_not_loaded_is_no_mismatch_before_its_deadline() -> None:
 
 def test_a_mismatch_is_told_once_and_so_is_its_end_and_the_same_one_later_is_another() -> None:
     place = (TABLE, KEY)
-    assert golden_notice(place, None, (None, None), "t", None) is None
-    first = golden_notice(place, "rows 60", (None, None), "t1", "run-1")
+    assert golden_notice(place, None, None, "t", None) is None
+    first = golden_notice(place, "rows 60", None, "t1", "run-1")
     assert first is not None
     assert (first.kind, first.reason, first.run_id) == (NoticeKind.GOLDEN_MISMATCH, "rows 60", "run-1")
     assert first.hint == "`tidemark reconcile --repair` proposes what closes it"
     assert first.text == "refined/events 2026-02-02/10001 differs from golden totals: rows 60"
-    before = ("rows 60", first.id)
-    assert golden_notice(place, "rows 60", before, "t2", "run-2") is None
-    other = golden_notice(place, "rows 59", before, "t2", "run-2")
+    assert golden_notice(place, "rows 60", first, "t2", "run-2") is None
+    other = golden_notice(place, "rows 59", first, "t2", "run-2")
     assert other is not None
     assert other.id != first.id
-    end = golden_notice(place, None, before, "t3", None)
+    end = golden_notice(place, None, first, "t3", None)
     assert end is not None
     assert (end.kind, end.refusal_id) == (NoticeKind.GOLDEN_AGREEMENT, first.id)
     assert end.text == "refined/events 2026-02-02/10001 differs from no golden total any more"
-    again = golden_notice(place, "rows 60", (None, end.id), "t4", None)
+    again = golden_notice(place, "rows 60", end, "t4", None)
     assert again is not None
     assert again.id not in (first.id, end.id)
+    assert golden_notice(place, None, end, "t4", None) is None
     for notice in (first, end):
         assert notice_from_json(notice.to_json()) == notice
     assert end.to_json()["mismatch"] == first.id

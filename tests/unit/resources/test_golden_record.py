@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from pipeline_assets.domain.golden import GoldenFault, GoldenReading, GoldenSource
 from pipeline_assets.domain.notices import Notice
@@ -28,7 +27,7 @@ from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
 from resources.ledger import golden
 from resources.ledger.changes import Changes
-from resources.ledger.schema import GOLDEN_RESULTS, NOTICES
+from resources.ledger.notices import write_notice
 from resources.ledger.store import Ledger
 from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import PROJECT
@@ -91,18 +90,23 @@ def test_what_a_file_of_totals_says_begins_no_markup_in_a_chat(ledger: Ledger) -
     assert "&lt;!channel&gt;@\u2060here &lt;http:\u2060//evil.example|totals&gt;.csv" in text
 
 
-def test_result_and_notice_are_written_together_or_not_at_all(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
+def test_the_notices_of_a_comparison_are_written_together_or_not_at_all(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the process is killed after the first of two notices. Outcome: none is written, and the next one tells both."""
+    bad = {(EVENTS, KEY): BAD, (EVENTS, Slice(NEXT, PROJECT)): BAD}
 
-    monkeypatch.setattr(golden, "upsert", killed)
+    def killed(connection: Any, notice: Notice, stamp: Any) -> None:
+        if notice.key != KEY:
+            raise KeyboardInterrupt
+        write_notice(connection, notice, stamp)
+
+    monkeypatch.setattr(golden, "write_notice", killed)
     with pytest.raises(KeyboardInterrupt):
-        ledger.golden.record({(EVENTS, KEY): BAD}, [PROJECT], DAY, DAY, "run-1")
-    with ledger.engine.connect() as connection:
-        for table in (NOTICES, GOLDEN_RESULTS):
-            assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 0
+        ledger.golden.record(bad, [PROJECT], DAY, NEXT, "run-1")
+    assert _written(ledger) == []
     monkeypatch.undo()
-    assert _record(ledger, BAD) == ["golden_mismatch"], "so the next one tells of it"
+    assert len(ledger.golden.record(bad, [PROJECT], DAY, NEXT, "run-1")) == 2
 
 
 def test_faults_of_a_file_are_on_record_until_it_is_read_without_them(ledger: Ledger, tmp_path: Path) -> None:
