@@ -154,7 +154,7 @@ def _golden(
     settings: Settings, projects: Sequence[str], days: Sequence[date], landing: LandingStore
 ) -> Callable[[], _Found]:
     from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.operations import reconcile as golden  # noqa: PLC0415 - as above
+    from pipeline_assets.load import golden  # noqa: PLC0415 - as above
 
     def look() -> _Found:
         with own_ledger(settings) as ledger:

@@ -10,8 +10,7 @@ from pydantic import Field
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.golden import GOLDEN_TABLES
-from pipeline_assets.operations.reconcile import reconcile
+from pipeline_assets.load.golden import GOLDEN_TABLES, reconcile
 from pipeline_assets.operations.repair_plan import plan_repairs
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table

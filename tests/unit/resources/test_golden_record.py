@@ -19,11 +19,9 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.inspection.changes import changes_since
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.load.golden import golden_names
+from pipeline_assets.load.golden import Reconciliation, golden_names, read_landing, reconcile
 from pipeline_assets.operations.notices import envelope
-from pipeline_assets.operations.reconcile import Reconciliation, reconcile
 from pipeline_assets.orchestration.health_page.page import page_of
-from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
 from resources.ledger import golden
 from resources.ledger.changes import Changes

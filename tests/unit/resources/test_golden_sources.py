@@ -18,12 +18,17 @@ from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.golden_csv import MOST_BYTES
-from pipeline_assets.load.golden import compare_recorded, golden_names, take_golden
+from pipeline_assets.load.golden import (
+    Reconciliation,
+    compare_recorded,
+    golden_names,
+    read_landing,
+    reconcile,
+    take_golden,
+)
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.reconcile import Reconciliation, reconcile
 from resources import golden_query
 from resources.golden_query import read_query
-from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
