@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -146,8 +146,9 @@ def _run(one: Repair, *, verbose: bool) -> None:
     from pipeline_assets.cli.app import app  # noqa: PLC0415 - it imports this module
 
     arguments = [*one.arguments, *(["--verbose"] if verbose else [])]
-    with redirect_stdout(sys.stderr):
-        typer.main.get_command(app).main(arguments, prog_name="tidemark", standalone_mode=False)
+    command = typer.main.get_command(app)
+    with redirect_stdout(sys.stderr), suppress(typer.Exit), command.make_context("tidemark", arguments) as context:
+        command.invoke(context)
 
 
 def _golden(
