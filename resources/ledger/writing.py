@@ -62,18 +62,14 @@ class LedgerWriting:
         self._forget(changes.forgotten_refusals, is_accepted=False)
         # The same bytes keep their run and moment: they are no new delivery.
         stamps = [stamp if delivery.recorded_at == THIS_LOAD else {} for delivery in changes.deliveries]
-        upsert(
-            self._connection,
-            DELIVERIES,
-            [delivery_row(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)],
-        )
-        upsert(self._connection, BATCHES, [batch_row(b) | stamp for b in batches])
+        upsert(connection, DELIVERIES, [delivery_row(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
+        upsert(connection, BATCHES, [batch_row(b) | stamp for b in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         if is_strict:
             require_none_moved(connection, changes, unmoved)
-        upsert(self._connection, SLICES, [slice_row(s) | stamp for s in unmoved])
+        upsert(connection, SLICES, [slice_row(s) | stamp for s in unmoved])
         rewritten = self._name_files(changes)
         if is_strict:
             require_rewritten(connection, changes, rewritten)
