@@ -20,8 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--events-per-day", type=int, default=200_000)
-    # `--arms` is an older name of the option.
-    parser.add_argument("--contenders", "--arms", default="".join(CONTENDERS), help="letters, such as abc")
+    parser.add_argument("--contenders", default="".join(CONTENDERS), help="letters, such as abc")
     chosen = parser.parse_args()
     stages = five_days_and_one(chosen.events_per_day)
     warm_up = five_days_and_one(2_000)

@@ -42,16 +42,16 @@ def read_query(settings: Settings, names: GoldenNames, first: date, last: date) 
     numbered = ((f"row {number} of the golden query", row) for number, row in enumerate(rows, 1))
     reading = read_rows(GoldenSource.QUERY, numbered, names)
     # What the query gave of other days was not asked for.
-    asked = tuple(total for total in reading.totals if first <= total.key.event_date <= last)
-    days = frozenset(days_between(first, last))
-    partial = days if reading.faults else frozenset[date]()
-    return GoldenReading(reading.source, days, asked, reading.faults, partial, (first, last))
+    totals = tuple(total for total in reading.totals if first <= total.key.event_date <= last)
+    days = frozenset[date]() if reading.faults else frozenset(days_between(first, last))
+    return GoldenReading(reading.source, days, totals, reading.faults, (first, last))
 
 
 def _rows(url: str, query: str, seconds: int, first: date, last: date) -> list[Mapping[str, str]]:
     engine = _engine(url, seconds)
     try:
-        with _failures(url), engine.connect() as connection, _bounded(connection, seconds):
+        with _failures(url), engine.connect() as connection:
+            _limit(connection, seconds)
             # A driver that streams holds no more of an endless answer than what is fetched.
             asked = connection.execution_options(stream_results=True).execute(
                 sa.text(query), {"first_day": first.isoformat(), "last_day": last.isoformat()}
@@ -85,14 +85,12 @@ def _engine(url: str, seconds: int) -> Engine:
     )
 
 
-@contextmanager
-def _bounded(connection: Connection, seconds: int) -> Iterator[None]:
+def _limit(connection: Connection, seconds: int) -> None:
     """The same bound for SQLite, which opens the file to read alone."""
     raw: Any = connection.connection.dbapi_connection
     if isinstance(raw, sqlite3.Connection):
         end = time.monotonic() + seconds
         raw.set_progress_handler(lambda: time.monotonic() > end, _STEPS_BETWEEN_LOOKS)
-    yield
 
 
 @contextmanager

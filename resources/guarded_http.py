@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -30,6 +32,19 @@ def addresses_of(host: str, port: int) -> list[str]:
     """All addresses of a name, in the order in which the system would try them; raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def asked_seconds(response: httpx.Response) -> float | None:
+    """How long an answer asks to wait: `Retry-After`, in seconds or as a date; None where it is neither."""
+    text = response.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text[:9])
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0.0, (aware - datetime.now(UTC)).total_seconds())
 
 
 def guarded_client(

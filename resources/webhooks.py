@@ -5,22 +5,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 
 import httpx
 
 from pipeline_assets.domain.errors import SettingsError
-from resources.guarded_http import ForbiddenAddressError, guarded_client
+from pipeline_assets.domain.retry import Backoff
+from resources.guarded_http import ForbiddenAddressError, asked_seconds, guarded_client
 
 SIGNATURE_HEADER = "Tidemark-Signature"
 _ATTEMPT_SECONDS = 5.0
 _FIRST_PAUSE_SECONDS = 0.4
-"""Doubled each time."""
+"""Doubled each time, and spread."""
 _LONGEST_RETRY_AFTER = timedelta(hours=1)
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that time may turn into another one."""
@@ -37,6 +35,8 @@ class Answer:
     """Before this the receiver asked for no request."""
     is_for_good: bool = False
     """Whether it refused what was sent, and no later request with the same body will fare better."""
+    is_passing: bool = False
+    """Whether another attempt may get a better answer."""
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
@@ -61,55 +61,44 @@ def post(url: str, body: bytes, secret: str | None, *, attempts: int, deadline: 
         return Answer(is_taken=False, reason="its address cannot be read")
     except SettingsError as error:
         return Answer(is_taken=False, reason=f"it cannot be reached: {error.subject} {error.reason}")
+    backoff = Backoff(attempts, _FIRST_PAUSE_SECONDS)
     with client:
-        for attempt in range(attempts):
+        for attempt in range(1, attempts + 1):
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            answer, may_pass = _attempt(client, url, body, secret, min(left, _ATTEMPT_SECONDS))
-            if answer.is_taken or not may_pass or attempt == attempts - 1:
+            answer = _attempt(client, url, body, secret, min(left, _ATTEMPT_SECONDS))
+            if not answer.is_passing or attempt == attempts:
                 break
-            pause = _FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311 - spreads requests, hides nothing
-            if answer.retry_at is not None:
-                pause = max(pause, (answer.retry_at - datetime.now(UTC)).total_seconds())
+            asked = None if answer.retry_at is None else (answer.retry_at - datetime.now(UTC)).total_seconds()
+            pause = backoff.pause_seconds(attempt, asked)
             if pause >= deadline - time.monotonic():
                 break
-            time.sleep(pause)
+            time.sleep(max(0.0, pause))
     return answer
 
 
-def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, seconds: float) -> tuple[Answer, bool]:
-    """The answer, and whether another attempt may get a better one."""
+def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, seconds: float) -> Answer:
     headers = {"Content-Type": "application/json", "User-Agent": "tidemark"}
     if secret:
         headers[SIGNATURE_HEADER] = signature(secret, int(time.time()), body)
     try:
         with client.stream("POST", url, content=body, headers=headers, timeout=seconds) as response:
-            status, answered = response.status_code, response.headers
+            status = response.status_code
     # The address may be part of an error's words, so only its kind is told.
     except ForbiddenAddressError as error:
-        return Answer(is_taken=False, reason=f"its name {error.reason}"), False
+        return Answer(is_taken=False, reason=f"its name {error.reason}")
     except (httpx.HTTPError, OSError) as error:
-        return Answer(is_taken=False, reason=f"it cannot be reached ({type(error).__name__})"), True
+        return Answer(is_taken=False, reason=f"it cannot be reached ({type(error).__name__})", is_passing=True)
     if httpx.codes.is_success(status):
-        return Answer(is_taken=True), False
+        return Answer(is_taken=True)
     if httpx.codes.is_redirect(status):
         reason = f"it answered {status}, a redirect, which is not followed; set the address that it leads to"
-        return Answer(is_taken=False, reason=reason), False
-    is_passing = status in _PASSING
-    retry_at = _retry_at(answered) if is_passing else None
-    is_for_good = httpx.codes.is_client_error(status) and not is_passing
-    answer = Answer(is_taken=False, reason=f"it answered {status}", retry_at=retry_at, is_for_good=is_for_good)
-    return answer, is_passing
-
-
-def _retry_at(headers: Mapping[str, str]) -> datetime | None:
-    """`Retry-After` as seconds or as a date, within an hour; None where it is neither."""
-    text, now = headers.get("Retry-After", "").strip(), datetime.now(UTC)
-    if text.isdecimal() and len(text) < 10:
-        return now + min(timedelta(seconds=int(text)), _LONGEST_RETRY_AFTER)
-    try:
-        found = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return min(found if found.tzinfo is not None else found.replace(tzinfo=UTC), now + _LONGEST_RETRY_AFTER)
+        return Answer(is_taken=False, reason=reason)
+    if status in _PASSING:
+        asked = asked_seconds(response)
+        pause = None if asked is None else min(timedelta(seconds=asked), _LONGEST_RETRY_AFTER)
+        retry_at = None if pause is None else datetime.now(UTC) + pause
+        return Answer(is_taken=False, reason=f"it answered {status}", retry_at=retry_at, is_passing=True)
+    is_for_good = httpx.codes.is_client_error(status)
+    return Answer(is_taken=False, reason=f"it answered {status}", is_for_good=is_for_good)

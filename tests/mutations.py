@@ -85,7 +85,7 @@ MUTATIONS = (
     ),
     Mutation(
         0, "a chat reads markup in a reason", "pipeline_assets/operations/notices.py",
-        "return as_chat(bounded(", "return str(bounded(",
+        '"text": as_chat(bounded(', '"text": str(bounded(',
         "tests/unit/resources/test_golden_record.py::test_what_a_file_of_totals_says_begins_no_markup_in_a_chat",
     ),
     Mutation(
@@ -302,12 +302,12 @@ MUTATIONS = (
     ),
     Mutation(
         7, "any golden total agrees with what is published", "pipeline_assets/domain/golden.py",
-        "is_good = abs(_EXACT.subtract(published, total.value)) <= within.of(total.value)", "is_good = True",
+        "is_good = abs(_EXACT.subtract(published, total.value)) <= tolerated", "is_good = True",
         "tests/unit/domain/test_golden.py::test_the_last_digit_of_a_long_number_counts",
     ),
     Mutation(
         7, "a golden total that does not agree is told to nobody", "resources/ledger/golden.py",
-        "                    write_notice(connection, notice, stamp)", "                    pass",
+        '                write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})', "                pass",
         "tests/unit/resources/test_golden_record.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
     ),
     Mutation(

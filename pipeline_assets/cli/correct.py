@@ -133,7 +133,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     for command in (exclude, include, rollback, release):
         app.command(rich_help_panel=Panel.CORRECT)(command)
-    app.command("lift", hidden=True)(include)
 
 
 def _decide(

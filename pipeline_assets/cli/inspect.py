@@ -102,7 +102,6 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel=Panel.INSPECT)(question)
     for test in (verify, drill):
         app.command(rich_help_panel=Panel.TEST)(test)
-    app.command("prove", hidden=True)(verify)
 
 
 def _exclusions(as_json: bool) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,17 +23,17 @@ from pipeline_assets.cli.command import (
     VerboseOption,
     run,
 )
-from pipeline_assets.cli.terminal import page, plainly, terminal, write_json
+from pipeline_assets.cli.terminal import PlainConsole, page, plainly, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import requested_range
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.repairs import Repair, RepairKind
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Slice
 from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
     from resources.landing.store import LandingStore
-
-_WHOSE = "refined/events"
 
 
 def reconcile(
@@ -49,7 +53,7 @@ def reconcile(
     ] = None,
     samples: Annotated[int, typer.Option("--samples", min=0, max=10_000, help="Show so many keys of each kind.")] = 20,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Load and recover what closes the difference, then compare again.")
+        bool, typer.Option("--repair", help="Run the proposed loads and recoveries, then compare again.")
     ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -59,8 +63,8 @@ def reconcile(
     With --keys or --against, compare keys of events, one by one. Exits 0 when all agree, 1 when not all do, 2 on bad usage.
     What a person has to decide is only proposed.
     """
-    asked = _Asked(keys, against, table, samples, repair, as_json, verbose)
-    run(lambda: _reconcile((first, last), tuple(project or ()), asked), verbose)
+    span, projects = (first, last), tuple(project or ())
+    run(lambda: _reconcile(span, projects, (keys, against, table, samples), repair, as_json, verbose), verbose)
 
 
 def register(app: typer.Typer) -> None:
@@ -69,122 +73,132 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The options of the command."""
+class _Found:
+    """The result of one comparison."""
 
-    keys: Path | None
-    against: str | None
-    table: str | None
-    samples: int
-    is_repaired: bool
-    as_json: bool
-    verbose: bool
+    is_good: bool
+    lacking: Mapping[Slice, bool]
+    """Day that does not agree -> whether too little is published."""
+    show: Callable[[Console], None]
+    json: Mapping[str, Any]
 
 
-def _reconcile(span: tuple[str | None, str | None], projects: tuple[str, ...], asked: _Asked) -> int:
+def _reconcile(
+    span: tuple[str | None, str | None],
+    projects: tuple[str, ...],
+    compared: tuple[Path | None, str | None, str | None, int],
+    is_repaired: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
+
+    from pipeline_assets.cli.render_reconcile import print_repairs, repairs_json  # noqa: PLC0415 - as above
+    from pipeline_assets.operations.repair_plan import plan_repairs  # noqa: PLC0415 - as above
+    from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
+
     settings = load_settings()
     chosen = settings.require_projects(projects)
-    first, last = _range(settings, *span)
-    if asked.keys is not None and asked.against is not None:
+    today = str(datetime.now(UTC).date())
+    days = requested_range(span[0] or str(settings.calendar_start), span[1] or today, settings)
+    landing = LandingStore.from_settings(settings, S3Resource())
+    keys, against, table, samples = compared
+    if keys is not None and against is not None:
         raise UsageError("--keys, --against", "name two things to compare with", "Give one of them")
-    if asked.keys is None and asked.against is None:
-        if asked.table is not None:
-            hint = "Golden totals name their tables themselves; give --keys FILE or --against TABLE"
-            raise UsageError(
-                f"--table {asked.table}", "says whose keys are compared, and there is nothing beside", hint
-            )
-        return _golden(settings, chosen, first, last, asked)
-    if None in span:
-        raise UsageError("reconcile", "names no range, and would read every event there is", "Give --from and --to")
-    return _keys(settings, chosen, first, last, asked)
-
-
-def _range(settings: Settings, first: str | None, last: str | None) -> tuple[date, date]:
-    start, end = first or str(settings.calendar_start), last or str(datetime.now(UTC).date())
-    days = requested_range(start, end, settings)
-    return days[0], days[-1]
-
-
-def _golden(settings: Settings, projects: tuple[str, ...], first: date, last: date, asked: _Asked) -> int:
-    from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.cli.repair import Lacking, proposed, run_rounds  # noqa: PLC0415 - as above
-    from pipeline_assets.operations.reconcile import again  # noqa: PLC0415 - as above
-    from pipeline_assets.operations.reconcile import reconcile as compare  # noqa: PLC0415 - as above
-
-    landing = _landing(settings)
-    with own_ledger(settings) as ledger:
-        found = compare(ledger, landing, settings, projects, first, last)
-        if asked.is_repaired and found.lacking:
-            before = found
-            if not asked.as_json:
-                render.print_reconciliation(page(), before, settings)
-
-            def look() -> Lacking:
-                return again(ledger, settings, projects, before).lacking
-
-            with terminal(verbose=asked.verbose) as console:
-                repairs = run_rounds(settings, landing, before.lacking, look, console, verbose=asked.verbose)
-            found = again(ledger, settings, projects, before)
-        else:
-            repairs = proposed(settings, landing, found.lacking, set())
-    if asked.as_json:
-        write_json(render.reconciliation_json(found, repairs))
+    if keys is not None or against is not None:
+        if None in span:
+            raise UsageError("reconcile", "names no range, and would read every event there is", "Give --from and --to")
+        look = _keys(settings, chosen, days, keys, against, table or "refined/events", samples, verbose=verbose)
+    elif table is not None:
+        hint = "Golden totals name their tables themselves; give --keys FILE or --against TABLE"
+        raise UsageError(f"--table {table}", "says whose keys are compared, and there is nothing beside", hint)
     else:
-        render.print_reconciliation(page(), found, settings)
-        render.print_repairs(page(), repairs)
+        look = _golden(settings, chosen, days, landing)
+
+    found, console, tried = look(), PlainConsole(stderr=True, soft_wrap=True), set[tuple[RepairKind, Slice]]()
+    while True:
+        with own_ledger(settings) as ledger:
+            now = datetime.now(UTC)
+            repairs = plan_repairs(ledger, landing, settings, found.lacking, now, tried) if found.lacking else []
+        able = [one for one in repairs if is_repaired and one.is_runnable]
+        if not able:
+            break
+        if not tried and not as_json:
+            found.show(page())
+        # The cheapest kind runs first and may make the others unnecessary. Each runs once for a day, so rounds are bounded.
+        chosen_repairs = [one for one in able if one.kind is able[0].kind]
+        print_repairs(console, chosen_repairs)
+        for one in chosen_repairs:
+            _run(one, verbose=verbose)
+            tried.update((one.kind, key) for key in one.slices)
+        before, found = len(found.lacking), look()
+        console.print(styled(f"looked again: {before - len(found.lacking):,} of {before:,} days closed", "bold"))
+    if as_json:
+        write_json({**found.json, "repairs": repairs_json(repairs)})
+    else:
+        found.show(page())
+        print_repairs(page(), repairs)
     return EXIT_OK if found.is_good else EXIT_INCOMPLETE
 
 
-def _keys(settings: Settings, projects: tuple[str, ...], first: date, last: date, asked: _Asked) -> int:
+def _run(one: Repair, *, verbose: bool) -> None:
+    """Run the command of a repair in this process; what it prints goes to standard error, and whether it helped is compared."""
+    from pipeline_assets.cli.app import app  # noqa: PLC0415 - it imports this module
+
+    arguments = [*one.arguments, *(["--verbose"] if verbose else [])]
+    command = typer.main.get_command(app)
+    with redirect_stdout(sys.stderr), suppress(typer.Exit), command.make_context("tidemark", arguments) as context:
+        command.invoke(context)
+
+
+def _golden(
+    settings: Settings, projects: Sequence[str], days: Sequence[date], landing: LandingStore
+) -> Callable[[], _Found]:
+    from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.load import golden  # noqa: PLC0415 - as above
+
+    def look() -> _Found:
+        with own_ledger(settings) as ledger:
+            found = golden.reconcile(ledger, landing, settings, projects, days[0], days[-1])
+        show = partial(render.print_reconciliation, found=found)
+        return _Found(found.is_good, found.lacking, show, render.reconciliation_json(found))
+
+    return look
+
+
+def _keys(
+    settings: Settings,
+    projects: tuple[str, ...],
+    days: Sequence[date],
+    keys: Path | None,
+    against: str | None,
+    whose: str,
+    samples: int,
+    *,
+    verbose: bool,
+) -> Callable[[], _Found]:
     from pipeline_assets.cli import render_keys as render  # noqa: PLC0415 - golden totals are compared without Spark
-    from pipeline_assets.cli.render_reconcile import print_repairs, repairs_json  # noqa: PLC0415 - as above
-    from pipeline_assets.cli.repair import Lacking, proposed, run_rounds  # noqa: PLC0415 - as above
     from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - as above
     from pipeline_assets.formats.key_list import read_key_list  # noqa: PLC0415 - as above
     from pipeline_assets.inspection.keys import compare  # noqa: PLC0415 - as above
 
-    table = compare.event_table(asked.table or _WHOSE)
-    of = compare.KeyRange(projects, first, last)
+    table = compare.event_table(whose)
+    of = compare.KeyRange(projects, days[0], days[-1])
     listed = None
-    if asked.keys is not None:
+    if keys is not None:
         try:
-            with asked.keys.open(encoding="utf-8", errors="replace") as lines:
-                listed = read_key_list(str(asked.keys), lines)
+            with keys.open(encoding="utf-8", errors="replace") as lines:
+                listed = read_key_list(str(keys), lines)
         except OSError as error:
-            raise UsageError(str(asked.keys), f"cannot be read: {error.strerror}", "Name a file") from None
+            raise UsageError(str(keys), f"cannot be read: {error.strerror}", "Name a file") from None
+    other = compare.event_table(against) if against is not None else None
 
-    def compared(console: Console) -> compare.KeyComparison:
-        with open_runtime(settings, plainly(console)) as runtime:
+    def look() -> _Found:
+        with terminal(verbose=verbose) as console, open_runtime(settings, plainly(console)) as runtime:
             if listed is not None:
-                return compare.compare_with_list(runtime, table, of, str(asked.keys), listed, asked.samples)
-            other = compare.event_table(asked.against or "")
-            return compare.compare_tables(runtime, table, other, of, asked.samples)
+                found = compare.compare_with_list(runtime, table, of, str(keys), listed, samples)
+            else:
+                found = compare.compare_tables(runtime, table, other or table, of, samples)
+        return _Found(found.is_equal, found.lacking, partial(render.print_keys, found=found), render.keys_json(found))
 
-    landing = _landing(settings)
-    with terminal(verbose=asked.verbose) as console:
-        found = compared(console)
-        if asked.is_repaired and found.lacking:
-            if not asked.as_json:
-                render.print_keys(page(), found)
-
-            def look() -> Lacking:
-                return compared(console).lacking
-
-            repairs = run_rounds(settings, landing, found.lacking, look, console, verbose=asked.verbose)
-            found = compared(console)
-        else:
-            repairs = proposed(settings, landing, found.lacking, set())
-    if asked.as_json:
-        write_json({**render.keys_json(found), "repairs": repairs_json(repairs)})
-    else:
-        render.print_keys(page(), found)
-        print_repairs(page(), repairs)
-    return EXIT_OK if found.is_equal else EXIT_INCOMPLETE
-
-
-def _landing(settings: Settings) -> LandingStore:
-    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
-
-    from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
-
-    return LandingStore.from_settings(settings, S3Resource())
+    return look

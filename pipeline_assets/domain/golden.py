@@ -1,18 +1,21 @@
-"""Golden totals: control totals of an outside system, compared with published figures."""
+"""Golden totals: control totals of an outside system, compared with published figures; the check and notices of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Context, Decimal
 from enum import StrEnum
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.golden_tolerance import GoldenTolerance
+from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.notices import Notice, NoticeKind, identity_of
 from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 
+HINT = "`tidemark reconcile --repair` proposes what closes it"
 REST = "_rest"
 """Suffix of the figure that holds the digits of an exact total that a double cannot: those after about the 16th."""
 _EXACT = Context(prec=100)
@@ -71,25 +74,12 @@ class GoldenReading:
 
     source: GoldenSource
     days: frozenset[date] = frozenset()
-    """Days that the source covered; its earlier totals of these days no longer count."""
+    """Days that the source covered without a fault: its earlier totals of these days no longer count."""
     totals: tuple[GoldenTotal, ...] = ()
+    """Of other days too: each replaces the earlier total of its measure alone."""
     faults: tuple[GoldenFault, ...] = ()
-    partial_days: frozenset[date] = frozenset()
-    """The subset of `days` with a faulty line: an earlier total there counts until a valid line replaces it."""
     asked: tuple[date, date] | None = None
     """First and last day that the source was asked for; earlier faults in this range are over. None where it was not asked."""
-
-    @classmethod
-    def of(cls, source: GoldenSource, parts: Iterable[GoldenReading]) -> GoldenReading:
-        """Several readings of one source as one."""
-        listed = list(parts)
-        return cls(
-            source,
-            frozenset(day for part in listed for day in part.days),
-            tuple(total for part in listed for total in part.totals),
-            tuple(fault for part in listed for fault in part.faults),
-            frozenset(day for part in listed for day in part.partial_days),
-        )
 
 
 class Agreement(StrEnum):
@@ -180,13 +170,13 @@ def _exact(value: float) -> Decimal:
     return Decimal(repr(value))
 
 
-def compare(
-    total: GoldenTotal, published: Decimal | None, *, is_loaded: bool, within: GoldenTolerance
-) -> GoldenComparison:
-    """Compare exactly; the tolerance is the larger of a share of the golden total and a fixed amount."""
+def compare(total: GoldenTotal, published: Decimal | None, settings: Settings, *, is_loaded: bool) -> GoldenComparison:
+    """Compare exactly; the larger of the settings' share of the golden total and their amount is tolerated."""
     if published is None:
         return GoldenComparison(total, None, Agreement.NOT_MEASURED if is_loaded else Agreement.NOT_LOADED)
-    is_good = abs(_EXACT.subtract(published, total.value)) <= within.of(total.value)
+    share = _EXACT.multiply(_exact(settings.golden_tolerance), total.value.copy_abs())
+    tolerated = max(share, _exact(settings.golden_absolute_tolerance))
+    is_good = abs(_EXACT.subtract(published, total.value)) <= tolerated
     return GoldenComparison(total, published, Agreement.AGREES if is_good else Agreement.DIFFERS)
 
 
@@ -201,7 +191,42 @@ def evaluation(comparisons: Sequence[GoldenComparison]) -> Evaluation:
     return Evaluation(
         Check.RECONCILES_WITH_GOLDEN,
         not bad,
-        few([str(one) for one in bad], 5) or None,
-        "`tidemark reconcile --repair` proposes what closes it" if bad else None,
+        few([f"{one.total.key.project_id}: {one}" for one in bad], 20) or None,
+        HINT if bad else None,
         {"mismatch_count": len(bad), "golden_totals": len(comparisons), **relative},
     )
+
+
+def mismatches_by_day(
+    comparisons: Iterable[GoldenComparison], settings: Settings, now: datetime
+) -> dict[tuple[str, Slice], str | None]:
+    """Table and day -> the totals that do not agree, with both numbers; None where all agree.
+
+    A day that is not loaded yet is left out before its deadline: its totals may arrive before its exports.
+    """
+    found: dict[tuple[str, Slice], list[str]] = {}
+    for one in comparisons:
+        if one.agreement is Agreement.NOT_LOADED and now <= deadline(one.total.key.event_date, settings):
+            continue
+        bad = found.setdefault((one.total.measure.table, one.total.key), [])
+        if not one.is_good:
+            bad.append(f"{one} by {one.total.origin}")
+    return {place: few(bad, 5) or None for place, bad in sorted(found.items())}
+
+
+def golden_notice(
+    place: tuple[str, Slice], mismatch: str | None, last: Notice | None, at: str, run_id: str | None
+) -> Notice | None:
+    """The notice of a new or changed mismatch, or of the end of one; None where nothing changed.
+
+    `last`: the latest notice of a mismatch, or of its end, for this table and day.
+    """
+    before = last.reason if last is not None and last.kind is NoticeKind.GOLDEN_MISMATCH else None
+    if mismatch == before:
+        return None
+    kind = NoticeKind.GOLDEN_AGREEMENT if mismatch is None else NoticeKind.GOLDEN_MISMATCH
+    last_id = last.id if last is not None else None
+    identity = identity_of(kind, *place, mismatch or "", last_id or "")
+    if mismatch is None:
+        return Notice(identity, kind, *place, at, run_id, refusal_id=last_id)
+    return Notice(identity, kind, *place, at, run_id, reason=mismatch, hint=HINT)

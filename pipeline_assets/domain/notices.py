@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 from pipeline_assets.domain.plain_text import shown
-from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.domain.records import BatchRecord, PublicationRecord, SliceRecord
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Verdict
 
 MOST_DELIVERIES = 20
 """One notice names at most this many object keys of each kind."""
@@ -190,55 +191,80 @@ class Standing:
     """The reason of its refusal."""
 
 
-@dataclass(frozen=True)
-class Published:
-    """The parts of a publication that a notice needs."""
-
-    table: str
-    key: Slice
-    snapshot_id: int
-    parent_id: int | None
-    before: Digest
-    after: Digest
-    figures: Mapping[str, float]
-    """Figures of the published content; only `rows` where nothing else was measured."""
-    cause: str
-    accepted_reason: str | None
-    run_id: str | None
-    at: str
-
-    @property
-    def notice_id(self) -> str:
-        """The same id for the same commit, whichever run writes the notice."""
-        return identity_of(NoticeKind.CHANGE, self.table, self.key, self.snapshot_id, self.parent_id)
+def change_id(record: PublicationRecord) -> str:
+    """The id of the notice of a publication: the same for the same commit, whichever run writes it."""
+    return identity_of(NoticeKind.CHANGE, record.table, record.key, record.snapshot_id, record.parent_id)
 
 
 def change_notice(
-    published: Published, figures_before: Mapping[str, float], measures: Sequence[str], arrivals: Arrivals
+    record: PublicationRecord,
+    figures: Mapping[str, float],
+    figures_before: Mapping[str, float],
+    measures: Sequence[str],
+    arrivals: Arrivals,
+    at: str = "",
 ) -> Notice:
     """The notice of a publication that changed a final slice.
 
-    `figures_before`: figures of the replaced content; `measures`: the figures that readers of the table know.
+    `figures`, `figures_before`: of the published and the replaced content; `measures`: the figures that readers of the table
+    know; `at`: the publication's time where its record has none.
     """
-    before = {**figures_before, "rows": published.before.rows}
-    after = {**published.figures, "rows": published.after.rows}
+    before = {**figures_before, "rows": record.digest_before.rows}
+    after = {**figures, "rows": record.digest_after.rows}
+    known = [name for name in measures if name in before or name in after]
     return Notice(
-        published.notice_id,
+        change_id(record),
         NoticeKind.CHANGE,
-        published.table,
-        published.key,
-        published.at,
-        published.run_id,
-        measures={
-            name: MeasureChange(before.get(name), after.get(name))
-            for name in measures
-            if name in before or name in after
-        },
-        cause=published.cause,
-        reason=published.accepted_reason,
-        snapshot_id=published.snapshot_id,
+        record.table,
+        record.key,
+        record.published_at or at,
+        record.run_id,
+        measures={name: MeasureChange(before.get(name), after.get(name)) for name in known},
+        cause=record.cause.text,
+        reason=record.accepted_reason,
+        snapshot_id=record.snapshot_id,
         arrivals=arrivals,
     )
+
+
+def refusal_notice(
+    place: tuple[str, Slice],
+    record: SliceRecord | BatchRecord,
+    before: Standing,
+    last: Notice | None,
+    inputs: str,
+    at: str,
+    run_id: str | None,
+) -> Notice | None:
+    """The notice of a new refusal of a day, or of the end of one; None for everything else.
+
+    `record`: a load's verdict on it; `before`: the day before that; `last`: its latest notice of a refusal or of an end;
+    `inputs`: what the verdict is based on, as text. A refusal with the same reason is not new, whatever else arrives; a day
+    that waits or is held has not recovered.
+    """
+    if last is None:
+        is_open, open_reason = before.is_refused, before.reason
+    else:
+        is_open, open_reason = last.kind is NoticeKind.REFUSAL, last.reason
+    previous = last.id if last is not None else None
+    is_refused = record.verdict in (Verdict.REFUSED, BatchVerdict.REFUSED)
+    if is_refused and not (is_open and open_reason == record.reason):
+        kind = NoticeKind.REFUSAL
+        identity = identity_of(kind, *place, record.reason or "", inputs, previous or "")
+        return Notice(identity, kind, *place, at, run_id, reason=record.reason, hint=record.hint)
+    if is_open and record.verdict in (Verdict.PUBLISHED, Verdict.UNCHANGED, BatchVerdict.ACCEPTED):
+        kind = NoticeKind.REFUSAL_END
+        identity = identity_of(kind, *place, previous or open_reason or "")
+        accepted, verdict = _accepted(record), record.verdict.value
+        return Notice(identity, kind, *place, at, run_id, reason=accepted, refusal_id=previous, verdict=verdict)
+    return None
+
+
+def _accepted(record: SliceRecord | BatchRecord) -> str | None:
+    """Why an operator accepted a day."""
+    if isinstance(record, SliceRecord):
+        return next((one.reason for one in record.evaluations if one.is_accepted_change), None)
+    return next((one.reason for one in record.evaluations if one.is_passed), None) if record.is_decided else None
 
 
 def identity_of(*parts: object) -> str:

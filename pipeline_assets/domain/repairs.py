@@ -1,18 +1,19 @@
-"""How to close a mismatch of a day: the rule that proposes runs from facts about the day."""
+"""How to close a difference of published days: the rule that proposes commands from facts about a day."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
-from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
+from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.slices import Slice, Source
 
-REASON = "REASON"
-"""Placeholder in a command for the operator's reason."""
+_FIRST, _LAST, _PROJECT, _REASON = "{first}", "{last}", "{project}", "--reason"
+"""Words of a command that stand for values of its proposal, and the option whose value the operator writes."""
+_SPAN = ("--from", _FIRST, "--to", _LAST, "--project", _PROJECT)
 
 
 class RepairKind(StrEnum):
@@ -40,6 +41,10 @@ class RepairKind(StrEnum):
     def is_for_a_person(self) -> bool:
         """Whether an operator has to act."""
         return self in (RepairKind.REBUILD, RepairKind.DECIDE)
+
+
+Tried = Set[tuple[RepairKind, Slice]]
+"""Repairs that ran and did not close the difference."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +76,17 @@ class DayFacts:
 
 @dataclass(frozen=True)
 class Repair:
-    """One proposal, for days of one project."""
+    """One proposal: a command for days of one project."""
 
     kind: RepairKind
     slices: tuple[Slice, ...]
     """The days that it is meant to repair."""
     reason: str
+    words: tuple[str, ...]
+    """The command, with placeholders."""
     first: date
     last: date
     """Range of the command: arrival days where objects are read, else event days."""
-    source: Source | None = None
-    table: str | None = None
-    hours: HourRange | None = None
-    object_key: str | None = None
     obstacle: str | None = None
     """Why this machine cannot run it."""
 
@@ -93,42 +96,23 @@ class Repair:
         return self.slices[0].project_id
 
     @property
-    def command(self) -> str:
-        """The command that the operator types."""
-        span = ["--from", str(self.first), "--to", str(self.last), "--project", self.project_id]
-        if self.kind is RepairKind.LOAD:
-            return shlex.join(["tidemark", "load", "--source", str(self.source), *span])
-        if self.kind is RepairKind.RECOVER and self.hours is not None:
-            ends = ["--from", str(self.hours.first), "--to", str(self.hours.last)]
-            return shlex.join(["tidemark", "recover", *ends, "--project", self.project_id, "--load"])
-        if self.kind is RepairKind.RECOVER_DAYS:
-            return shlex.join(["tidemark", "recover", *span, "--load"])
-        if self.kind is RepairKind.REBUILD:
-            return _with_reason(["tidemark", "rebuild", "start", "--table", str(self.table), *span, "--reason"])
-        if self.object_key is not None:
-            return _with_reason(["tidemark", "include", self.object_key, "--reason"])
-        if self.table is not None and self.is_held:
-            return _with_reason(["tidemark", "release", *span, "--table", self.table, "--reason"])
-        if self.table is not None:
-            return shlex.join(["tidemark", "diff", self.table, str(self.first), "--project", self.project_id])
-        if self.kind is RepairKind.WAIT:
-            return shlex.join(["tidemark", "reconcile", *span])
-        return shlex.join(["tidemark", "reconcile", "--keys", "FILE", *span])
+    def is_runnable(self) -> bool:
+        """Whether `--repair` runs it on this machine."""
+        return self.kind.is_run and self.obstacle is None
 
     @property
-    def is_held(self) -> bool:
-        """Whether an operator's hold is the reason."""
-        return self.reason.startswith(_HELD)
+    def arguments(self) -> list[str]:
+        """The command's words after `tidemark`."""
+        values = {_FIRST: str(self.first), _LAST: str(self.last), _PROJECT: self.project_id}
+        return [values.get(word, word) for word in self.words]
+
+    @property
+    def command(self) -> str:
+        """The command that the operator types."""
+        return shlex.join(["tidemark", *self.arguments]) + (' "REASON"' if self.words[-1] == _REASON else "")
 
 
-_HELD = "held: "
-
-
-def _with_reason(words: Sequence[str]) -> str:
-    return f'{shlex.join(words)} "{REASON}"'
-
-
-def repairs_of(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]] = frozenset()) -> list[Repair]:
+def repairs_of(facts: DayFacts, tried: Tried = frozenset()) -> list[Repair]:
     """The proposals for one day: runs of the first kind that applies, then everything that needs an operator.
 
     `tried`: runs that did not close the mismatch; the rule then proposes the kinds after them.
@@ -136,16 +120,20 @@ def repairs_of(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]] = frozenset
     found = [*_runs(facts, tried), *_decisions(facts)]
     if found:
         return found
+    reason = "more is published than there should be; keys of the outside system show what"
     if facts.is_lacking:
         reason = (
             "all that landing and the vendor have of the day is loaded; keys of the outside system show what is left"
         )
-    else:
-        reason = "more is published than there should be; keys of the outside system show what"
-    return [_of(facts, RepairKind.DECIDE, reason)]
+    return [_of(facts, RepairKind.DECIDE, reason, "reconcile", "--keys", "FILE", *_SPAN)]
 
 
-def _runs(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]:
+def _of(facts: DayFacts, kind: RepairKind, reason: str, *words: str, arrival: date | None = None) -> Repair:
+    day = arrival or facts.key.event_date
+    return Repair(kind, (facts.key,), reason, words, day, day)
+
+
+def _runs(facts: DayFacts, tried: Tried) -> list[Repair]:
     if facts.holds:
         # A load does not change held days.
         return []
@@ -153,68 +141,70 @@ def _runs(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]
     if (RepairKind.LOAD, facts.key) not in tried:
         reason = "landing holds objects that no load has read"
         loads = [
-            replace(_of(facts, RepairKind.LOAD, reason), first=day, last=day, source=source)
+            _of(facts, RepairKind.LOAD, reason, "load", "--source", source.value, *_SPAN, arrival=day)
             for source, days in sorted(facts.unread.items())
             for day in sorted(days)
         ]
         if facts.stale is not None and not loads:
-            loads = [replace(_of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}"), source=Source.REGULAR)]
+            words = ("load", "--source", Source.REGULAR.value, *_SPAN)
+            loads = [_of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}", *words)]
         if facts.stale is not None or any(facts.key.event_date in days for days in facts.unread.values()):
             return loads
     # Deliveries of other arrival days may hold late events of this day: they are loaded first, but may not close the gap.
     return [*loads, *_recoveries(facts, tried)]
 
 
-def _recoveries(facts: DayFacts, tried: Set[tuple[RepairKind, Slice]]) -> list[Repair]:
+def _recoveries(facts: DayFacts, tried: Tried) -> list[Repair]:
     if facts.open_until is not None:
         if not facts.lacking_hours and (not facts.is_lacking or facts.refused):
             return []
         until = facts.open_until.strftime("%Y-%m-%d %H:%M UTC")
-        return [_of(facts, RepairKind.WAIT, f"the day is open until {until}; what lacks may still be delivered")]
+        reason = f"the day is open until {until}; what lacks may still be delivered"
+        return [_of(facts, RepairKind.WAIT, reason, "reconcile", *_SPAN)]
     if facts.lacking_hours and (RepairKind.RECOVER, facts.key) not in tried:
         reason = "hours are lost, refused or never came"
+        ranges = [("--from", str(one.first), "--to", str(one.last)) for one in hour_ranges(facts.lacking_hours, 24)]
         return [
-            replace(_of(facts, RepairKind.RECOVER, reason), hours=hours)
-            for hours in hour_ranges(facts.lacking_hours, 24)
+            _of(facts, RepairKind.RECOVER, reason, "recover", *hours, "--project", _PROJECT, "--load")
+            for hours in ranges
         ]
     # Refused data has arrived already, and waits for an operator.
     can_ask = facts.is_lacking and facts.hours_to_ask and not facts.refused
     if can_ask and (RepairKind.RECOVER_DAYS, facts.key) not in tried:
-        return [
-            _of(facts, RepairKind.RECOVER_DAYS, "no hour is known to lack, but less is published than there should be")
-        ]
+        reason = "no hour is known to lack, but less is published than there should be"
+        return [_of(facts, RepairKind.RECOVER_DAYS, reason, "recover", *_SPAN, "--load")]
     return []
 
 
 def _decisions(facts: DayFacts) -> list[Repair]:
-    held = [
-        replace(_of(facts, RepairKind.DECIDE, f"{_HELD}{reason}"), table=name) for name, reason in facts.holds.items()
+    decide, code = RepairKind.DECIDE, "another version of the code built it"
+    return [
+        *(
+            _of(facts, decide, f"held: {reason}", "release", *_SPAN, "--table", table, _REASON)
+            for table, reason in facts.holds.items()
+        ),
+        *(
+            _of(facts, decide, f"refused: {reason}", "diff", table, _FIRST, "--project", _PROJECT)
+            for table, reason in facts.refused.items()
+        ),
+        *(_of(facts, decide, f"excluded: {reason}", "include", key, _REASON) for key, reason in facts.excluded.items()),
+        *(
+            _of(facts, RepairKind.REBUILD, code, "rebuild", "start", "--table", table, *_SPAN, _REASON)
+            for table in facts.outdated
+        ),
     ]
-    refused = [
-        replace(_of(facts, RepairKind.DECIDE, f"refused: {reason}"), table=name)
-        for name, reason in facts.refused.items()
-    ]
-    excluded = [
-        replace(_of(facts, RepairKind.DECIDE, f"excluded: {reason}"), object_key=key)
-        for key, reason in facts.excluded.items()
-    ]
-    outdated = [
-        replace(_of(facts, RepairKind.REBUILD, "another version of the code built it"), table=name)
-        for name in facts.outdated
-    ]
-    return [*held, *refused, *excluded, *outdated]
-
-
-def _of(facts: DayFacts, kind: RepairKind, reason: str) -> Repair:
-    return Repair(kind, (facts.key,), reason, facts.key.event_date, facts.key.event_date)
 
 
 def together(repairs: Iterable[Repair], most_days: int) -> list[Repair]:
     """Merge repairs of consecutive days into one, of at most `most_days` days; sorted in the order in which they are tried."""
+
+    def place(one: Repair) -> tuple[object, ...]:
+        return list(RepairKind).index(one.kind), one.project_id, one.words, one.reason
+
     joined: list[Repair] = []
-    for one in sorted(repairs, key=_place):
+    for one in sorted(repairs, key=lambda one: (*place(one), one.first)):
         last = joined[-1] if joined else None
-        if last is not None and _kind_of(last) == _kind_of(one) and one.hours is None:
+        if last is not None and place(last) == place(one):
             is_same, is_next = one.first <= last.last, one.first - last.last == timedelta(days=1)
             if is_same or (is_next and (one.last - last.first).days < most_days):
                 slices = tuple(dict.fromkeys((*last.slices, *one.slices)))
@@ -222,13 +212,3 @@ def together(repairs: Iterable[Repair], most_days: int) -> list[Repair]:
                 continue
         joined.append(one)
     return joined
-
-
-def _kind_of(one: Repair) -> tuple[str, ...]:
-    order = list(RepairKind).index(one.kind)
-    names = (one.source, one.table, one.object_key, one.reason, one.obstacle)
-    return (str(order), one.project_id, *(str(name or "") for name in names))
-
-
-def _place(one: Repair) -> tuple[object, ...]:
-    return (*_kind_of(one), one.first, str(one.hours or ""))

@@ -16,7 +16,6 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
 from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.golden_tolerance import GoldenBound, GoldenTolerance, require_named_tolerances
 from pipeline_assets.domain.machine import default_object_bytes
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
 from pipeline_assets.domain.places import (
@@ -228,8 +227,6 @@ class Settings(BaseSettings):
     """By which share of a golden total a published figure may differ from it."""
     golden_absolute_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
     """By how much at least, in units of the measure."""
-    golden_tolerances: dict[str, GoldenBound] = {}
-    """`table:measure` -> tolerances of its own: `aggregates/daily_revenue:revenue`."""
     golden_url: str | None = None
     """SQLAlchemy URL of a database that holds golden totals, asked `golden_query`; with a password, set the variable."""
     golden_query: str | None = None
@@ -351,12 +348,6 @@ class Settings(BaseSettings):
     @classmethod
     def _named_bounds(cls, value: dict[str, ChangeBound]) -> dict[str, ChangeBound]:
         require_named_bounds(value)
-        return value
-
-    @field_validator("golden_tolerances")
-    @classmethod
-    def _named_tolerances(cls, value: dict[str, GoldenBound]) -> dict[str, GoldenBound]:
-        require_named_tolerances(value)
         return value
 
     @field_validator("golden_query")
@@ -493,14 +484,6 @@ class Settings(BaseSettings):
         return (
             self.change_max_shrink if own.shrink is None else own.shrink,
             growth.get(measure, self.change_max_growth) if own.growth is None else own.growth,
-        )
-
-    def golden_tolerance_of(self, measure: str) -> GoldenTolerance:
-        """How far a figure, `table:measure`, may be from its golden total."""
-        own = self.golden_tolerances.get(measure, GoldenBound())
-        return GoldenTolerance.given(
-            self.golden_tolerance if own.relative is None else own.relative,
-            self.golden_absolute_tolerance if own.absolute is None else own.absolute,
         )
 
     def is_of_machine(self, name: str) -> bool:

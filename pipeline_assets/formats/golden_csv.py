@@ -52,9 +52,9 @@ class GoldenNames:
         return f"{shown(text, 60)} is no measure ({few(sorted(self.measures), 40)})"
 
 
-def golden_day(key: str) -> date | None:
-    """The day of a golden file by its key; None for any other name."""
-    match = _NAME.fullmatch(key)
+def golden_day(origin: str) -> date | None:
+    """The day of a golden file by its key or a line of it; None for any other name."""
+    match = _NAME.fullmatch(origin.partition(_LINE)[0])
     try:
         return date.fromisoformat(match["day"]) if match else None
     except ValueError:
@@ -104,13 +104,11 @@ def read_rows(
     """Read rows: origin, and texts by column (None for a line with other columns); with `day`, all must be of that day."""
     totals: dict[tuple[Slice, GoldenMeasure], GoldenTotal] = {}
     faults: list[GoldenFault] = []
-    days: set[date] = set() if day is None else {day}
     for origin, row in rows:
         read = _total(source, origin, row, names, day)
         if isinstance(read, GoldenFault):
             faults.append(read)
             continue
-        days.add(read.key.event_date)
         before = totals.setdefault((read.key, read.measure), read)
         if before is not read:
             reason = f"tells of {read.measure} of {read.key} again, after {before.origin}"
@@ -120,9 +118,9 @@ def read_rows(
             faults[_MOST_FAULTS].origin, f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well", _FORM
         )
         faults = [*faults[:_MOST_FAULTS], more]
-    # A bad line may stand for any measure of any of the days.
-    partial = frozenset(days) if faults else frozenset()
-    return GoldenReading(source, frozenset(days), tuple(totals.values()), tuple(faults), partial)
+    # A bad line may stand for any measure of the day.
+    days = frozenset() if faults or day is None else frozenset({day})
+    return GoldenReading(source, days, tuple(totals.values()), tuple(faults))
 
 
 def _total(

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pipeline_assets.domain.notices import Arrivals, Notice, NoticeKind, change_notice
+from pipeline_assets.domain.notices import Arrivals, Notice, NoticeKind, change_id, change_notice
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.tables.registry import downstream_of, measures_of
-from resources.ledger.notices import published_of
 from resources.ledger.outbox import RecordedPublication
 from resources.ledger.store import Ledger
 
@@ -111,7 +110,7 @@ def _changes(ledger: Ledger, published: Sequence[RecordedPublication], notices: 
     """The recorded notices, and notices derived from publications that have none on record (any more)."""
     found = {notice.id: notice for notice in notices}
     bare = [one for one in published if one.was_final and one.record.digest_before != one.record.digest_after]
-    told = {published_of(one.record, {}).notice_id: one for one in bare}
+    told = {change_id(one.record): one for one in bare}
     # A change recorded after the given time may have its notice before it, and the other way round.
     known = {notice.id: notice for notice in ledger.outbox.of_ids(told.keys() - found.keys())}
     unknown = [one for name, one in told.items() if name not in found and name not in known]
@@ -127,8 +126,7 @@ def _derived(ledger: Ledger, published: Sequence[RecordedPublication]) -> Iterat
         for record in ledger.publications(table):
             figures = record.figures or {"rows": record.digest_after.rows}
             if record.number in wanted:
-                publication = published_of(record, figures)
-                yield change_notice(publication, before.get(record.key, {}), measures_of(table), Arrivals())
+                yield change_notice(record, figures, before.get(record.key, {}), measures_of(table), Arrivals())
             before[record.key] = figures
 
 

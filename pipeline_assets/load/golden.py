@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-from pipeline_assets.domain.errors import SettingsError, TidemarkError
+from pipeline_assets.domain.errors import GoldenQueryError, ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.golden import (
     GoldenComparison,
     GoldenFault,
     GoldenMeasure,
+    GoldenReading,
     GoldenSource,
     GoldenTotal,
     compare,
     figure_of,
+    mismatches_by_day,
 )
-from pipeline_assets.domain.golden_notices import golden_results
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY
-from pipeline_assets.formats.golden_csv import GoldenNames
+from pipeline_assets.domain.slices import EMPTY, Slice
+from pipeline_assets.formats.golden_csv import MOST_BYTES, PREFIX, GoldenNames, golden_day, golden_key, read_file
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import DERIVED, measures_of
-from resources.landing.golden import read_landing
+from resources.golden_query import read_query
+from resources.landing.place import Listed
+from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
 GOLDEN_TABLES = tuple(table for table in DERIVED if table.measures)
@@ -33,13 +37,46 @@ MEASURES = frozenset(GoldenMeasure(table.key, name) for table in GOLDEN_TABLES f
 
 
 def golden_names(settings: Settings) -> GoldenNames:
-    """The measures and projects that a line may name; raises SettingsError for a tolerance of an unknown measure."""
-    known = {str(measure) for measure in MEASURES}
-    for name in settings.golden_tolerances:
-        if name not in known:
-            hint = f"Measures are {', '.join(sorted(known))}"
-            raise SettingsError("TIDEMARK_GOLDEN_TOLERANCES", f"{name} is not a measure", hint)
+    """The measures and projects that a line may name."""
     return GoldenNames(MEASURES, settings.projects)
+
+
+def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: date) -> GoldenReading:
+    """Return the totals of the days from `first` to `last`; lists the folder once and reads each file once.
+
+    A file that cannot be read is returned as a fault beside the totals of the others. Raises LandingAccessError and
+    LandingUnavailableError where landing itself cannot be read.
+    """
+    found = landing.list_beside(PREFIX, golden_key(first), golden_key(last))
+    read = [_read(landing, entry, names) for entry in found]
+    return GoldenReading(
+        GoldenSource.LANDING,
+        frozenset(day for one in read for day in one.days),
+        tuple(total for one in read for total in one.totals),
+        tuple(fault for one in read for fault in one.faults),
+        (first, last),
+    )
+
+
+def _read(landing: LandingStore, entry: Listed, names: GoldenNames) -> GoldenReading:
+    day = golden_day(entry.key)
+    if day is None:
+        hint = f"Name it {golden_key(date(2026, 1, 31))}, or move it out of {PREFIX}/"
+        return _fault(entry.key, "is not named after a day, so that nothing of it was compared", hint)
+    if entry.oddity:
+        return _fault(entry.key, f"is {entry.oddity}", "Put a plain file in its place")
+    if entry.size_bytes > MOST_BYTES:
+        reason = f"has {entry.size_bytes:,} bytes, more than the {MOST_BYTES:,} of a file of totals; it was not read"
+        return _fault(entry.key, reason, "Put totals of a day there, one line for each project and measure")
+    try:
+        with landing.open(entry.key, entry.etag) as content:
+            return read_file(entry.key, day, content.read(MOST_BYTES + 1), names)
+    except (UnreadableObjectError, ObjectMovedError) as error:
+        return _fault(entry.key, error.reason, error.hint)
+
+
+def _fault(key: str, reason: str, hint: str) -> GoldenReading:
+    return GoldenReading(GoldenSource.LANDING, faults=(GoldenFault(key, reason, hint),))
 
 
 def take_golden(runtime: Runtime, first: date, last: date) -> None:
@@ -55,12 +92,10 @@ def take_golden(runtime: Runtime, first: date, last: date) -> None:
         return
     for fault in reading.faults:
         runtime.log(f"golden: {fault}")
-    if reading.partial_days:
-        days = few([str(day) for day in sorted(reading.partial_days)])
-        runtime.log(f"golden: what is on record of {days} stays where no good line replaces it")
-    if reading.totals:
-        days = few([str(day) for day in sorted(reading.days)])
-        runtime.log(f"golden: {len(reading.totals):,} totals of {days}")
+    if kept := {str(day) for fault in reading.faults if (day := golden_day(fault.origin)) is not None}:
+        runtime.log(f"golden: what is on record of {few(sorted(kept))} stays where no good line replaces it")
+    if days := {str(total.key.event_date) for total in reading.totals}:
+        runtime.log(f"golden: {len(reading.totals):,} totals of {few(sorted(days))}")
 
 
 def record_comparison(
@@ -68,8 +103,8 @@ def record_comparison(
 ) -> list[GoldenComparison]:
     """Compare every recorded total of these days; record the results with their notices. Returns the comparisons."""
     comparisons = compare_recorded(ledger, settings, projects, first, last)
-    results = list(golden_results(comparisons, settings, datetime.now(UTC)))
-    ledger.golden.record(results, projects, first, last, run_id)
+    mismatches = mismatches_by_day(comparisons, settings, datetime.now(UTC))
+    ledger.golden.record(mismatches, projects, first, last, run_id)
     return comparisons
 
 
@@ -105,15 +140,72 @@ def compare_recorded(
 
 def _compared(total: GoldenTotal, record: SliceRecord | None, settings: Settings) -> GoldenComparison:
     # A slice that was refused before its first publication has a record without rows.
-    is_loaded = record is not None and (record.knows_inputs or record.digest != EMPTY)
-    published = _published(record, total.measure) if record is not None and is_loaded else None
-    within = settings.golden_tolerance_of(str(total.measure))
-    return compare(total, published, is_loaded=is_loaded, within=within)
+    if record is None or not (record.knows_inputs or record.digest != EMPTY):
+        return compare(total, None, settings, is_loaded=False)
+    if total.measure.name == "rows" or record.digest == EMPTY:
+        return compare(total, Decimal(record.digest.rows), settings, is_loaded=True)
+    return compare(total, figure_of(record.figures, total.measure.name), settings, is_loaded=True)
 
 
-def _published(record: SliceRecord, measure: GoldenMeasure) -> Decimal | None:
-    if measure.name == "rows":
-        return Decimal(record.digest.rows)
-    if record.digest == EMPTY:
-        return Decimal(0)
-    return figure_of(record.figures, measure.name)
+@dataclass(frozen=True)
+class Reconciliation:
+    """The golden totals of a range compared with published figures."""
+
+    first: date
+    last: date
+    comparisons: tuple[GoldenComparison, ...]
+    faults: tuple[GoldenFault, ...] = ()
+    """Invalid totals, which were not compared."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is at least one total, all were readable, and all agree."""
+        return bool(self.comparisons) and not self.faults and not self.mismatches
+
+    @property
+    def mismatches(self) -> tuple[GoldenComparison, ...]:
+        """Totals that do not agree."""
+        return tuple(one for one in self.comparisons if not one.is_good)
+
+    @property
+    def lacking(self) -> dict[Slice, bool]:
+        """Slice that does not agree -> whether too little is published."""
+        found: dict[Slice, bool] = {}
+        for one in self.mismatches:
+            found[one.total.key] = found.get(one.total.key, False) or one.is_lacking
+        return found
+
+
+def reconcile(
+    ledger: Ledger, landing: LandingStore, settings: Settings, projects: Sequence[str], first: date, last: date
+) -> Reconciliation:
+    """Read the totals of the days, record them in the ledger, compare, and record the result.
+
+    A failed query becomes a fault next to the totals of landing. Raises the errors of landing and ledger where they cannot
+    be reached.
+    """
+    names = golden_names(settings)
+    readings = [read_landing(landing, names, first, last)]
+    if settings.golden_query is not None:
+        readings.append(_asked(ledger, settings, names, first, last))
+    for reading in readings:
+        ledger.golden.replace(reading)
+    comparisons = record_comparison(ledger, settings, projects, first, last, None)
+    faults = tuple(fault for reading in readings for fault in reading.faults)
+    return Reconciliation(first, last, tuple(comparisons), faults)
+
+
+def _asked(ledger: Ledger, settings: Settings, names: GoldenNames, first: date, last: date) -> GoldenReading:
+    """The totals of the query; one fault where it fails, or returns none although it did before, as an emptied table would."""
+    try:
+        reading = read_query(settings, names, first, last)
+    except GoldenQueryError as error:
+        fault = GoldenFault(error.subject, error.reason, error.hint)
+        return GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))
+    recorded = ledger.golden.of(settings.projects, first, last)
+    if reading.totals or reading.faults or all(total.source is not GoldenSource.QUERY for total in recorded):
+        return reading
+    reason = f"told of no day between {first} and {last}; the totals on record are kept"
+    hint = "Check the database and TIDEMARK_GOLDEN_QUERY; to retract these totals, compare a range with a day that it tells"
+    fault = GoldenFault("the golden query", reason, hint)
+    return GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))

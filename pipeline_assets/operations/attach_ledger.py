@@ -19,7 +19,7 @@ UNKNOWN = (
     "publications whose snapshots have expired, and of all of them the inputs, settings and checks: days are built again, and a"
     " rollback reaches back to what is measured here",
     "refused deliveries, the bytes' digest of all others, hours and markers: what landing still holds is read again",
-    "golden totals and how days compared with them, how late rows arrived, objects outside of the loaded days",
+    "golden totals, how late rows arrived, objects outside of the loaded days",
     "hours that a recovery claimed, open rebuilds, notices and which receiver got them, cuts of all tables, runs and processes",
 )
 """What no table and no object of the warehouse tells."""

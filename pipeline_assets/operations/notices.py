@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +36,14 @@ _MOST_LINES = 20
 _LONGEST_TEXT = 3_500
 """Characters; chat systems cut what is longer than 4,000."""
 
+_WORDS = {
+    NoticeKind.CHANGE: "published final days changed",
+    NoticeKind.REFUSAL: "days refused",
+    NoticeKind.REFUSAL_END: "days no longer refused",
+    NoticeKind.GOLDEN_MISMATCH: "days that differ from golden totals",
+    NoticeKind.GOLDEN_AGREEMENT: "days that do so no longer",
+}
+
 
 @dataclass(frozen=True)
 class Told:
@@ -58,12 +66,10 @@ class Told:
         if self.sent or not (self.left or self.refused):
             parts.append(f"took {_notices(self.sent)}")
         if self.refused:
-            parts.append(
-                f"refuses {_notices(self.refused)} for good ({self.refusal}): set aside, sent by `{SEND_AGAIN}` alone"
-            )
+            because = f"for good ({self.refusal}): set aside, sent by `{SEND_AGAIN}` alone"
+            parts.append(f"refuses {_notices(self.refused)} {because}")
         if self.left:
-            kept = "kept, and sent by the next run"
-            parts.append(f"did not take {_notices(self.left)}: {self.reason}; {kept}")
+            parts.append(f"did not take {_notices(self.left)}: {self.reason}; kept, and sent by the next run")
         return f"{self.place} {', then '.join(parts)}"
 
 
@@ -94,10 +100,8 @@ def send_notices(
             told.append(Told(receiver.place, left=left, reason=receiver.error or "it failed a short while ago"))
         elif left or receiver.id in refused:
             rounds.append(_Round(settings, url, receiver, left, is_again=is_again))
-    deadline = time.monotonic() + ROUND_SECONDS
-    for one in rounds:
-        one.start(deadline)
-    return [*told, *(one.result(deadline) for one in rounds)]
+            rounds[-1].start()
+    return [*told, *(one.result() for one in rounds)]
 
 
 def _is_due(receiver: Receiver, now: datetime, *, is_due_only: bool) -> bool:
@@ -109,43 +113,36 @@ def _is_due(receiver: Receiver, now: datetime, *, is_due_only: bool) -> bool:
     return now >= receiver.failed_at + pause
 
 
-class _Round:
+class _Round(threading.Thread):
     """One receiver in a thread of its own, which ends by itself or is left alone: no receiver delays another one or a load."""
 
     def __init__(self, settings: Settings, url: str, receiver: Receiver, waiting: int, *, is_again: bool) -> None:
-        self._ledger_url, self._url, self._receiver = settings.ledger_database_url, url, receiver
-        self._secret, self._is_again = notify_secret(), is_again
-        self._waiting, self._sent, self._sent_again, self._reason = waiting, 0, 0, ""
-        self._refused, self._refusal = 0, ""
-        self._thread = threading.Thread(target=self._run, name="tidemark-notices", daemon=True)
-        self._deadline = 0.0
+        super().__init__(name="tidemark-notices", daemon=True)
+        self._settings, self._url, self._receiver, self._is_again = settings, url, receiver, is_again
+        self._secret, self._deadline = notify_secret(), time.monotonic() + ROUND_SECONDS
+        self._waiting, self._sent, self._reason, self._refused, self._refusal = waiting, 0, "", 0, ""
 
-    def start(self, deadline: float) -> None:
-        """Begin to send."""
-        self._deadline = deadline
-        self._thread.start()
-
-    def result(self, deadline: float) -> Told:
-        """What was sent by then."""
-        self._thread.join(max(0.0, deadline - time.monotonic()) + 0.5)
+    def result(self) -> Told:
+        """What was sent until the round's end."""
+        self.join(max(0.0, self._deadline - time.monotonic()) + 0.5)
         reason = self._reason
-        if self._thread.is_alive():
+        if self.is_alive():
             reason = "it did not answer in time"
             self._mark_failed(reason)
         # More may have come meanwhile.
-        left = max(1, self._waiting - self._sent) if reason else 0
-        sent = self._sent + self._sent_again
-        return Told(self._receiver.place, sent, left, reason, self._refused, self._refusal)
+        left = max(1, self._waiting) if reason else 0
+        return Told(self._receiver.place, self._sent, left, reason, self._refused, self._refusal)
 
     def _mark_failed(self, reason: str) -> None:
         """Else nobody would be shown it, and each further round would begin another request beside one that hangs."""
-        with suppress(TidemarkError), closing(Ledger(self._ledger_url)) as ledger:
+        with suppress(TidemarkError), closing(Ledger(self._settings.ledger_database_url)) as ledger:
             ledger.outbox.mark_failed(self._receiver.id, reason, None)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Send; nothing is raised."""
         try:
             # Of its own: connections are not shared by threads.
-            with closing(Ledger(self._ledger_url)) as ledger:
+            with closing(Ledger(self._settings.ledger_database_url)) as ledger:
                 if self._is_again:
                     self._send_again(ledger)
                 if not self._reason:
@@ -160,19 +157,20 @@ class _Round:
     def _send_all(self, ledger: Ledger) -> None:
         outbox, receiver = ledger.outbox, self._receiver.id
         while pending := outbox.pending(receiver, _MOST_AT_ONCE):
-            for batch in by_run(pending):
+            for _, of_run in groupby(pending, key=lambda one: one.run_id):
+                batch = list(of_run)
                 body, answer = self._post(batch)
                 if answer.is_taken:
                     outbox.mark_sent(receiver, batch[-1].number)
                     self._sent += len(batch)
-                    continue
-                refused_body = body["id"] if answer.is_for_good else None
-                refusals = outbox.mark_failed(receiver, answer.reason, answer.retry_at, refused_body)
-                if refusals < MOST_REFUSALS:
-                    self._reason = answer.reason
-                    return
-                ledger.set_aside.add(receiver, batch, answer.reason)
-                self._refused, self._refusal = self._refused + len(batch), answer.reason
+                else:
+                    refused_body = body["id"] if answer.is_for_good else None
+                    refusals = outbox.mark_failed(receiver, answer.reason, answer.retry_at, refused_body)
+                    if refusals < MOST_REFUSALS:
+                        self._reason = answer.reason
+                        return
+                    ledger.set_aside.add(receiver, batch, answer.reason)
+                    self._refused, self._refusal = self._refused + len(batch), answer.reason
                 self._waiting -= len(batch)
 
     def _send_again(self, ledger: Ledger) -> None:
@@ -182,7 +180,7 @@ class _Round:
             _, answer = self._post(ledger.set_aside.notices(one))
             if answer.is_taken:
                 ledger.set_aside.mark_sent(one)
-                self._sent_again += one.notices
+                self._sent += one.notices
             elif answer.is_for_good:
                 ledger.set_aside.mark_refused(one, answer.reason)
                 self._refused, self._refusal = self._refused + one.notices, answer.reason
@@ -199,12 +197,6 @@ class _Round:
         return body, post(self._url, sent, self._secret, attempts=attempts, deadline=self._deadline)
 
 
-def by_run(pending: Sequence[Pending]) -> Iterator[list[Pending]]:
-    """The notices of one run after those of another, as they were recorded."""
-    for _, batch in groupby(pending, key=lambda one: one.run_id):
-        yield list(batch)
-
-
 def forget_notices(ledger: Ledger, settings: Settings, now: datetime, *, is_dry_run: bool) -> int:
     """Remove notices of changes that everybody was told of long ago; returns how many, or how many would go."""
     return ledger.outbox.forget(list(map(receiver_id, settings.notify_urls)), now - NOTICES_KEPT, is_dry_run=is_dry_run)
@@ -216,26 +208,16 @@ def _notices(count: int) -> str:
 
 def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:
     """What one request carries: the notices of one run, as text for a chat and as data."""
+    counts = {kind: sum(notice.kind is kind for notice in notices) for kind in NoticeKind}
+    head = "Tidemark: " + ", ".join(f"{_WORDS[kind]}: {count:,}" for kind, count in counts.items() if count)
+    lines = [f"• {notice.text}" for notice in notices[:_MOST_LINES]]
+    if len(notices) > _MOST_LINES:
+        lines.append(f"• and {len(notices) - _MOST_LINES:,} more")
     return {
-        "text": _chat_text(notices),
+        "text": as_chat(bounded("\n".join([head, *lines]), _LONGEST_TEXT)),
         "mrkdwn": False,
         "version": 1,
         "id": identity_of(*(notice.id for notice in notices)),
         "run": run_id,
         "notices": [notice.to_json() for notice in notices],
     }
-
-
-def _chat_text(notices: Sequence[Notice]) -> str:
-    words = {
-        NoticeKind.CHANGE: "published final days changed",
-        NoticeKind.REFUSAL: "days refused",
-        NoticeKind.REFUSAL_END: "days no longer refused",
-        NoticeKind.GOLDEN_MISMATCH: "days that differ from golden totals",
-        NoticeKind.GOLDEN_AGREEMENT: "days that do so no longer",
-    }
-    counts = {kind: sum(notice.kind is kind for notice in notices) for kind in NoticeKind}
-    head = "Tidemark: " + ", ".join(f"{words[kind]}: {count:,}" for kind, count in counts.items() if count)
-    lines = [f"• {notice.text}" for notice in notices[:_MOST_LINES]]
-    more = [f"• and {len(notices) - _MOST_LINES:,} more"] if len(notices) > _MOST_LINES else []
-    return as_chat(bounded("\n".join([head, *lines, *more]), _LONGEST_TEXT))

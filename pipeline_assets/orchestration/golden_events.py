@@ -7,7 +7,6 @@ from datetime import date
 
 import dagster as dg
 
-from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.golden import GoldenComparison, evaluation
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.golden import compare_recorded
@@ -33,19 +32,14 @@ def golden_evaluations(
     targets = targets_of(instance, key, [day.isoformat() for day in by_day])
     for day, comparisons in sorted(by_day.items()):
         found = evaluation(comparisons)
-        by_project = dict.fromkeys(one.total.key.project_id for one in comparisons if not one.is_good)
-        reasons = [
-            f"{project}: {'; '.join(str(one) for one in comparisons if one.total.key.project_id == project and not one.is_good)}"
-            for project in by_project
-        ]
         yield dg.AssetCheckEvaluation(
             asset_key=key,
-            check_name=Check.RECONCILES_WITH_GOLDEN.name,
+            check_name=found.check.name,
             partition=day.isoformat(),
             passed=found.is_passed,
             blocking=False,
             severity=dg.AssetCheckSeverity.WARN,
             target_materialization_data=targets.get(day.isoformat()),
-            description=markdown_text([*reasons, found.hint or ""] if reasons else []) or None,
+            description=markdown_text([text for text in (found.reason, found.hint) if text]) or None,
             metadata=dict(found.figures),
         )

@@ -12,7 +12,7 @@ from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.receivers import unsigned_notices
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.notices import Told, register_receivers, send_notices
+from pipeline_assets.operations.notices import register_receivers, send_notices
 from pipeline_assets.orchestration.live_runs import under_way
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.store import Ledger, own_ledger
@@ -39,12 +39,11 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
 
 def _send(runtime: Runtime) -> None:
     failpoint(Failpoint.BEFORE_NOTICES)
-    if runtime.settings.notify_urls:
-        _attempt(runtime, lambda: _say(runtime, send_notices(runtime.ledger, runtime.settings)))
+    _attempt(runtime, lambda: _tell(runtime))
 
 
-def _say(runtime: Runtime, told: list[Told]) -> None:
-    for one in told:
+def _tell(runtime: Runtime) -> None:
+    for one in send_notices(runtime.ledger, runtime.settings):
         runtime.log(f"notices: {one}")
     unsigned = unsigned_notices(runtime.settings)
     if unsigned is not None:

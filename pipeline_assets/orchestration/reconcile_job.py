@@ -10,8 +10,7 @@ from pydantic import Field
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.golden import GOLDEN_TABLES
-from pipeline_assets.operations.reconcile import Reconciliation, reconcile
+from pipeline_assets.load.golden import GOLDEN_TABLES, reconcile
 from pipeline_assets.operations.repair_plan import plan_repairs
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table
@@ -62,17 +61,23 @@ def reconcile_job(settings: Settings) -> dg.JobDefinition:
                 for event in golden_evaluations(context.instance, runtime.ledger, settings, table, days):
                     # Log it as an event of this run: Dagster keeps one evaluation per day and run, and only one without a run.
                     context.log_event(event)  # type: ignore[arg-type]  # it takes them, and its annotation leaves them out
+            mismatches = [
+                (str(one.total.key), one.total.measure.table, str(one), one.total.origin) for one in found.mismatches
+            ]
             proposals = [(one.kind.value, len(one.slices), one.reason, one.command) for one in repairs]
             context.add_output_metadata(
                 {
                     "golden_totals": len(found.comparisons),
                     "mismatch_count": len(found.mismatches),
-                    "mismatches": _mismatches(found),
+                    "mismatches": markdown_table(("day", "table", "", "told by"), mismatches),
                     "not compared": markdown_list([str(fault) for fault in found.faults]),
                     "proposed": markdown_table(("what", "days", "why", "command"), proposals),
                 }
             )
-            _require_agreement(found)
+            told = [f"{one.total.key} {one.total.measure.table}: {one}" for one in found.mismatches]
+            told += [f"not compared: {fault}" for fault in found.faults]
+            if told:
+                raise dg.Failure(description(told, "\n"), allow_retries=False)
 
     @dg.job(
         name=RECONCILE_JOB,
@@ -87,16 +92,3 @@ def reconcile_job(settings: Settings) -> dg.JobDefinition:
 def reconcile_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Return the schedule, every morning, for totals that arrive after a load. It is on where `sensors_running` is set."""
     return schedule(SCHEDULE_NAME, job, _AT, settings)
-
-
-def _mismatches(found: Reconciliation) -> dg.MarkdownMetadataValue:
-    rows = [(str(one.total.key), one.total.measure.table, str(one), one.total.origin) for one in found.mismatches]
-    return markdown_table(("day", "table", "", "told by"), rows)
-
-
-def _require_agreement(found: Reconciliation) -> None:
-    """Raise Failure that names all mismatches and faults; passes where there are no totals."""
-    told = [f"{one.total.key} {one.total.measure.table}: {one}" for one in found.mismatches]
-    told += [f"not compared: {fault}" for fault in found.faults]
-    if told:
-        raise dg.Failure(description(told, "\n"), allow_retries=False)

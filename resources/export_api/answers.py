@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import html
 import re
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 import httpx
@@ -24,6 +22,7 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.masking import shown as shown_url
 from resources.export_api.credentials import key_variable, secret_variable
+from resources.guarded_http import asked_seconds
 
 _EU = "https://analytics.eu.amplitude.com/api/2/export"
 _WORDS = 200
@@ -67,7 +66,7 @@ def failure_of(subject: str, project_id: str, response: httpx.Response, body: st
         status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
         or status >= HTTPStatus.INTERNAL_SERVER_ERROR
     ):
-        return PassingError(said, _asked_seconds(response))
+        return PassingError(said, asked_seconds(response))
     if 300 <= status < 400:
         place = shown_url(response.headers.get("location", ""))[:_WORDS]
         return ExportAnswerError(subject, f"{said} and points to {place}; keys are not sent there", CURE_OF_URL)
@@ -92,19 +91,6 @@ def require_archive(subject: str, response: httpx.Response, beginning: bytes) ->
 def _refused(subject: str, reason: str) -> ExportRefusedError:
     hint = "Do what the vendor's words ask for, or ask it why it refuses these hours; then run the same recovery again"
     return ExportRefusedError(subject, reason, hint)
-
-
-def _asked_seconds(response: httpx.Response) -> float | None:
-    """Of Retry-After, in seconds or as a date."""
-    text = response.headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdecimal():
-        return float(text[:9])
-    try:
-        moment = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
-        return None
-    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return max(0.0, (aware - datetime.now(UTC)).total_seconds())
 
 
 def _named(status: int) -> str:

@@ -87,6 +87,16 @@ def insert_into(connection: Connection, table: sa.Table) -> Any:
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
+def upsert(connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows with the same columns; a row whose key is there already replaces these columns."""
+    if not rows:
+        return
+    keys = [column.name for column in table.primary_key]
+    insert = insert_into(connection, table)
+    updates = {name: insert.excluded[name] for name in rows[0] if name not in keys}
+    connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=updates), rows)
+
+
 @contextmanager
 def connected(engine: Engine) -> Iterator[Connection]:
     """Open a connection; waits for a server that is away for a moment, for example during a restart."""

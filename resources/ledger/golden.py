@@ -1,8 +1,8 @@
-"""Golden totals as last read, and the results of comparing them; `status` and the health page read these, not landing."""
+"""Golden totals as last read, and the notices of comparing them; `status` and the health page read these, not landing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,18 +10,24 @@ from decimal import Decimal
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.golden import GoldenFault, GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
-from pipeline_assets.domain.golden_notices import GoldenResult, GoldenStanding, golden_notice
-from pipeline_assets.domain.notices import Notice
+from pipeline_assets.domain.golden import (
+    GoldenFault,
+    GoldenMeasure,
+    GoldenReading,
+    GoldenSource,
+    GoldenTotal,
+    golden_notice,
+)
+from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
-from resources.ledger.engine import in_parts, insert_into
-from resources.ledger.notices import write_notice
-from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_RESULTS, GOLDEN_TOTALS
+from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.arrivals import Place
+from resources.ledger.engine import in_parts, upsert
+from resources.ledger.notices import last_notices, write_notice
+from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_TOTALS, NOTICES
 
-_MEASURED = ("event_date", "project_id", "table_name", "measure")
-"""A source has one value for each combination of these."""
 _Connect = Callable[[], AbstractContextManager[Connection]]
 
 
@@ -61,13 +67,10 @@ class GoldenTotals:
             ]
 
     def replace(self, reading: GoldenReading) -> None:
-        """Replace the recorded totals of the days in a reading of one source.
+        """Replace the recorded totals of the days in a reading of one source, and the totals of other days that it has.
 
-        A day that is not in the reading keeps its totals: a missing file retracts nothing, an empty file does. For a partly read
-        day only the measures that were read are replaced.
+        A day that is not in the reading keeps its totals: a missing file retracts nothing, an empty file does.
         """
-        if not reading.days and reading.asked is None:
-            return
         source, now = reading.source.value, datetime.now(UTC).isoformat()
         rows = [
             {
@@ -84,20 +87,11 @@ class GoldenTotals:
         ]
         with self._write() as connection:
             _replace_faults(connection, reading, now)
-            for days in in_parts(sorted(reading.days - reading.partial_days)):
+            for days in in_parts(sorted(reading.days)):
                 connection.execute(
                     GOLDEN_TOTALS.delete().where(GOLDEN_TOTALS.c.source == source, GOLDEN_TOTALS.c.event_date.in_(days))
                 )
-            told = [
-                {f"of_{name}": row[name] for name in _MEASURED}
-                for row in rows
-                if row["event_date"] in reading.partial_days
-            ]
-            if told:
-                same = [GOLDEN_TOTALS.c[name] == sa.bindparam(f"of_{name}") for name in _MEASURED]
-                connection.execute(GOLDEN_TOTALS.delete().where(GOLDEN_TOTALS.c.source == source, *same), told)
-            if rows:
-                connection.execute(GOLDEN_TOTALS.insert(), rows)
+            upsert(connection, GOLDEN_TOTALS, rows)
 
     def faults(self, sources: Collection[GoldenSource]) -> list[GoldenFault]:
         """Return the faults of the last reading of these sources, by source."""
@@ -109,40 +103,34 @@ class GoldenTotals:
 
     def record(
         self,
-        results: Sequence[GoldenResult],
+        mismatches: Mapping[Place, str | None],
         projects: Sequence[str],
         first: date,
         last: date,
         run_id: str | None,
     ) -> list[Notice]:
-        """Record the results of comparing these days; returns the notices written for days that began or ceased to differ.
+        """Tell what comparing these days found; returns the notices written for days that began or ceased to differ.
 
         Runs in one transaction. A day in the range that differed before and has no totals any more counts as agreeing.
         """
-        stamp = {"run_id": run_id, "recorded_at": datetime.now(UTC).isoformat()}
-        told: list[Notice] = []
+        now = datetime.now(UTC).isoformat()
         with self._write() as connection:
-            before = _standing(connection, projects, first, last)
-            gone = before.keys() - {(one.table, one.key) for one in results}
-            ended = [GoldenResult(*place, None) for place in sorted(gone) if before[place].mismatch is not None]
-            for result in (*results, *ended):
-                standing = before.get((result.table, result.key))
-                notice = golden_notice(result, standing or GoldenStanding(), stamp["recorded_at"] or "", run_id)
-                if notice is None and standing is not None:
-                    continue
-                if notice is not None:
-                    write_notice(connection, notice, stamp)
-                    told.append(notice)
-                self._upsert(connection, result, notice, stamp)
-        return told
-
-    def _upsert(
-        self, connection: Connection, result: GoldenResult, notice: Notice | None, stamp: dict[str, str | None]
-    ) -> None:
-        row = {"mismatch": result.mismatch, "notice_id": notice.id if notice is not None else None, **stamp}
-        place = {"table_name": result.table, "event_date": result.key.event_date, "project_id": result.key.project_id}
-        statement = insert_into(connection, GOLDEN_RESULTS).on_conflict_do_update(index_elements=list(place), set_=row)
-        connection.execute(statement, place | row)
+            last_told = last_notices(
+                connection,
+                (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT),
+                NOTICES.c.table_name.in_([table.key for table in DERIVED]),
+                NOTICES.c.event_date.between(first, last),
+                NOTICES.c.project_id.in_(projects),
+            )
+            found = dict.fromkeys(sorted(last_told)) | dict(mismatches)
+            notices = [
+                notice
+                for place, mismatch in found.items()
+                if (notice := golden_notice(place, mismatch, last_told.get(place), now, run_id)) is not None
+            ]
+            for notice in notices:
+                write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})
+        return notices
 
 
 def _replace_faults(connection: Connection, reading: GoldenReading, now: str) -> None:
@@ -171,17 +159,3 @@ def _replace_faults(connection: Connection, reading: GoldenReading, now: str) ->
     ]
     if rows:
         connection.execute(GOLDEN_FAULTS.insert(), rows)
-
-
-def _standing(
-    connection: Connection, projects: Sequence[str], first: date, last: date
-) -> dict[tuple[str, Slice], GoldenStanding]:
-    query = sa.select(GOLDEN_RESULTS).where(
-        GOLDEN_RESULTS.c.project_id.in_(projects), GOLDEN_RESULTS.c.event_date.between(first, last)
-    )
-    return {
-        (row["table_name"], Slice(row["event_date"], row["project_id"])): GoldenStanding(
-            row["mismatch"], row["notice_id"]
-        )
-        for row in connection.execute(query).mappings()
-    }

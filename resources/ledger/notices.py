@@ -16,20 +16,19 @@ from pipeline_assets.domain.notices import (
     Arrivals,
     Notice,
     NoticeKind,
-    Published,
     Standing,
     change_notice,
     notice_from_json,
+    refusal_notice,
 )
 from pipeline_assets.domain.records import BatchRecord, PublicationRecord, SliceRecord
-from pipeline_assets.domain.refusal_notices import Judged, refusal_notice
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
 from resources.ledger.arrivals import Place, arrivals_since
 from resources.ledger.changes import Changes
 from resources.ledger.engine import insert_into
-from resources.ledger.rows import publication_row, slice_row
+from resources.ledger.rows import slice_row
 from resources.ledger.schema import BATCHES, NOTICES, PUBLICATIONS, SLICES
 
 
@@ -38,7 +37,8 @@ class Before:
     """The records before a run's changes are written."""
 
     slices: Mapping[Place, Standing] = field(default_factory=dict)
-    batches: Mapping[BatchKey, Standing] = field(default_factory=dict)
+    batches: Mapping[Place, Standing] = field(default_factory=dict)
+    """By raw table and arrival day."""
     published_at: Mapping[Place, str] = field(default_factory=dict)
     """When each final slice that is published again was last published."""
 
@@ -93,21 +93,13 @@ def write_notice(connection: Connection, notice: Notice, stamp: Mapping[str, Any
     connection.execute(insert_into(connection, NOTICES).on_conflict_do_nothing(), row)
 
 
-def published_of(record: PublicationRecord, figures: Mapping[str, float], recorded_at: str = "") -> Published:
-    """Return a publication in the form of a notice; `recorded_at` is its time where the record has none."""
-    return Published(
-        record.table,
-        record.key,
-        record.snapshot_id,
-        record.parent_id,
-        record.digest_before,
-        record.digest_after,
-        figures,
-        publication_row(record, "")["cause"],
-        record.accepted_reason,
-        record.run_id,
-        record.published_at or recorded_at,
-    )
+def last_notices(
+    connection: Connection, kinds: Sequence[NoticeKind], *where: sa.ColumnElement[bool]
+) -> dict[Place, Notice]:
+    """Return the latest notice of these kinds of each table and day."""
+    query = sa.select(NOTICES.c.body).where(NOTICES.c.kind.in_([kind.value for kind in kinds]), *where)
+    bodies = connection.execute(query.order_by(NOTICES.c.number)).scalars()
+    return {(notice.table, notice.key): notice for notice in map(notice_from_json, bodies)}
 
 
 # -- what stood before -------------------------------------------------------------------------------------------
@@ -124,19 +116,16 @@ def _slices(
             yield (table, Slice(day, project)), Standing(is_final, figures or {}, is_refused, reason)
 
 
-def _batches(connection: Connection, records: Sequence[BatchRecord]) -> Iterator[tuple[BatchKey, Standing]]:
-    wanted = {record.key for record in records}
-    if not wanted:
+def _batches(connection: Connection, records: Sequence[BatchRecord]) -> Iterator[tuple[Place, Standing]]:
+    days = [record.key.arrival_date for record in records]
+    if not days:
         return
-    days = [key.arrival_date for key in wanted]
     columns = (BATCHES.c.source, BATCHES.c.project_id, BATCHES.c.arrival_date, BATCHES.c.reason)
     query = sa.select(*columns).where(
         BATCHES.c.arrival_date.between(min(days), max(days)), BATCHES.c.verdict == BatchVerdict.REFUSED.value
     )
     for source, project, day, reason in connection.execute(query):
-        key = BatchKey(Source(source), project, day)
-        if key in wanted:
-            yield key, Standing(is_refused=True, reason=reason)
+        yield _arrival(BatchKey(Source(source), project, day)), Standing(is_refused=True, reason=reason)
 
 
 def _published_at(connection: Connection, final: Sequence[PublicationRecord]) -> Iterator[tuple[Place, str]]:
@@ -173,23 +162,20 @@ def _change_notices(
     records = {(record.table, record.key): record for record in changes.slices}
     # An operator chose the content of a held slice, so no delivery explains the change.
     chosen = [one for one in changed if one.cause.kind is not CauseKind.UNDELETED]
-    places = [place for one in chosen if not _is_held(records.get(place := (one.table, one.key)))]
+    held = {place for place, record in records.items() if record.verdict is Verdict.HELD}
+    places = [place for one in chosen if (place := (one.table, one.key)) not in held]
     arrivals = arrivals_since(connection, {place: before.published_at.get(place, "") for place in places})
     for one in changed:
         place = one.table, one.key
         record = records.get(place)
-        figures = record.figures if record is not None else one.figures or {}
-        published = published_of(one, figures, stamp["recorded_at"])
         yield change_notice(
-            published,
+            one,
+            record.figures if record is not None else one.figures or {},
             before.slices.get(place, Standing()).figures,
             measures_of(one.table),
             arrivals.get(place, Arrivals()),
+            stamp["recorded_at"],
         )
-
-
-def _is_held(record: SliceRecord | None) -> bool:
-    return record is not None and record.verdict is Verdict.HELD
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
@@ -201,69 +187,31 @@ def _refusals(
     judged: tuple[Sequence[SliceRecord], Sequence[BatchRecord]],
     stamp: Mapping[str, Any],
 ) -> Iterator[Notice]:
-    days = [*map(_judged_slice, filter(_is_derived, judged[0])), *map(_judged_batch, judged[1])]
-    standing = {
-        **before.slices,
-        **{(RAW_TABLES[key.source].key, _arrival_day(key)): one for key, one in before.batches.items()},
-    }
-    last = _last_refusals(connection, days)
-    for day in days:
-        place = day.table, day.key
-        notice = refusal_notice(
-            day, standing.get(place, Standing()), last.get(place), stamp["recorded_at"], stamp["run_id"]
+    # Raw days are judged by their batches.
+    slices = {(one.table, one.key): one for one in judged[0] if one.table not in SOURCE_OF_TABLE}
+    batches = {_arrival(one.key): one for one in judged[1]}
+    kinds = (NoticeKind.REFUSAL, NoticeKind.REFUSAL_END)
+    last: dict[Place, Notice] = {}
+    for table, keys in _by_table([*slices, *batches]).items():
+        last |= last_notices(connection, kinds, *_near(NOTICES, table, keys))
+    at, run_id = stamp["recorded_at"], stamp["run_id"]
+    found = [
+        refusal_notice(place, one, before.slices.get(place, Standing()), last.get(place), _inputs(one), at, run_id)
+        for place, one in slices.items()
+    ]
+    found += [
+        refusal_notice(
+            place, one, before.batches.get(place, Standing()), last.get(place), one.input_state or "", at, run_id
         )
-        if notice is not None:
-            yield notice
+        for place, one in batches.items()
+    ]
+    return (notice for notice in found if notice is not None)
 
 
-def _is_derived(record: SliceRecord) -> bool:
-    """Whether the slice is of a derived table; raw days are judged by their batches instead."""
-    return record.table not in SOURCE_OF_TABLE
+def _arrival(key: BatchKey) -> Place:
+    return RAW_TABLES[key.source].key, Slice(key.arrival_date, key.project_id)
 
 
-def _arrival_day(key: BatchKey) -> Slice:
-    return Slice(key.arrival_date, key.project_id)
-
-
-def _judged_slice(record: SliceRecord) -> Judged:
-    accepted = next((one.reason for one in record.evaluations if one.is_accepted_change), None)
+def _inputs(record: SliceRecord) -> str:
     is_refused = record.verdict is Verdict.REFUSED
-    return Judged(
-        record.table,
-        record.key,
-        record.verdict.value,
-        is_refused,
-        record.verdict.is_good,
-        record.reason,
-        record.hint,
-        json.dumps(slice_row(record)["refused_state"], sort_keys=True) if is_refused else "",
-        accepted,
-    )
-
-
-def _judged_batch(record: BatchRecord) -> Judged:
-    accepted = next((one.reason for one in record.evaluations if one.is_passed), None) if record.is_decided else None
-    is_refused = record.verdict is BatchVerdict.REFUSED
-    return Judged(
-        RAW_TABLES[record.key.source].key,
-        _arrival_day(record.key),
-        record.verdict.value,
-        is_refused,
-        record.verdict is BatchVerdict.ACCEPTED,
-        record.reason,
-        record.hint,
-        record.input_state or "",
-        accepted,
-    )
-
-
-def _last_refusals(connection: Connection, days: Sequence[Judged]) -> dict[Place, Notice]:
-    """Return the latest refusal or refusal-end notice of each of these days."""
-    found: dict[Place, Notice] = {}
-    kinds = (NoticeKind.REFUSAL.value, NoticeKind.REFUSAL_END.value)
-    for table, keys in _by_table((one.table, one.key) for one in days).items():
-        query = sa.select(NOTICES.c.body).where(*_near(NOTICES, table, keys), NOTICES.c.kind.in_(kinds))
-        for body in connection.execute(query.order_by(NOTICES.c.number)).scalars():
-            notice = notice_from_json(body)
-            found[table, notice.key] = notice
-    return found
+    return json.dumps(slice_row(record)["refused_state"], sort_keys=True) if is_refused else ""

@@ -207,10 +207,3 @@ GOLDEN_FAULTS = _table(
     sa.Column("reason", sa.String, nullable=False), sa.Column("fix", sa.String), sa.Column("recorded_at", sa.String),
 )  # fmt: skip
 """Lines and files of the last reading that were not valid totals."""
-GOLDEN_RESULTS = _table(
-    "golden_results", _key("table_name"), _key("event_date", sa.Date), _key("project_id"),
-    # The difference; null where all totals agree.
-    sa.Column("mismatch", sa.String), sa.Column("notice_id", sa.String),
-    sa.Column("run_id", sa.String), sa.Column("recorded_at", sa.String),
-)  # fmt: skip
-"""The last result of comparing a published day with its golden totals, as far as a notice reported it."""

@@ -23,7 +23,7 @@ from resources.ledger.concurrency import (
     require_rewritten,
     unmoved_slices,
 )
-from resources.ledger.engine import insert_into
+from resources.ledger.engine import insert_into, upsert
 from resources.ledger.notices import read_before, write_notices
 from resources.ledger.rows import (
     batch_day_row,
@@ -62,14 +62,14 @@ class LedgerWriting:
         self._forget(changes.forgotten_refusals, is_accepted=False)
         # The same bytes keep their run and moment: they are no new delivery.
         stamps = [stamp if delivery.recorded_at == THIS_LOAD else {} for delivery in changes.deliveries]
-        self._upsert(DELIVERIES, [delivery_row(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
-        self._upsert(BATCHES, [batch_row(b) | stamp for b in batches])
+        upsert(connection, DELIVERIES, [delivery_row(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
+        upsert(connection, BATCHES, [batch_row(b) | stamp for b in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         if is_strict:
             require_none_moved(connection, changes, unmoved)
-        self._upsert(SLICES, [slice_row(s) | stamp for s in unmoved])
+        upsert(connection, SLICES, [slice_row(s) | stamp for s in unmoved])
         rewritten = self._name_files(changes)
         if is_strict:
             require_rewritten(connection, changes, rewritten)
@@ -114,7 +114,7 @@ class LedgerWriting:
 
     def record_run(self, run_id: str, values: Mapping[str, Any]) -> None:
         """Write or complete the row of a run."""
-        self._upsert(RUNS, [{"run_id": run_id, **values}])
+        upsert(self._connection, RUNS, [{"run_id": run_id, **values}])
 
     def _forget(self, keys: Sequence[tuple[BatchKey, str]], *, is_accepted: bool) -> None:
         for batch, object_key in keys:
@@ -174,15 +174,7 @@ class LedgerWriting:
             head = replace(known, is_trusted=False)
         else:
             return
-        self._upsert(HEADS, [{"table_name": table, "snapshot_id": head_number(head)}])
-
-    def _upsert(self, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-        if not rows:
-            return
-        keys = [column.name for column in table.primary_key]
-        insert = insert_into(self._connection, table)
-        updates = {name: insert.excluded[name] for name in rows[0] if name not in keys}
-        self._connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=updates), rows)
+        upsert(self._connection, HEADS, [{"table_name": table, "snapshot_id": head_number(head)}])
 
     def _insert_once(self, table: sa.Table, row: dict[str, Any]) -> None:
         self._connection.execute(insert_into(self._connection, table).on_conflict_do_nothing(), row)

@@ -341,13 +341,13 @@ def test_the_shell_refuses_shows_and_attaches(spark: Any, tmp_path: Path, capfd:
         "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
         "TIDEMARK_LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db",
     }
-    for words in (load, ("maintenance",), ("maintenance", "--dry-run"), ("prove", *span)):
+    for words in (load, ("maintenance",), ("maintenance", "--dry-run"), ("verify", *span)):
         done = shell(*words)
         assert done.returncode == 1, done.stdout + done.stderr
         # A job's own words go to the descriptor, past what the runner catches.
         said = " ".join((done.stderr + capfd.readouterr().err).split())
         # A job judges the runs of its ledger before it opens a table.
-        refusal = "does not know, and nothing" if words[0] == "prove" else "is not the ledger of this lake"
+        refusal = "does not know, and nothing" if words[0] == "verify" else "is not the ledger of this lake"
         assert (refusal in said, said.count("nothing was touched")) == (True, 1), said
         assert "tidemark attach" in said
         assert "Traceback" not in said

@@ -212,7 +212,7 @@ def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path
     excluded = shell("exclude", key, *words)
     assert excluded.returncode == 0, excluded.stdout + excluded.stderr
     assert refused() == {("refused", 12)}
-    assert shell("lift", key, "--reason", "it counts").returncode == 0
+    assert shell("include", key, "--reason", "it counts").returncode == 0
 
 
 def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any, tmp_path: Path, capfd: Any) -> None:
@@ -275,14 +275,14 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     ran(0, "exclude", key, "--reason", evil, "--accept-changes", evil)
     ran(0, "exclusions")
     ran(0, "status", *span)
-    ran(0, "lift", key, "--reason", evil, "--accept-changes", evil)
+    ran(0, "include", key, "--reason", evil, "--accept-changes", evil)
     back = ("rollback", *span, "--back-to", str(last["number"]), "--reason", evil)
     ran(0, *back, "--dry-run")
     ran(0, *back)
     ran(0, "status", *span)
     assert "held: [/x]\\x1b[31m" in "".join(outputs[-1])
     ran(0, "release", *span, "--reason", evil, "--yes", "--accept-changes", evil)
-    ran(0, "prove", *span)
+    ran(0, "verify", *span)
     ran(0, "maintenance", "--dry-run")
     ran(2, "exclude", key, "--reason", "z" * 100_000)
     assert "has a reason of 100,000 characters" in " ".join(outputs[-1].split())

@@ -27,10 +27,9 @@ from pipeline_assets.load.build.snapshot_checks import (
     judge_whole,
 )
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
-from pipeline_assets.load.golden import golden_names
+from pipeline_assets.load.golden import golden_names, read_landing
 from pipeline_assets.load.staleness.decide import Todo
 from pipeline_assets.transforms.snapshot_rows import SNAPSHOT
-from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
 from tests.support.bad_inputs import CORRECT, DAY, MAX_LINE_BYTES, NOTHING, Case, Fate, rows_of
 from tests.support.bad_intervals import HISTORIES

@@ -22,11 +22,11 @@ from pipeline_assets.domain.golden import (
     figure_of,
     rest_of,
 )
-from pipeline_assets.domain.golden_tolerance import GoldenTolerance
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 
 KEY = Slice(date(2026, 2, 2), "10001")
+SETTINGS = Settings()
 REVENUE = GoldenMeasure("aggregates/daily_revenue", "revenue")
 
 
@@ -35,9 +35,9 @@ def _total(value: str) -> GoldenTotal:
 
 
 def _compared(golden: str, published: str | None, relative: float = 0, absolute: float = 0) -> GoldenComparison:
-    within = GoldenTolerance.given(relative, absolute)
+    settings = Settings(golden_tolerance=relative, golden_absolute_tolerance=absolute)
     value = None if published is None else Decimal(published)
-    return compare(_total(golden), value, is_loaded=published is not None, within=within)
+    return compare(_total(golden), value, settings, is_loaded=published is not None)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_mismatch_names_both_numbers_and_their_difference() -> None:
         True,
         "revenue not loaded, 400 golden",
     )
-    unmeasured = compare(_total("1"), None, is_loaded=True, within=GoldenTolerance())
+    unmeasured = compare(_total("1"), None, Settings(), is_loaded=True)
     assert (unmeasured.agreement, unmeasured.is_good, unmeasured.is_lacking) == (Agreement.NOT_MEASURED, False, False)
 
 
@@ -86,7 +86,7 @@ def test_the_check_counts_mismatches_and_keeps_the_largest_share_of_each_measure
     found = evaluation([_compared("400", "363"), _compared("100", "99"), _compared("5", "5")])
     assert not found.is_passed
     assert found.figures == {"mismatch_count": 2, "golden_totals": 3, "revenue_relative_difference": 0.0925}
-    assert "363 published, 400 golden" in (found.reason or "")
+    assert (found.reason or "").startswith("10001: revenue 363 published, 400 golden (-37, 9.25%)")
     good = evaluation([_compared("5", "5")])
     assert (good.is_passed, good.reason, good.check.is_blocking) == (True, None, False)
 
@@ -95,7 +95,7 @@ def test_the_check_counts_mismatches_and_keeps_the_largest_share_of_each_measure
 def test_what_is_recorded_of_an_exact_total_gives_it_back(value: Decimal) -> None:
     recorded: dict[str, float] = {"revenue": float(value), **rest_of("revenue", value)}
     assert figure_of(recorded, "revenue") == value
-    found = compare(_total(f"{value:f}"), figure_of(recorded, "revenue"), is_loaded=True, within=GoldenTolerance())
+    found = compare(_total(f"{value:f}"), figure_of(recorded, "revenue"), SETTINGS, is_loaded=True)
     assert found.is_good
 
 
@@ -114,8 +114,7 @@ def test_most_totals_need_one_number() -> None:
     [
         {"golden_tolerance": -0.1},
         {"golden_tolerance": float("nan")},
-        {"golden_tolerances": {"revenue": {"relative": 0.1}}},
-        {"golden_tolerances": {"aggregates/daily_revenue:revenue": {}}},
+        {"golden_absolute_tolerance": -1},
         {"golden_url": "sqlite:////x.db"},
         {"golden_query": "SELECT 1 WHERE :first_day <= :last_day"},
         {"golden_url": "sqlite:////x.db", "golden_query": "SELECT * FROM totals"},
@@ -125,13 +124,3 @@ def test_most_totals_need_one_number() -> None:
 def test_a_setting_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Settings(**changes)
-
-
-def test_a_measure_has_its_own_tolerance_or_that_of_all() -> None:
-    settings = Settings(
-        golden_tolerance=0.01,
-        golden_tolerances={str(REVENUE): {"absolute": 0.5}, "refined/events:rows": {"relative": 0.0}},
-    )  # type: ignore[arg-type]  # as a file gives them
-    assert settings.golden_tolerance_of(str(REVENUE)) == GoldenTolerance(Decimal("0.01"), Decimal("0.5"))
-    assert settings.golden_tolerance_of("refined/events:rows") == GoldenTolerance(Decimal(0), Decimal(0))
-    assert settings.golden_tolerance_of("aggregates/event_counts:events").relative == Decimal("0.01")

@@ -175,7 +175,7 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     shown = tomllib.loads("\n".join(line for line in lines if " = " in line))
     set_there = set(tomllib.loads(text))
     sections = {line[1:-1] for line in lines if line.startswith("[")}
-    assert sections == {"spark_config", "change_bounds", "golden_tolerances"}
+    assert sections == {"spark_config", "change_bounds"}
     assert set(shown) | set_there | sections == set(Settings.model_fields)
     # What has no default of its own is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])

@@ -185,6 +185,6 @@ def test_excluded_deliveries_refusals_and_older_code_are_named_beside_what_is_ru
     place.ledger.record(Changes(slices=[refused, older]), "run")
     assert place.commands() == [
         f'tidemark rebuild start --table aggregates/daily_revenue {SPAN} --reason "REASON"',
-        f"tidemark include '{key}' --reason \"REASON\"",
         f"tidemark diff refined/events {DAY} --project {PROJECT}",
+        f"tidemark include '{key}' --reason \"REASON\"",
     ]

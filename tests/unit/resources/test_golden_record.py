@@ -11,25 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from pipeline_assets.domain.golden import GoldenFault, GoldenReading, GoldenSource
-from pipeline_assets.domain.golden_notices import GoldenResult
 from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.inspection.changes import changes_since
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.load.golden import golden_names
+from pipeline_assets.load.golden import Reconciliation, golden_names, read_landing, reconcile
 from pipeline_assets.operations.notices import envelope
-from pipeline_assets.operations.reconcile import Reconciliation, reconcile
 from pipeline_assets.orchestration.health_page.page import page_of
-from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
 from resources.ledger import golden
 from resources.ledger.changes import Changes
-from resources.ledger.schema import GOLDEN_RESULTS, NOTICES
+from resources.ledger.notices import write_notice
 from resources.ledger.store import Ledger
 from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import PROJECT
@@ -38,7 +34,7 @@ from tests.support.postgres import Server, a_postgres
 DAY = date(2026, 2, 2)
 NEXT, EVENTS = DAY + timedelta(days=1), "refined/events"
 KEY = Slice(DAY, PROJECT)
-BAD, GOOD = GoldenResult(EVENTS, KEY, "rows 60"), GoldenResult(EVENTS, KEY, None)
+BAD, GOOD = "rows 60", None
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +52,8 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
         yield ledger
 
 
-def _record(ledger: Ledger, *results: GoldenResult, last: date = DAY) -> list[str]:
-    told = ledger.golden.record(results, [PROJECT], DAY, last, "run-1")
+def _record(ledger: Ledger, *mismatch: str | None) -> list[str]:
+    told = ledger.golden.record(dict(zip([(EVENTS, KEY)], mismatch, strict=False)), [PROJECT], DAY, DAY, "run-1")
     assert told == _written(ledger)[len(_written(ledger)) - len(told) :], "each is in the outbox"
     return [notice.kind.value for notice in told]
 
@@ -69,12 +65,11 @@ def _written(ledger: Ledger) -> list[Notice]:
 def test_a_mismatch_is_told_once_until_it_ends_and_one_whose_totals_are_retracted_ends_too(ledger: Ledger) -> None:
     assert _record(ledger, BAD) == ["golden_mismatch"]
     assert _record(ledger, BAD) == []
-    assert _record(ledger, GoldenResult(EVENTS, KEY, "rows 59")) == ["golden_mismatch"]
+    assert _record(ledger, "rows 59") == ["golden_mismatch"]
     assert _record(ledger, GOOD) == ["golden_agreement"]
     assert _record(ledger, GOOD) == []
     assert _record(ledger, BAD) == ["golden_mismatch"], "the same one again is another"
-    elsewhere = GoldenResult(EVENTS, Slice(DAY, "10002"), "rows 5")
-    ledger.golden.record([elsewhere], ["10002"], DAY, DAY, None)
+    ledger.golden.record({(EVENTS, Slice(DAY, "10002")): "rows 5"}, ["10002"], DAY, DAY, None)
     assert _record(ledger) == ["golden_agreement"], "no total tells of the day any more"
     assert _record(ledger) == []
     assert len(_written(ledger)) == 6
@@ -88,23 +83,28 @@ def test_a_mismatch_is_told_once_until_it_ends_and_one_whose_totals_are_retracte
 def test_what_a_file_of_totals_says_begins_no_markup_in_a_chat(ledger: Ledger) -> None:
     """Scenario: a file's name, of which the mismatch tells, holds a mention and links. Outcome: a chat shows them as text."""
     said = "rows 59 by golden/<!channel>@here <http://evil.example|totals>.csv"
-    _record(ledger, GoldenResult(EVENTS, KEY, said))
+    _record(ledger, said)
     text = envelope(_written(ledger), "run-1")["text"]
     assert "&lt;!channel&gt;@\u2060here &lt;http:\u2060//evil.example|totals&gt;.csv" in text
 
 
-def test_result_and_notice_are_written_together_or_not_at_all(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
+def test_the_notices_of_a_comparison_are_written_together_or_not_at_all(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario: the process is killed after the first of two notices. Outcome: none is written, and the next one tells both."""
+    bad = {(EVENTS, KEY): BAD, (EVENTS, Slice(NEXT, PROJECT)): BAD}
 
-    monkeypatch.setattr(golden.GoldenTotals, "_upsert", killed)
+    def killed(connection: Any, notice: Notice, stamp: Any) -> None:
+        if notice.key != KEY:
+            raise KeyboardInterrupt
+        write_notice(connection, notice, stamp)
+
+    monkeypatch.setattr(golden, "write_notice", killed)
     with pytest.raises(KeyboardInterrupt):
-        ledger.golden.record([BAD], [PROJECT], DAY, DAY, "run-1")
-    with ledger.engine.connect() as connection:
-        for table in (NOTICES, GOLDEN_RESULTS):
-            assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 0
+        ledger.golden.record(bad, [PROJECT], DAY, NEXT, "run-1")
+    assert _written(ledger) == []
     monkeypatch.undo()
-    assert _record(ledger, BAD) == ["golden_mismatch"], "so the next one tells of it"
+    assert len(ledger.golden.record(bad, [PROJECT], DAY, NEXT, "run-1")) == 2
 
 
 def test_faults_of_a_file_are_on_record_until_it_is_read_without_them(ledger: Ledger, tmp_path: Path) -> None:

@@ -18,12 +18,17 @@ from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.golden_csv import MOST_BYTES
-from pipeline_assets.load.golden import compare_recorded, golden_names, take_golden
+from pipeline_assets.load.golden import (
+    Reconciliation,
+    compare_recorded,
+    golden_names,
+    read_landing,
+    reconcile,
+    take_golden,
+)
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.reconcile import Reconciliation, reconcile
 from resources import golden_query
 from resources.golden_query import read_query
-from resources.landing.golden import read_landing
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -110,14 +115,14 @@ def test_a_query_gives_totals_of_the_days(url: str) -> None:
         ("2026-02-02/10001", "revenue", Decimal("3.25")),
         ("2026-02-03/10001", "rows", Decimal(7)),
     ]
-    assert (found.days, found.faults, found.partial_days) == ({DAY, NEXT}, (), frozenset())
+    assert (found.days, found.faults) == ({DAY, NEXT}, ())
     assert found.totals[1].origin == "row 2 of the golden query"
     # Rows that are none are named, days that were not asked for are left out.
     measure = "CASE value WHEN 7 THEN 'sales' ELSE measure END AS measure"
     wide = f"SELECT day, project, {measure}, value FROM totals WHERE :first_day <= :last_day ORDER BY day"
     found = _asked(url, wide)
     assert len(found.totals) == 2
-    assert (found.days, found.partial_days) == ({DAY, NEXT}, {DAY, NEXT})
+    assert found.days == frozenset()
     assert [str(fault)[:46] for fault in found.faults] == ["row 3 of the golden query: sales is no measure"]
 
 
@@ -217,7 +222,7 @@ def test_a_file_with_bad_lines_replaces_what_its_good_lines_tell_and_retracts_no
     _put(landing, f"{DAY}.csv", f"{HEADER}{DAY},10001,rows,6\n{DAY},10001,revenue,many\n")
     _put(landing, f"{NEXT}.csv", f"{HEADER}{NEXT},10001,rows,9\n")
     found = _read(landing, DAY, NEXT)
-    assert (found.days, found.partial_days) == ({DAY, NEXT}, {DAY})
+    assert found.days == {NEXT}
     ledger.golden.replace(found)
     assert values() == {
         "landing 2026-02-02/10001 active_users": "3",

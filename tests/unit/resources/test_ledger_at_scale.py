@@ -93,6 +93,7 @@ def arrived_since(ledger: Ledger) -> object:
         (lambda ledger: ledger.slices(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date>"),
         (lambda ledger: ledger.publications_of(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date=?"),
         (lambda ledger: ledger.first_day(TABLES[0]), "(table_name=?"),
+        (lambda ledger: ledger.golden.record({}, PROJECTS, DAY, DAY, None), "tidemark_notices_by_day (table_name=? AND"),
     ],
     ids=[
         "first arrivals",
@@ -115,6 +116,7 @@ def arrived_since(ledger: Ledger) -> object:
         "slices of days",
         "publications of days",
         "first day",
+        "differences from golden totals",
     ],
 )  # fmt: skip
 def test_a_question_about_years_reads_what_it_asks_for(
