@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_digests import HashSource
-from pipeline_assets.transforms.event_hashes import EventHashes
+from pipeline_assets.transforms.event_hashes import EventHashes, whole
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
@@ -34,64 +34,44 @@ def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[st
     The columns of an event are hashed as `domain.row_hash.event_hash` does, others as `row_hash`. Raises ValueError for a type
     without an encoding.
     """
-    return _mapped(frame, _Hashing(_types(frame, columns), tuple(names)), dict.fromkeys(names, LongType()))
+    return _mapped(frame, partial(_hashed, _types(frame, columns), names), dict.fromkeys(names, LongType()))
 
 
-@dataclass(frozen=True)
-class _Hashing:
-    """Adds the hashes over some columns to batches of rows."""
-
-    types: Mapping[str, str]
-    names: tuple[str, ...]
-
-    def __call__(self, rows: pa.Table) -> Mapping[str, pa.Array]:
-        if self.types.keys() == _EVENT_COLUMNS:
-            return dict(zip(self.names, EventHashes(self.types).content(rows)[:2], strict=True))
-        columns = {name: rows.column(name).combine_chunks() for name in self.types}
-        return dict(zip(self.names, Encoded(columns, self.types).hashes(), strict=True))
+def _hashed(types: Mapping[str, str], names: Sequence[str], rows: pa.Table) -> dict[str, pa.Array]:
+    if types.keys() == _EVENT_COLUMNS:
+        return dict(zip(names, EventHashes(types).content(rows)[:2], strict=True))
+    return dict(zip(names, Encoded({name: whole(rows.column(name)) for name in types}, types).hashes(), strict=True))
 
 
 _EVENT_COLUMNS = {*EXPORT_FORMAT.column_names, EXTRA_COLUMN}
 
 
-@dataclass(frozen=True)
-class _Checking:
-    """Adds the hashes of events, and whether a stored one is false, to batches of rows."""
-
-    source: HashSource
-
-    def __call__(self, rows: pa.Table) -> Mapping[str, pa.Array]:
-        made = self.source.of(rows)
-        return dict(
-            zip((HASH_A, HASH_B, _IS_FALSE), map(pa.array, (made.first, made.second, made.are_false)), strict=True)
-        )
+def _checked(source: HashSource, rows: pa.Table) -> dict[str, pa.Array]:
+    made = source.of(rows)
+    return {HASH_A: pa.array(made.first), HASH_B: pa.array(made.second), _IS_FALSE: pa.array(made.are_false)}
 
 
-@dataclass(frozen=True)
-class _Mapping:
-    """The function of `mapInArrow`: batches with the columns that `made` gives for them."""
-
-    made: _Hashing | _Checking
-    names: tuple[str, ...]
-    """Of all columns, in their order."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if batch.num_rows:
-                made = self.made(pa.Table.from_batches([batch]))
-                columns = [made[name] if name in made else batch.column(name) for name in self.names]
-                yield pa.RecordBatch.from_arrays(columns, names=self.names)
+_Made = Callable[[pa.Table], dict[str, pa.Array]]
 
 
-def _mapped(frame: DataFrame, made: _Hashing | _Checking, types: Mapping[str, DataType]) -> DataFrame:
-    """The frame with columns of these types, which replace those of the same name."""
+def _mapped(frame: DataFrame, made: _Made, types: Mapping[str, DataType]) -> DataFrame:
+    """The frame with what `made` gives for its rows: columns of these types, which replace those of the same name."""
     schema = StructType([field for field in frame.schema if field.name not in types])
     for name, kind in types.items():
         schema = schema.add(name, kind)
-    return frame.mapInArrow(_Mapping(made, tuple(schema.names)), schema)
+    return frame.mapInArrow(partial(_each, made, schema.names), schema)
+
+
+def _each(made: _Made, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows:
+            found = made(pa.Table.from_batches([batch]))
+            columns = [found[name] if name in found else batch.column(name) for name in names]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _types(frame: DataFrame, columns: Sequence[str]) -> dict[str, str]:
+    """Column -> Spark type; raises ValueError for a type without an encoding, before a task is begun."""
     known = dict(frame.dtypes)
     types = {name: known[name] for name in columns}
     for kind in types.values():
@@ -114,8 +94,9 @@ def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame,
     """The frame with hashes computed from its content, and an aggregate FALSE_HASHES if the frame stores hashes too."""
     if not {HASH_A, HASH_B} <= set(frame.columns):
         return with_row_hashes(frame, columns), []
-    checking = _Checking(HashSource(EventHashes(_types(frame, columns))))
-    checked = _mapped(frame, checking, {HASH_A: LongType(), HASH_B: LongType(), _IS_FALSE: BooleanType()})
+    source = HashSource(EventHashes(_types(frame, columns)))
+    made = {HASH_A: LongType(), HASH_B: LongType(), _IS_FALSE: BooleanType()}
+    checked = _mapped(frame, partial(_checked, source), made)
     return checked, [F.count_if(_IS_FALSE).alias(FALSE_HASHES)]
 
 
