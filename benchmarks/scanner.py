@@ -1,6 +1,6 @@
 """`python -m benchmarks.scanner`: CPU time a row of the native scanner and of the parser in Python, on the same lines.
 
-Contains: both parsers and both forms of SHA-256, compared equal, in one process on one core.
+Contains: both parsers and both forms of hashing, compared equal, in one process on one core.
 Add here: another form of reading lines.
 Does not contain: whole loads (__main__.py).
 """
@@ -25,8 +25,10 @@ from benchmarks.workload import FIRST_DAY, PROJECT, one_day
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.amplitude.native_lines import native_scan
 from pipeline_assets.formats.gzip_lines import blocks
-from pipeline_assets.native import sha256
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.native.library import PLACE
+from pipeline_assets.native.row_hash import row_hashes
+from pipeline_assets.transforms.row_hash_arrow import VERSION, in_arrow, plain_columns
 
 _BLOCK_ROWS, _BLOCK_BYTES = 10_000, 16 << 20
 _MAX_LINE_BYTES = 1 << 20
@@ -59,16 +61,18 @@ def main() -> None:
 
     python, decoded = measured(lambda: [columns.decode(block.text, block.count) for block in cut])
     native, scanned = measured(lambda: [scan(block.text, block.count) for block in cut])
-    bags = [part["event_properties"].fill_null("") for part in decoded]
-    hashlib, expected = measured(lambda: [sha256.in_python(part) for part in bags])
-    hashed, found = measured(lambda: [sha256.sha256_halves(part) for part in bags])
+    types, transport = EXPORT_FORMAT.spark_types, EXPORT_FORMAT.transport_columns
+    meaning = {name: kind for name, kind in types.items() if name not in transport}
+    parts = [plain_columns(part, meaning) for part in decoded]
+    arrow, expected = measured(lambda: [in_arrow(part) for part in parts])
+    hashed, found = measured(lambda: [row_hashes(part, VERSION) for part in parts])
     if (decoded, expected) != (scanned, found):
         sys.exit("the native library gives something else than Python")
     table = Table(
         "µs a row", "Python", "native", title=f"{rows:,} rows of {sum(map(len, texts)) // rows:,} bytes, one core"
     )
     table.add_row("lines to columns", f"{python:.2f}", f"{native:.2f}")
-    table.add_row("SHA-256 of a bag", f"{hashlib:.2f}", f"{hashed:.2f}")
+    table.add_row("the hash of an event's meaning", f"{arrow:.2f}", f"{hashed:.2f}")
     Console().print(table)
 
 

@@ -11,10 +11,10 @@ use std::{ptr, slice};
 
 use crate::columns::{Column, Kind};
 use crate::lines::{Format, Rules};
-use crate::sha256;
+use crate::rows;
 
 /// Version of the interface and of what the functions mean.
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 
 /// A column of a table, in Arrow's layout; pointers live as long as the table. Without any value all are null.
 #[repr(C)]
@@ -192,35 +192,54 @@ pub unsafe extern "C" fn tidemark_format_free(format: *mut Format) {
     }
 }
 
-/// Write both halves of the SHA-256 of `count` texts; `offsets` are count + 1 places in `texts`. 0 where they are none, else 1.
+/// Bytes of a buffer; null where there is none.
+#[repr(C)]
+pub struct Bytes {
+    pub(crate) start: *const u8,
+    pub(crate) length: u64,
+}
+
+/// A column of rows to hash, in Arrow's layout; the fields of `rows::Column`.
+#[repr(C)]
+pub struct HashedColumn {
+    pub(crate) kind: u64,
+    pub(crate) validity: Bytes,
+    pub(crate) offsets: Bytes,
+    pub(crate) values: Bytes,
+    pub(crate) first_bit: u64,
+}
+
+/// Write both halves of the hash of `count` rows of `width` columns. 0 where a column is not what it says, else 1.
 ///
 /// # Safety
-/// `texts` points to `length` bytes, `offsets` to count + 1 values; `first` and `second` to room for `count` values each,
-/// which nobody else uses.
+/// `columns` points to `width` structures, each buffer to as many bytes as it says, `version` to `length` bytes; `first` and
+/// `second` to room for `count` values each, which nobody else uses.
 #[no_mangle]
-pub unsafe extern "C" fn tidemark_sha256_halves(
-    texts: *const u8,
+pub unsafe extern "C" fn tidemark_row_hashes(
+    columns: *const HashedColumn,
+    width: u64,
+    version: *const u8,
     length: u64,
-    offsets: *const i32,
     count: u64,
     first: *mut i64,
     second: *mut i64,
 ) -> u32 {
     let done = guarded(|| {
         // SAFETY: as the caller promises.
-        let texts = unsafe { sliced(texts, length) }?;
+        let columns = unsafe { sliced(columns, width) }?;
         // SAFETY: as the caller promises.
-        let offsets = unsafe { sliced(offsets, count.checked_add(1)?) }?;
+        let version = unsafe { sliced(version, length) }?;
         // SAFETY: as the caller promises.
         let first = unsafe { sliced_mut(first, count) }?;
         // SAFETY: as the caller promises.
         let second = unsafe { sliced_mut(second, count) }?;
-        let compress = sha256::fastest();
-        for ((ends, first), second) in offsets.windows(2).zip(first).zip(second) {
-            let (start, end) = (usize::try_from(ends[0]).ok()?, usize::try_from(ends[1]).ok()?);
-            (*first, *second) = sha256::halves(texts.get(start..end)?, compress);
-        }
-        Some(())
+        // SAFETY: as the caller promises.
+        let bytes = |of: &Bytes| unsafe { sliced(of.start, of.length) };
+        let columns = columns.iter().map(|one| {
+            let first_bit = usize::try_from(one.first_bit).ok()?;
+            rows::Column::new(one.kind, bytes(&one.validity)?, bytes(&one.offsets)?, bytes(&one.values)?, first_bit)
+        });
+        rows::hash(&columns.collect::<Option<Vec<_>>>()?, version, first, second)
     });
     u32::from(done.is_some())
 }

@@ -1,4 +1,4 @@
-//! Lines of an export to Arrow columns, and SHA-256 of many texts. `ffi` is the interface, called by `pipeline_assets/native/`.
+//! Lines of an export to Arrow columns, and hashes of rows of Arrow columns. `ffi` is the interface, called by `pipeline_assets/native/`.
 //!
 //! The scanner never decides what a doubtful line means: it gives exactly the columns that the parser in Python gives, or
 //! says that it is not sure.
@@ -10,6 +10,7 @@ mod columns;
 pub mod ffi;
 mod json;
 mod lines;
+mod rows;
 mod sha256;
 mod times;
 

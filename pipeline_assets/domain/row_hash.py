@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-ROW_HASH_VERSION = 2
-"""Incremented whenever the hashed columns or the encoding change: hashes of different versions cannot be compared. Version 1 was
-a pair of xxhash64, for which anybody can construct collisions."""
+ROW_HASH_VERSION = 3
+"""Incremented whenever the hashed columns or the encoding change: hashes of different versions cannot be compared."""
 
 NULL = "-"
+NAN_BITS = 0x7FF8000000000000
+"""The bits that every NaN is hashed as."""
+MEANING = {"_meaning_a": "bigint", "_meaning_b": "bigint"}
+"""Columns by which an event's hash covers its meaning -> Spark type."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1)
-_MASK = (1 << 64) - 1
-PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
-SPARK_SEED = 42
 
 
 def row_hash(row: Mapping[str, Any], types: Mapping[str, str]) -> tuple[int, int]:
@@ -27,10 +27,23 @@ def row_hash(row: Mapping[str, Any], types: Mapping[str, str]) -> tuple[int, int
     return first, second
 
 
+def event_hash(row: Mapping[str, Any], types: Mapping[str, str], transport: Collection[str]) -> tuple[int, int, int]:
+    """Both halves of an event's hash, and the first half of its meaning's; `types`: column -> Spark type, in hashing order.
+
+    The meaning is the columns not among `transport`. The event's hash covers the hash of the meaning and the columns of
+    transport, so that the long texts are hashed once.
+    """
+    meaning = row_hash(row, {name: kind for name, kind in types.items() if name not in transport})
+    covered = MEANING | {name: kind for name, kind in types.items() if name in transport}
+    first, second = row_hash({**row, **dict(zip(MEANING, meaning, strict=True))}, covered)
+    return first, second, meaning[0]
+
+
 def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
     """`version;numbers;texts`: one number per column, `-` for null, then all texts concatenated.
 
-    The number of a text is its length in bytes, so that texts cannot run together; for any other value it is the value.
+    The number of a text is its length in bytes, so that texts cannot run together. For a double it is its bits, for any other
+    value the value.
     """
     numbers: list[str] = []
     texts: list[bytes] = []
@@ -39,7 +52,7 @@ def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
         if value is None:
             numbers.append(NULL)
         elif is_text(kind):
-            text = _text(value, kind).encode()
+            text = bytes(value) if kind == "binary" else _text(value, kind).encode()
             numbers.append(str(len(text)))
             texts.append(text)
         else:
@@ -50,7 +63,7 @@ def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
 def is_text(kind: str) -> bool:
     """Whether values of a Spark type are hashed as text; raises ValueError for a type that has no encoding."""
     if kind.startswith("decimal("):
-        # Java writes small decimals with more than six places with an exponent.
+        # Arrow writes small decimals with more than six places with an exponent.
         if int(kind.rstrip(")").partition(",")[2]) <= 6:
             return True
     elif kind in ("string", "binary"):
@@ -62,8 +75,6 @@ def is_text(kind: str) -> bool:
 
 
 def _text(value: Any, kind: str) -> str:
-    if kind == "binary":
-        return bytes(value).hex().upper()
     if isinstance(value, Decimal):
         return f"{value:.{kind.rstrip(')').partition(',')[2]}f}"
     return str(value)
@@ -75,33 +86,9 @@ def _number(value: Any, kind: str) -> int:
         return int(since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds)
     if kind == "date":
         return int((value - _EPOCH_DAY).days)
-    return hash_of_bits(_bits(value)) if kind == "double" else int(value)
+    return _bits(value) if kind == "double" else int(value)
 
 
 def _bits(value: float) -> int:
-    """The bits of a double; all NaNs get the same bits."""
-    return 0x7FF8000000000000 if value != value else int.from_bytes(struct.pack(">d", value))
-
-
-def hash_of_bits(bits: int) -> int:
-    """Spark's xxhash64 of a double with these bits, as a signed long.
-
-    On 64 bits it is a bijection, so two different doubles never share a hash. It is used because Spark has no other way to
-    a double's bits, and the text of a double differs between versions of Java.
-    """
-    one, two, three, four, five = PRIMES
-    accumulator = (SPARK_SEED + five + 8) & _MASK
-    accumulator ^= _rotated(bits * two & _MASK, 31) * one & _MASK
-    accumulator = (_rotated(accumulator, 27) * one + four) & _MASK
-    accumulator = (accumulator ^ accumulator >> 33) * two & _MASK
-    accumulator = (accumulator ^ accumulator >> 29) * three & _MASK
-    accumulator ^= accumulator >> 32
-    return accumulator - (1 << 64) if accumulator >> 63 else accumulator
-
-
-def _rotated(value: int, by: int) -> int:
-    return (value << by | value >> 64 - by) & _MASK
-
-
-NEGATIVE_ZERO = hash_of_bits(1 << 63)
-"""Spark hashes -0.0 like the equal 0.0; the hash keeps the two apart because the delivered values differ."""
+    """The bits of a double, as a signed number: they keep -0.0 apart from the equal 0.0."""
+    return NAN_BITS if value != value else int.from_bytes(struct.pack(">d", value), signed=True)

@@ -17,6 +17,7 @@ from pipeline_assets.domain.spool import a_spool
 
 BOM = b"\xef\xbb\xbf"
 _MAGIC = b"\x1f\x8b"
+_RESERVED_FLAGS = 0b1110_0000
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 20
 
@@ -79,13 +80,16 @@ def _members(stored: IO[bytes], text: IO[bytes], max_bytes: int) -> None:
         raise BadObjectError(QuarantineReason.EMPTY_OBJECT, "the object has no bytes")
     is_first = True
     while pending:
-        if len(pending) < len(_MAGIC):
-            pending += stored.read(_READ_BYTES)
+        # A header of at most 64 KiB is read as a whole: of one that comes in parts isal misreads the checksum.
+        while len(pending) < _READ_BYTES and (more := stored.read(_READ_BYTES)):
+            pending += more
         if not pending.startswith(_MAGIC):
             if is_first:
                 raise BadObjectError(QuarantineReason.NOT_GZIP, f"starts with {pending[:4]!r}")
             _require_padding(pending, stored)
             return
+        if int.from_bytes(pending[3:4]) & _RESERVED_FLAGS:
+            raise BadObjectError(QuarantineReason.NOT_GZIP, "unknown header flags set")
         pending = _member(pending, stored, text, max_bytes) or stored.read(_READ_BYTES)
         is_first = False
 

@@ -1,1 +1,1 @@
-"""Calls the optional library in Rust (`native/`): lines to Arrow columns, and SHA-256 of many texts."""
+"""Calls the optional library in Rust (`native/`): lines to Arrow columns, and hashes of rows of Arrow columns."""

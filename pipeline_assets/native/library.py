@@ -11,7 +11,7 @@ from pathlib import Path
 VARIABLE = "TIDEMARK_NATIVE"
 """An environment variable; the library is not used where it has another value than `on`."""
 _ON = "on"
-_ABI = 1
+_ABI = 2
 """The interface that this code calls; `ABI` in native/src/ffi.rs."""
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 PLACE = Path(sys.prefix) / "lib" / "tidemark" / f"libtidemark_native{_SUFFIX}"
@@ -44,6 +44,24 @@ class Buffers(Structure):
     )
 
 
+class Bytes(Structure):
+    """The bytes of a buffer; `Bytes` in native/src/ffi.rs."""
+
+    _fields_ = (("start", c_void_p), ("length", c_uint64))
+
+
+class HashedColumn(Structure):
+    """A column of rows to hash, in Arrow's layout; `HashedColumn` in native/src/ffi.rs."""
+
+    _fields_ = (
+        ("kind", c_uint64),
+        ("validity", Bytes),
+        ("offsets", Bytes),
+        ("values", Bytes),
+        ("first_bit", c_uint64),
+    )
+
+
 @cache
 def library() -> CDLL | None:
     """The library; None where it is switched off, missing, for another machine, or of another version than this code."""
@@ -70,5 +88,13 @@ def _declare(found: CDLL) -> None:
     found.tidemark_table_columns.restype = POINTER(Buffers)
     found.tidemark_table_free.argtypes = (c_void_p,)
     found.tidemark_table_free.restype = None
-    found.tidemark_sha256_halves.argtypes = (c_void_p, c_uint64, c_void_p, c_uint64, c_void_p, c_void_p)
-    found.tidemark_sha256_halves.restype = c_uint32
+    found.tidemark_row_hashes.argtypes = (
+        POINTER(HashedColumn),
+        c_uint64,
+        c_char_p,
+        c_uint64,
+        c_uint64,
+        c_void_p,
+        c_void_p,
+    )
+    found.tidemark_row_hashes.restype = c_uint32

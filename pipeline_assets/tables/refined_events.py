@@ -6,7 +6,6 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.formats.base import EVENT_TIME
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.tables.kinds import REFINED
 from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Measure, Table, TableColumn
@@ -39,11 +38,8 @@ REFINED_EVENTS = Table(
 CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
 """The columns that the hash of a raw or refined row covers: the vendor's columns and `_extra`."""
 
-BUSINESS_COLUMNS = tuple(name for name in CONTENT if name not in EXPORT_FORMAT.transport_columns)
-"""CONTENT without the columns about transport, so that an event re-sent unchanged does not count as changed."""
-
 
 def event_hashes() -> EventHashes:
     """The columns that the stored hashes of an event cover, with their types."""
     types = {column.name: column.type for column in (*VENDOR, EXTRA)}
-    return EventHashes({name: types[name] for name in CONTENT}, BUSINESS_COLUMNS)
+    return EventHashes({name: types[name] for name in CONTENT})

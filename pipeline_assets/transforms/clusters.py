@@ -19,6 +19,8 @@ _PART_BYTES = 1024**2
 """How much of a spilled run is read back at a time."""
 _OUT_BYTES = 8 * 1024**2
 _OUT_ROWS = 10_000
+_MANY_ROWS = 1000
+"""Rows of a batch for which another day is opened: they are worth a file of their own."""
 _KEY = ["project_id", "event_date"]
 _Key = tuple[str, date]
 
@@ -65,15 +67,18 @@ class _Spill:
 
 
 class DayClusters:
-    """Yields the rows of each (project_id, event_date) together, in their order of arrival.
+    """Yields rows grouped by (project_id, event_date).
 
-    Rows of the most frequent day of the first batch are not held back: that day is the usual case and comes out first.
+    Most rows that arrive on a day are of one event day. They are not held back: the first day with most rows of a batch is the
+    open one, until a batch of many rows has another such day. No day is opened twice, so a day's rows come out in at most two
+    groups, while it is open and at the end, each in its order of arrival.
     """
 
     def __init__(self, most_bytes: int = HELD_BYTES) -> None:
         """`most_bytes` bounds the rows held in memory."""
         self._most_bytes = most_bytes
         self._open: _Key | None = None
+        self._opened: set[_Key] = set()
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
         self._parts: list[list[_Part]] = []
@@ -84,20 +89,20 @@ class DayClusters:
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows of one project; yield those that need not be held back."""
         project, days = batch["project_id"][0].as_py(), batch["event_date"]
-        span = pc.min_max(days).as_py()
-        is_one_day = span["min"] == span["max"]
-        if self._open is None:
-            self._open = (project, span["min"] if is_one_day else _most_frequent(days))
-        if self._open[0] != project or not span["min"] <= self._open[1] <= span["max"]:
-            self._hold(batch)
-        elif is_one_day:
+        day, rows = _most_frequent(days)
+        are_most = 2 * rows >= batch.num_rows >= _MANY_ROWS
+        if self._open is None or (are_most and (project, day) not in self._opened):
+            self._open = (project, day)
+            self._opened.add(self._open)
+        if self._open == (project, day) and rows == batch.num_rows:
             yield batch
-        else:
-            is_open = pc.equal(days, self._open[1])
-            now, later = batch.filter(is_open), batch.filter(pc.invert(is_open))
-            if now.num_rows:
-                yield now
-            self._hold(later)
+            return
+        is_open = pc.equal(days, self._open[1])
+        if self._open[0] != project or not is_open.true_count:
+            self._hold(batch)
+            return
+        yield batch.filter(is_open)
+        self._hold(batch.filter(pc.invert(is_open)))
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows that were held back; nothing may be added afterwards."""
@@ -165,9 +170,10 @@ class DayClusters:
             yield first, last
 
 
-def _most_frequent(days: pa.Array) -> date:
-    found: date = pc.mode(days.cast(pa.int32())).field("mode")[:1].cast(pa.date32())[0].as_py()
-    return found
+def _most_frequent(days: pa.Array) -> tuple[date, int]:
+    """The most frequent day, and the number of its rows."""
+    (found,) = pc.mode(days.cast(pa.int32()))
+    return pa.scalar(found["mode"].as_py(), pa.int32()).cast(pa.date32()).as_py(), found["count"].as_py()
 
 
 def _part(batch: pa.RecordBatch, place: pa.RecordBatch | int) -> _Part:

@@ -2,34 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import BooleanType, DataType, LongType, StructType
 
-from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
+from pipeline_assets.domain.row_hash import ROW_HASH_VERSION, is_text
 from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
+from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_keys import KEY_TYPES, key_parts
-from pipeline_assets.transforms.row_hash import row_hashes
+from pipeline_assets.transforms.event_digests import HashSource
+from pipeline_assets.transforms.event_hashes import EventHashes, whole
+from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
 """Event tables store these columns; for other tables they are computed on demand."""
-_STORED_A, _STORED_B = "_stored_a", "_stored_b"
 FALSE_HASHES = "false_hashes"
 """Figure of `checked_hashes`: the number of rows whose stored hash does not match their content."""
-_MADE_KEY = ("_made_key_a", "_made_key_b")
+_IS_FALSE = "_is_false"
 _HALF = 32
 """Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
 
 
-def with_row_hashes(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The frame plus `_hash_a` and `_hash_b` (long) over the given columns; these replace stored hashes."""
-    types = dict(frame.dtypes)
-    first, second = row_hashes({name: types[name] for name in columns})
-    return frame.withColumns({HASH_A: first, HASH_B: second})
+def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[str] = (HASH_A, HASH_B)) -> DataFrame:
+    """The frame plus both halves (long) of the hash over the given columns, as `names`; these replace stored hashes.
+
+    The columns of an event are hashed as `domain.row_hash.event_hash` does, others as `row_hash`. Raises ValueError for a type
+    without an encoding.
+    """
+    return _mapped(frame, partial(_hashed, _types(frame, columns), names), dict.fromkeys(names, LongType()))
+
+
+def _hashed(types: Mapping[str, str], names: Sequence[str], rows: pa.Table) -> dict[str, pa.Array]:
+    if types.keys() == _EVENT_COLUMNS:
+        return dict(zip(names, EventHashes(types).content(rows)[:2], strict=True))
+    return dict(zip(names, Encoded({name: whole(rows.column(name)) for name in types}, types).hashes(), strict=True))
+
+
+_EVENT_COLUMNS = {*EXPORT_FORMAT.column_names, EXTRA_COLUMN}
+
+
+def _checked(source: HashSource, rows: pa.Table) -> dict[str, pa.Array]:
+    made = source.of(rows)
+    return {HASH_A: pa.array(made.first), HASH_B: pa.array(made.second), _IS_FALSE: pa.array(made.are_false)}
+
+
+_Made = Callable[[pa.Table], dict[str, pa.Array]]
+
+
+def _mapped(frame: DataFrame, made: _Made, types: Mapping[str, DataType]) -> DataFrame:
+    """The frame with what `made` gives for its rows: columns of these types, which replace those of the same name."""
+    schema = StructType([field for field in frame.schema if field.name not in types])
+    for name, kind in types.items():
+        schema = schema.add(name, kind)
+    return frame.mapInArrow(partial(_each, made, schema.names), schema)
+
+
+def _each(made: _Made, names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows:
+            found = made(pa.Table.from_batches([batch]))
+            columns = [found[name] if name in found else batch.column(name) for name in names]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _types(frame: DataFrame, columns: Sequence[str]) -> dict[str, str]:
+    """Column -> Spark type; raises ValueError for a type without an encoding, before a task is begun."""
+    known = dict(frame.dtypes)
+    types = {name: known[name] for name in columns}
+    for kind in types.values():
+        is_text(kind)
+    return types
 
 
 def digest_aggregates() -> list[Column]:
@@ -47,16 +94,10 @@ def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame,
     """The frame with hashes computed from its content, and an aggregate FALSE_HASHES if the frame stores hashes too."""
     if not {HASH_A, HASH_B} <= set(frame.columns):
         return with_row_hashes(frame, columns), []
-    types = dict(frame.dtypes)
-    hashed = with_row_hashes(frame.withColumns({_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B)}), columns)
-    meaning = row_hashes({name: types[name] for name in columns if name not in EXPORT_FORMAT.transport_columns})[0]
-    pairs = {_STORED_A: F.col(HASH_A), _STORED_B: F.col(HASH_B), MEANING_HASH: meaning}
-    made = hashed.withColumns(key_parts(HASH_A, HASH_B)).withColumns(
-        dict(zip(_MADE_KEY, row_hashes(KEY_TYPES), strict=True))
-    )
-    pairs |= {stored: F.col(name) for stored, name in zip(("_key_a", "_key_b"), _MADE_KEY, strict=True)}
-    are_equal = reduce(Column.__and__, [F.col(stored).eqNullSafe(value) for stored, value in pairs.items()])
-    return made, [F.count_if(~are_equal).alias(FALSE_HASHES)]
+    source = HashSource(EventHashes(_types(frame, columns)))
+    made = {HASH_A: LongType(), HASH_B: LongType(), _IS_FALSE: BooleanType()}
+    checked = _mapped(frame, partial(_checked, source), made)
+    return checked, [F.count_if(_IS_FALSE).alias(FALSE_HASHES)]
 
 
 def _sums(hashes: Column, name: str) -> list[Column]:

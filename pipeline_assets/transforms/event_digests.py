@@ -43,14 +43,15 @@ class HashSource:
             return dict.fromkeys(HASH_COLUMNS[:2], "bigint")
         return {**self.checked.types, **dict.fromkeys(HASH_COLUMNS, "bigint")}
 
-    def of(self, rows: pa.Table, project_id: str) -> HashedRows:
-        """The hashes of rows with the columns of `types`, all of one project."""
+    def of(self, rows: pa.Table, project_id: str | None = None) -> HashedRows:
+        """The hashes of rows with the columns of `types`, all of one project, or with a column of it."""
         if self.checked is None:
             first, second = (longs(rows.column(name)) for name in HASH_COLUMNS[:2])
             return HashedRows(first, second, np.zeros(rows.num_rows, np.bool_))
-        of_project = pa.repeat(pa.scalar(project_id, pa.string()), rows.num_rows)
-        names = [name for name in self.checked.types if name != "project_id"]
-        made = self.checked.of(rows.select(names).append_column("project_id", of_project))
+        if project_id is not None:
+            of_project = pa.repeat(pa.scalar(project_id, pa.string()), rows.num_rows)
+            rows = rows.select(list(self.types)).append_column("project_id", of_project)
+        made = self.checked.of(rows)
         are_false = np.zeros(rows.num_rows, np.bool_)
         for name, values in made.items():
             is_equal = pc.fill_null(pc.equal(rows.column(name), values), False)

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
 from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.named import is_nameless
-from pipeline_assets.transforms.row_hash import row_hashes
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
 _AT = ("event_date", "project_id", *KEY)
@@ -28,9 +27,7 @@ def with_event_keys(events: DataFrame) -> DataFrame:
 
 def with_keys(rows: DataFrame, key_columns: Sequence[str]) -> DataFrame:
     """The rows plus `_key_a`, `_key_b`: a hash of project_id and the columns that identify a row within its slice."""
-    types = dict(rows.dtypes)
-    first, second = row_hashes({name: types[name] for name in ("project_id", *key_columns)})
-    return rows.withColumns({"_key_a": first, "_key_b": second})
+    return with_row_hashes(rows, ("project_id", *key_columns), KEY)
 
 
 def event_contents(events: DataFrame) -> DataFrame:

@@ -32,7 +32,8 @@ _DETAIL_CHARACTERS = 1000
 _BATCH_ROWS = 10_000
 _ODD_LINES = 100
 """A block of at most this many lines is parsed line by line if any line is odd, so one bad line slows down few others."""
-_BATCH_BYTES = 16 * 1024**2
+_BATCH_BYTES = 2 * 1024**2
+"""Of lines: what one step makes is still in the processor's caches when the next one reads it."""
 _PART_BYTES = 1024**2
 _SMALL_BYTES = 64 * 1024
 """Stored size up to which an object is parsed together with others."""

@@ -1,77 +1,79 @@
-"""The hash of a row in Arrow, used by the parser and to check files; tests prove that it equals domain/row_hash.py."""
+"""The hash of rows of Arrow columns, the only form that computes stored hashes; tests prove that it equals domain/row_hash.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.domain.row_hash import NULL, PRIMES, ROW_HASH_VERSION, SPARK_SEED, is_text
-from pipeline_assets.native.sha256 import sha256_halves
+from pipeline_assets.domain.row_hash import NAN_BITS, NULL, ROW_HASH_VERSION, is_text
+from pipeline_assets.native.row_hash import row_hashes as native_hashes
 
-_NOT_A_NUMBER = np.uint64(0x7FF8000000000000)
-_Longs = np.ndarray[Any, np.dtype[np.uint64]]
+VERSION = str(ROW_HASH_VERSION)
+_HALF = np.dtype(">i8")
 
 
 class Encoded:
-    """Columns encoded for hashing once, so that hashes over all columns and over some of them share that work."""
+    """Columns that are hashed together."""
 
     def __init__(self, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> None:
-        """`types`: column -> Spark type, in hashing order; raises ValueError for a type that no table has here."""
-        self._numbers: dict[str, pa.Array | pa.Scalar] = {}
-        self._texts: dict[str, pa.Array] = {}
-        self._count = 0
-        for name, kind in types.items():
-            values = columns[name]
-            self._count = len(values)
-            if kind == "binary":
-                msg = f"columns of type {kind} are not hashed here"
-                raise ValueError(msg)
-            if is_text(kind) and kind != "string":
-                values = values.cast(pa.string())
-            if values.null_count == self._count:
-                self._numbers[name] = pa.scalar(NULL)
-                continue
-            if is_text(kind):
-                self._texts[name] = values.fill_null("") if values.null_count else values
-            self._numbers[name] = pc.fill_null(_numbers(values, kind).cast(pa.string()), NULL)
+        """`types`: column -> Spark type, in hashing order; raises ValueError for a type without an encoding."""
+        self._columns = plain_columns(columns, types)
 
-    def hashes(self, names: Iterable[str] | None = None) -> tuple[pa.Array, pa.Array]:
-        """Both halves (int64) of the hash of each row over the columns `names`; over all columns if it is None."""
-        chosen = list(self._numbers if names is None else names)
-        numbers = [self._numbers[name] for name in chosen]
-        if not any(isinstance(one, pa.Array) for one in numbers):
-            numbers[0] = pa.repeat(NULL, self._count)
-        told = pc.binary_join_element_wise(*numbers, ",")
-        texts = [self._texts[name] for name in chosen if name in self._texts]
-        return sha256_halves(pc.binary_join_element_wise(f"{ROW_HASH_VERSION};", told, ";", *texts, ""))
+    def hashes(self) -> tuple[pa.Array, pa.Array]:
+        """Both halves (int64) of the hash of each row."""
+        return native_hashes(self._columns, VERSION) or in_arrow(self._columns)
 
 
-def _numbers(values: pa.Array, kind: str) -> pa.Array:
+def plain_columns(columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> list[pa.Array]:
+    """The columns of `types` as texts, bytes, booleans, doubles or integers; raises ValueError as `Encoded` does."""
+    return [_plain(columns[name], kind) for name, kind in types.items()]
+
+
+def _plain(values: pa.Array, kind: str) -> pa.Array:
     if is_text(kind):
+        return values if kind in ("string", "binary") else values.cast(pa.string())
+    if kind in ("timestamp", "date"):
+        return values.cast(pa.int64() if kind == "timestamp" else pa.int32())
+    return values
+
+
+def in_arrow(columns: Sequence[pa.Array]) -> tuple[pa.Array, pa.Array]:
+    """Both halves of the hash of each row, without the native library."""
+    count = len(columns[0])
+    numbers = [
+        pa.scalar(NULL) if one.null_count == count else pc.fill_null(_numbers(one).cast(pa.string()), NULL)
+        for one in columns
+    ]
+    if not any(isinstance(one, pa.Array) for one in numbers):
+        numbers[0] = pa.repeat(NULL, count)
+    told = pc.binary_join_element_wise(*numbers, ",").cast(pa.binary())
+    texts = [one.cast(pa.binary()).fill_null(b"") for one in columns if one.type in _TEXTS and one.null_count < count]
+    return _sha256(pc.binary_join_element_wise(f"{VERSION};".encode(), told, b";", *texts, b""))
+
+
+_TEXTS = (pa.string(), pa.binary())
+
+
+def _numbers(values: pa.Array) -> pa.Array:
+    if values.type in _TEXTS:
         return pc.binary_length(values)
-    if kind == "double":
-        return pa.array(_hashes_of_doubles(values), mask=np.asarray(values.is_null()))
-    return values.cast(pa.int32() if kind == "date" else pa.int64())
+    if values.type == pa.float64():
+        plain = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+        bits = np.where(np.isnan(plain), NAN_BITS, plain.view(np.int64))
+        return pa.array(bits, mask=np.asarray(values.is_null()))
+    return values.cast(pa.int64())
 
 
-def _hashes_of_doubles(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """`domain.row_hash.hash_of_bits` of each value; the result for a null is undefined."""
-    plain = values.fill_null(0.0).to_numpy(zero_copy_only=False)
-    bits = np.where(np.isnan(plain), _NOT_A_NUMBER, plain.view(np.uint64))
-    one, two, three, four, five = (np.uint64(prime) for prime in PRIMES)
-    with np.errstate(over="ignore"):
-        found = np.full(len(bits), SPARK_SEED, np.uint64) + five + np.uint64(8)
-        found ^= _rotated(bits * two, 31) * one
-        found = _rotated(found, 27) * one + four
-        found = (found ^ found >> np.uint64(33)) * two
-        found = (found ^ found >> np.uint64(29)) * three
-        found ^= found >> np.uint64(32)
-    return found.view(np.int64)
-
-
-def _rotated(values: _Longs, by: int) -> _Longs:
-    return values << np.uint64(by) | values >> np.uint64(64 - by)
+def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Both halves (int64) of the first 16 bytes of each text's SHA-256; `texts` (binary) holds no null."""
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
+    bytes_of = memoryview(data or b"")
+    halves = b"".join(sha256(bytes_of[start:end]).digest()[:16] for start, end in pairwise(ends))
+    pairs = np.frombuffer(halves, _HALF).astype(np.int64).reshape(-1, 2)
+    return pa.array(np.ascontiguousarray(pairs[:, 0])), pa.array(np.ascontiguousarray(pairs[:, 1]))

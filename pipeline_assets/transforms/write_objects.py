@@ -134,6 +134,8 @@ class _Rows:
         """Write all remaining rows and finish the files."""
         if self._held:
             yield from self._pass_on()
+        # Rows held back may be of the day whose file is open, and have come before those in it.
+        yield from self._writer.finish()
         for rows in self._days.rest():
             yield from self._writer.add(rows)
         yield from self._writer.finish()

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 MARKER = "warehouse.json"
 """The mark's name below `_tidemark/`."""
-FORMAT = 2
-"""Format of the tables and of `_tidemark/`; raised by a change that an earlier Tidemark would misread or undo."""
+FORMAT = 3
+"""Format of the tables and of `_tidemark/`; raised by a change after which an earlier Tidemark would misread or undo
+what a later one wrote, or a later one what an earlier one wrote."""
+
+_EARLIER_LAKE = "Load the exports into a new, empty warehouse, with a new catalog and a new ledger"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What belongs to the lake in this warehouse; a mark of an earlier format names neither place nor ledger."""
+    """What belongs to the lake in this warehouse."""
 
     id: str
     """The identity that the one permitted catalog carries as well; attaching changes it."""
@@ -81,18 +84,17 @@ def read_mark(settings: Settings) -> Mark | None:
         return None
     try:
         given = json.loads(body)
-        # Older marks carry no format number.
         written_in = int(given.get("format", 1))
-        if written_in > FORMAT:
+        if written_in != FORMAT:
+            age, remedy = ("a newer", NEWER_TIDEMARK) if written_in > FORMAT else ("an earlier", _EARLIER_LAKE)
             raise LakehouseError(
                 f"{objects.url}/{MARKER}",
-                f"a newer Tidemark wrote this warehouse (format {written_in}; this one knows {FORMAT}), and nothing was touched",
-                NEWER_TIDEMARK,
+                f"{age} Tidemark wrote this warehouse (format {written_in}; this one knows {FORMAT}), and nothing was touched",
+                remedy,
             )
-        # Older marks carry one identity, which is the lake's as well.
-        of_lake = {name: str(uuid.UUID(given.get(name, given["id"]))) for name in ("id", "lake")}
+        identities = {name: str(uuid.UUID(given[name])) for name in ("id", "lake")}
         known = {field.name: str(given[field.name]) for field in fields(Mark) if given.get(field.name) is not None}
-        return Mark(**{**known, **of_lake})
+        return Mark(**{**known, **identities})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise LakehouseError(
             f"{objects.url}/{MARKER}",

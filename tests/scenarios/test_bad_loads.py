@@ -12,12 +12,12 @@ import pytest
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.load.build import refined as build_refined
 from pipeline_assets.load.build import winning_rows
-from pipeline_assets.tables.refined_events import BUSINESS_COLUMNS, CONTENT, REFINED_EVENTS
+from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import with_row_hashes
-from pipeline_assets.transforms.row_hash import row_hashes
 from tests.support.builders import PROJECT, Pipeline, a_pipeline, events_on
 from tests.support.reference import require_known
 
@@ -168,9 +168,9 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
         if "device_type" not in frame.columns:
             return frame
         bare = frame.withColumn("device_type", F.lit(None).cast("string"))
-        types = dict(frame.dtypes)
-        meaning = row_hashes({name: types[name] for name in BUSINESS_COLUMNS})[0]
-        return with_row_hashes(bare.withColumn("_meaning_hash", meaning), CONTENT) if is_hashed else bare
+        meaning = [name for name in CONTENT if name not in TRANSPORT_COLUMNS]
+        hashed = with_row_hashes(with_row_hashes(bare, meaning, ("_meaning_hash", "_other_half")), CONTENT)
+        return hashed.drop("_other_half") if is_hashed else bare
 
     monkeypatch.setattr(winning_rows, "raw_rows", without_device_type)
     # Through Spark: workers have code of their own.

@@ -21,7 +21,7 @@ from pipeline_assets.formats.amplitude.lines import (
     is_too_deep,
     too_late,
 )
-from pipeline_assets.formats.amplitude.native_lines import native_scan
+from pipeline_assets.formats.amplitude.native_lines import PROJECTS, native_scan
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType
 
 _ARROW_TYPES = {
@@ -66,7 +66,7 @@ class ColumnParser:
 
     def decode(self, text: bytes, count: int) -> dict[str, pa.Array] | None:
         """The columns of `parse` without `event_date`, in Python; None if any line must be parsed on its own."""
-        if not _are_short(text, self._max_line_bytes):
+        if self._app not in PROJECTS or not _are_short(text, self._max_line_bytes):
             return None
         try:
             events = self._decode_lines(text) if _holds_one_object_a_line(text, count) else self._each(text)

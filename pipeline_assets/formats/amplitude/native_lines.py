@@ -22,15 +22,17 @@ _KINDS = {
     ColumnType.BOOLEAN: Kind.BOOLEAN,
     ColumnType.JSON: Kind.JSON,
 }
+PROJECTS = range(1 << 63)
+"""Ids that a column can hold."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Scan = Callable[[bytes, int], dict[str, pa.Array] | None]
 """Lines, each with its line break, and their number -> columns; None where the parser in Python is to be asked."""
 
 
 def native_scan(project_id: str, arrival_date: date, max_line_bytes: int) -> Scan | None:
-    """A function that scans lines of one project and arrival day; None where there is no library."""
+    """A function that scans lines of one project and arrival day; None without a library, or for an id that no column holds."""
     scanner = _scanner()
-    if scanner is None:
+    if scanner is None or int(project_id) not in PROJECTS:
         return None
     rules = Rules(
         most_bytes=max_line_bytes,

@@ -12,6 +12,7 @@ import io
 import subprocess
 import sys
 import tracemalloc
+import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -135,6 +136,45 @@ def test_a_bad_object_is_refused_with_its_reason(body: bytes, reason: Reason) ->
         decompress(body, BOUND)
     assert caught.value.reason is reason
     assert caught.value.detail
+
+
+def _member(flags: int, text: bytes = b"late\n") -> tuple[bytes, int]:
+    """A gzip member with these flags' parts in its header, and the length of the header."""
+    header = b"\x1f\x8b\x08" + bytes([flags]) + b"\0\0\0\0\0\xff"
+    header += (b"\x05\0extra" if flags & 4 else b"") + (b"name\0" if flags & 8 else b"")
+    header += b"comment\0" if flags & 16 else b""
+    header += (zlib.crc32(header) & 0xFFFF).to_bytes(2, "little") if flags & 2 else b""
+    stored = zlib.compressobj(0, wbits=-15)
+    body = stored.compress(text) + stored.flush()
+    return header + body + zlib.crc32(text).to_bytes(4, "little") + len(text).to_bytes(4, "little"), len(header)
+
+
+@pytest.mark.parametrize("flags", [0, 2, 4, 8, 16, 30])
+def test_a_header_is_read_wherever_reads_divide_it(flags: int) -> None:
+    """Scenario: reads of few bytes; then a second member whose header begins before the end of a read of 64 KiB, and ends behind
+    it, at each place. Outcome: the text of all members."""
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(min(size or 0, 3))
+
+    late, length = _member(flags)
+    with object_bodies.decompress(Slow(late * 2), 1 << 20) as text:
+        assert text.read() == b"late\n" * 2
+    for before in range(1, length + 2):
+        first = b"x" * (65_000 - 1)
+        gap = (1 << 16) - before - len(_member(0, first + b"\n")[0])
+        first += b"x" * gap + b"\n"
+        body = _member(0, first)[0]
+        assert len(body) == (1 << 16) - before
+        assert decompress(body + late, 1 << 20) == first + b"late\n"
+
+
+def test_flags_that_no_gzip_has_are_refused() -> None:
+    for flag in (32, 64, 128):
+        with pytest.raises(BadObjectError, match="unknown header flags set") as refusal:
+            decompress(_member(flag)[0], 1000)
+        assert refusal.value.reason is Reason.NOT_GZIP
 
 
 def test_no_cut_of_an_object_passes_for_a_shorter_one() -> None:

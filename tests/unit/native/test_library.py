@@ -2,7 +2,7 @@
 
 Contains: switched off, missing, damaged, of another version, in another folder.
 Add here: another reason not to load it.
-Does not contain: what it computes (test_scanner.py, test_sha256.py).
+Does not contain: what it computes (test_scanner.py, test_row_hash.py).
 """
 
 from __future__ import annotations

@@ -219,6 +219,13 @@ def test_threads_share_a_scanner() -> None:
     assert all(columns is not None and columns["event_id"].to_pylist() == [*range(2000)] for columns in found)
 
 
+def test_lines_of_a_project_that_no_column_holds_are_left() -> None:
+    for project in ((1 << 63), (1 << 64) + int(PROJECT)):
+        assert native_lines.native_scan(str(project), DAY, MAX_LINE_BYTES) is None
+        assert ColumnParser(str(project), DAY, MAX_LINE_BYTES).parse(b"%b\n" % a_line(f'"app":{PROJECT}'), 1) is None
+    assert native_lines.native_scan(str((1 << 63) - 1), DAY, MAX_LINE_BYTES) is not None
+
+
 def test_columns_that_the_library_cannot_scan_are_refused() -> None:
     found = library()
     assert found is not None

@@ -1,4 +1,4 @@
-"""The warehouse's mark counts the format of what was written: an older one is read on, a newer one refused."""
+"""The warehouse's mark counts the format of what was written; any other one is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
 from resources.iceberg.lake_identity import PROPERTY, Purpose, is_one_lake
-from resources.iceberg.lake_mark import FORMAT, MARKER, read_mark
+from resources.iceberg.lake_mark import FORMAT, MARKER, Mark, read_mark
 from resources.iceberg.lake_objects import LakeObjects
 
 ID = "5f0c3a52-9d0e-4f0a-9d53-0d6a34a1a111"
@@ -27,12 +27,8 @@ def mark(settings: Settings, **fields: object) -> bytes:
     return body
 
 
-def test_a_mark_of_before_formats_were_counted_is_read(settings: Settings) -> None:
-    mark(settings)
-    known = read_mark(settings)
-    assert known is not None
-    assert (known.id, known.lake, known.place, known.ledger) == (ID, ID, None, None)
-    known.here(settings).of_ledger("L", "postgresql://me:secret@host/db?sslmode=require").write(settings)
+def test_a_mark_tells_its_format_and_no_secret(settings: Settings) -> None:
+    Mark(ID, ID).here(settings).of_ledger("L", "postgresql://me:secret@host/db?sslmode=require").write(settings)
     body = LakeObjects.of(settings).get(MARKER) or b""
     written = json.loads(body)
     assert (written["format"], written["lake"], written["place"]) == (FORMAT, ID, settings.warehouse_url)
@@ -40,15 +36,25 @@ def test_a_mark_of_before_formats_were_counted_is_read(settings: Settings) -> No
     assert b"secret" not in body
 
 
-def test_a_warehouse_of_a_newer_tidemark_is_refused_and_left_alone(settings: Settings) -> None:
-    body = mark(settings, format=FORMAT + 1, added_by_then={"id": 7})
+@pytest.mark.parametrize(
+    ("written", "age", "hint"),
+    [
+        ({"format": FORMAT + 1, "added_by_then": {"id": 7}}, "a newer", "pip install --upgrade tidemark-pipeline"),
+        ({"format": FORMAT - 1}, "an earlier", "into a new, empty warehouse"),
+        ({}, "an earlier", "into a new, empty warehouse"),
+    ],
+)
+def test_a_warehouse_of_another_format_is_refused_and_left_alone(
+    settings: Settings, written: dict[str, object], age: str, hint: str
+) -> None:
+    body = mark(settings, lake=ID, **written)
     for ask in (read_mark, lambda known: is_one_lake(known, {PROPERTY: ID}, list, Purpose.LOOK, None)):
         with pytest.raises(LakehouseError) as refusal:
             ask(settings)
         assert refusal.value.subject.endswith(f"/_tidemark/{MARKER}")
-        versions = f"(format {FORMAT + 1}; this one knows {FORMAT})"
-        assert refusal.value.reason == f"a newer Tidemark wrote this warehouse {versions}, and nothing was touched"
-        assert "pip install --upgrade tidemark-pipeline" in refusal.value.hint
+        versions = f"(format {written.get('format', 1)}; this one knows {FORMAT})"
+        assert refusal.value.reason == f"{age} Tidemark wrote this warehouse {versions}, and nothing was touched"
+        assert hint in refusal.value.hint
     assert LakeObjects.of(settings).get(MARKER) == body
 
 

@@ -1,4 +1,4 @@
-"""Rows of a task come out day after day, each day as it came, whatever the number of days and in bounded memory.
+"""Rows of a task come out by day, each day as it came, whatever the number of days and in bounded memory.
 
 Contains: claims on the order of rows and on what is held.
 Add here: another way for days to come mixed.
@@ -67,15 +67,28 @@ def assert_in_order(found: list[Row], given_rows: list[Row]) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(["1", "2"]), st.lists(st.integers(0, 5), min_size=1, max_size=6)), max_size=12),
     st.sampled_from([1, 200, 1 << 20]),
+    st.sampled_from([3, 1000]),
 )
-def test_days_come_one_after_the_other_however_they_are_mixed(objects: list[tuple[str, list[int]]], held: int) -> None:
+def test_days_come_one_after_the_other_however_they_are_mixed(
+    objects: list[tuple[str, list[int]]], held: int, many: int
+) -> None:
+    """Scenario: with batches that are worth opening another day, and without. Outcome: what passes
+    and what was held back has each day in one piece; only a day that was opened is in both."""
     given_rows: list[Row] = []
     batches = []
     for project, backs in objects:
         rows = [(project, back, len(given_rows) + place) for place, back in enumerate(backs)]
         given_rows += rows
         batches.append(a_batch(rows))
-    assert_in_order(rows_of(clustered(DayClusters(held), batches)), given_rows)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(clusters, "_MANY_ROWS", many)
+        days = DayClusters(held)
+        passed = rows_of(one for batch in batches for one in days.add(batch))
+        rest = rows_of(days.rest())
+    days.close()
+    assert_in_order(passed, [row for row in given_rows if row in passed])
+    assert_in_order(rest, [row for row in given_rows if row not in passed])
+    assert many == 3 or not {row[:2] for row in passed} & {row[:2] for row in rest}
 
 
 def test_the_usual_day_is_not_held_back() -> None:
@@ -85,6 +98,21 @@ def test_the_usual_day_is_not_held_back() -> None:
     assert rows_of([first]) == [("1", 0, 1), ("1", 0, 2)]
     assert second is whole
     assert rows_of(days.rest()) == [("1", 3, 3)]
+    days.close()
+
+
+def test_another_day_with_most_rows_of_a_large_batch_is_opened_once() -> None:
+    """Scenario: many rows of one day; then of another, with late ones of the first; then of the first again. Outcome: the days
+    pass as they come, until one would be opened again; late rows wait for the end."""
+    days = DayClusters()
+    passed = [
+        list(days.add(a_batch([("1", back, place) for place in range(1000)] + [("1", late, 0)] * 2)))
+        for back, late in ((1, 1), (0, 1), (1, 0))
+    ]
+    assert [{row[1] for row in rows_of(found)} for found in passed] == [{1}, {0}, {0}]
+    assert [len(rows_of(found)) for found in passed] == [1002, 1000, 2]
+    rest = rows_of(days.rest())
+    assert rest == [("1", 1, 0)] * 2 + [("1", 1, place) for place in range(1000)]
     days.close()
 
 

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, bin_of, merged
-from pipeline_assets.domain.row_hash import row_hash
+from pipeline_assets.domain.row_hash import event_hash
 from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
@@ -176,7 +177,7 @@ def sound_rows(count: int) -> pa.Table:
     kinds = {name: CHECKING.types[name] for name in ("_object_key", "_line_number", "_arrival_date")}
     for name, column in zip(kinds, a_table(places, kinds).columns, strict=True):
         table = table.append_column(name, column)
-    assert made["_hash_a"][0].as_py() == row_hash(rows[0], types)[0]
+    assert made["_hash_a"][0].as_py() == event_hash(rows[0], types, TRANSPORT_COLUMNS)[0]
     return table
 
 

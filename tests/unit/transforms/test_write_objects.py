@@ -20,12 +20,12 @@ import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError
 from pipeline_assets.domain.placement import MOST_TEXT_BYTES, TooLargeHereError, here
-from pipeline_assets.domain.row_hash import row_hash
-from pipeline_assets.formats.amplitude.columns import VENDOR_COLUMNS
+from pipeline_assets.domain.row_hash import event_hash
+from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.load.deliveries.read import joined
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import EXTRA, REGULAR_EVENTS, VENDOR
-from pipeline_assets.tables.refined_events import BUSINESS_COLUMNS, CONTENT, event_hashes
+from pipeline_assets.tables.refined_events import CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
@@ -209,8 +209,7 @@ def test_every_row_carries_the_hashes_of_what_was_parsed() -> None:
     assert {*VENDOR_COLUMNS} < set(CONTENT)
     rows = rows_of(shelf)
     for row in rows:
-        assert (row["_hash_a"], row["_hash_b"]) == row_hash(row, types)
-        assert row["_meaning_hash"] == row_hash(row, {name: types[name] for name in BUSINESS_COLUMNS})[0]
+        assert (row["_hash_a"], row["_hash_b"], row["_meaning_hash"]) == event_hash(row, types, TRANSPORT_COLUMNS)
     assert len({(row["_hash_a"], row["_hash_b"]) for row in rows}) == 3
     assert rows[0]["_meaning_hash"] == rows[2]["_meaning_hash"] != rows[1]["_meaning_hash"]
 

@@ -1,0 +1,98 @@
+"""Rows of a DataFrame get the hashes of the rule, and those whose stored hashes are false are counted.
+
+Contains: rows of other tables, and of events.
+Add here: another way in which a DataFrame differs from a file.
+Does not contain: random values (unit/transforms/test_row_hash_arrow.py).
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline_assets.domain.row_hash import event_hash, row_hash
+from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
+from pipeline_assets.tables.refined_events import CONTENT, event_hashes
+from pipeline_assets.transforms.data_files import ARROW_TYPES
+from pipeline_assets.transforms.digests import FALSE_HASHES, HASH_A, HASH_B, checked_hashes, with_row_hashes
+
+pytestmark = pytest.mark.slow
+
+TYPES = {
+    "s": "string",
+    "t": "string",
+    "n": "bigint",
+    "i": "int",
+    "b": "boolean",
+    "d": "double",
+    "at": "timestamp",
+    "day": "date",
+    "m": "decimal(38,6)",
+    "raw": "binary",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST = Decimal("9999999999999999999999999999.999999")
+NASTY: dict[str, tuple[Any, ...]] = {
+    "string": ("", "-", "1", ",", ";", "\x00", "a\x00b", "\ufffd", "\U0001f600", "é", "e\u0301", "ı", "I"),
+    "bigint": (0, 1, -1, (1 << 63) - 1, -(1 << 63)), "int": (0, -1, (1 << 31) - 1, -(1 << 31)), "boolean": (True, False),
+    "double": (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 5e-324, 1.7976931348623157e308, 0.1, -1.0),
+    "timestamp": (_EPOCH, _EPOCH - timedelta(microseconds=1), datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)),
+    "binary": (b"", b"\x00", b"\xff\x00", b"{not json"),
+    "date": (date(1970, 1, 1), date(1900, 1, 1), date(9999, 12, 31)),
+    "decimal(38,6)": (Decimal(0), Decimal("0.000001"), Decimal("-0.000001"), Decimal("2.5"), _MOST, -_MOST),
+}  # fmt: skip
+
+
+def test_rows_of_a_dataframe_get_the_hashes_of_the_rule(spark: Any) -> None:
+    """Scenario: 1,000 rows of extremes, nulls, signs of zero, separators, NUL and astral characters, with false hashes stored
+    beside them. Outcome: the 128 bits of the rule, and the other columns as they were."""
+    rng = random.Random(1)
+    rows = [
+        tuple(None if rng.random() < 0.2 else rng.choice(NASTY[kind]) for kind in TYPES.values()) for _ in range(1000)
+    ]
+    schema = f"{HASH_A} long, number int, " + ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+    frame = spark.createDataFrame([(0, n, *row) for n, row in enumerate(rows)], schema)
+
+    found = with_row_hashes(frame, list(TYPES)).select("number", "s", HASH_A, HASH_B).collect()
+
+    expected = [row_hash(dict(zip(TYPES, row, strict=True)), TYPES) for row in rows]
+    assert {row["number"]: (row["s"], row[HASH_A], row[HASH_B]) for row in found} == {
+        n: (row[0], *hashes) for n, (row, hashes) in enumerate(zip(rows, expected, strict=True))
+    }
+
+
+def test_a_type_that_the_encoding_does_not_know_is_refused_before_a_row_is_read(spark: Any) -> None:
+    with pytest.raises(ValueError, match="type float have no hash"):
+        with_row_hashes(spark.sql("SELECT CAST(1 AS float) AS x"), ["x"])
+
+
+def test_events_are_hashed_by_their_meaning_and_false_hashes_are_counted(spark: Any) -> None:
+    """Scenario: two sound events, then one with another hash, another meaning, another key stored, or without one.
+    Outcome: hashes of the rule; each false row is counted."""
+    types = event_hashes().types
+    told = [{**dict.fromkeys(types), "insert_id": f"i{n}", "uuid": f"u{n}", "event_time": _EPOCH} for n in range(2)]
+    table = pa.table({name: pa.array([row[name] for row in told], ARROW_TYPES[kind]) for name, kind in types.items()})
+    table = table.append_column("project_id", pa.repeat("1", 2))
+    for name, values in event_hashes().of(table).items():
+        table = table.append_column(name, values)
+    sound = spark.createDataFrame(table)
+
+    hashed = {row["insert_id"]: (row[HASH_A], row[HASH_B]) for row in with_row_hashes(sound, CONTENT).collect()}
+    assert hashed == {row["insert_id"]: event_hash(row, types, TRANSPORT_COLUMNS)[:2] for row in told}
+    states = [sound]
+    for name in ("_hash_b", "_meaning_hash", "_key_a", "_key_b"):
+        states += [
+            sound.selectExpr(f"* EXCEPT ({name})", f"if(uuid = 'u1', {other}, {name}) AS {name}")
+            for other in (5, "NULL")
+        ]
+    counted = []
+    for state in states:
+        frame, measured = checked_hashes(state, CONTENT)
+        (row,) = frame.agg(*measured).collect()
+        counted.append(row[FALSE_HASHES])
+    assert counted == [0] + [1] * 8
