@@ -35,10 +35,10 @@ setup: $(STAMP) ## Install the locked packages into .venv, fetch and verify the 
 	@$(VENV)/bin/python -m resources.spark.jars && touch $(JARS)
 	@$(MAKE) --no-print-directory $(CLASSES)
 
-demo: $(JARS) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account (PROFILE=cluster: on what `make up` started)
+demo: $(CLASSES) ## Load two weeks of sample exports, load them again, recover a lost part, and show the account (PROFILE=cluster: on what `make up` started)
 	@$(if $(DEMO),,$(error PROFILE=$(PROFILE) is none of the demo's profiles: write PROFILE=cluster, or leave it out))$(VENV)/bin/python -m $(DEMO)
 
-up: $(JARS) ## Start a whole deployment on this machine: PostgreSQL, S3, a Spark cluster, Dagster (STACK_PORT_...=...)
+up: $(CLASSES) ## Start a whole deployment on this machine: PostgreSQL, S3, a Spark cluster, Dagster (STACK_PORT_...=...)
 	@$(VENV)/bin/python -m local_stack up $(ARGS)
 
 down: $(JARS) ## End it; its data stays in data/stack (ARGS=--wipe: goes too)
@@ -81,20 +81,20 @@ canaries: $(CLASSES) ## Load and fail with a canary in every secret, then search
 fuzz: $(JARS) ## Damage lines for the native scanner under an address sanitizer, and compare it with Python's parser (minutes; ARGS=...)
 	@$(VENV)/bin/python -m tests.scanner_fuzz $(ARGS)
 
-bench: $(JARS) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)
+bench: $(CLASSES) ## Compare with five other ways of loading the same files (about an hour on two cores; ARGS=...)
 	@$(VENV)/bin/python -m benchmarks $(ARGS)
 
-labs: $(JARS) ## Learn by doing: three labs on the real pipeline, their stories and one page (a few minutes)
+labs: $(CLASSES) ## Learn by doing: three labs on the real pipeline, their stories and one page (a few minutes)
 	@$(VENV)/bin/python -m labs $(ARGS)
 
-images: $(JARS) ## Take the pictures in docs/images anew, through a real browser
+images: $(CLASSES) ## Take the pictures in docs/images anew, through a real browser
 	@$(VENV)/bin/python -m pytest --images tests/browser/test_ui.py tests/browser/test_health_report.py tests/browser/test_labs_page.py
 	@test ! -f data/.demo || $(VENV)/bin/python -m tests.browser.after_demo
 
 test-fast: $(JARS) ## Run the tests that need no Spark
 	@$(VENV)/bin/python -m pytest -m "not slow" -q
 
-dev: $(JARS) ## Start the Dagster webserver and daemon on port 3000 of this machine (PORT=..., READ_ONLY=1)
+dev: $(CLASSES) ## Start the Dagster webserver and daemon on port 3000 of this machine (PORT=..., READ_ONLY=1)
 	@$(VENV)/bin/tidemark dev
 
 # What an earlier build left would go into the wheel as well, and `pip install dist/*.whl` takes one version.

@@ -220,6 +220,7 @@ class OurLoad(Contender):
     def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
         import dagster as dg
 
+        from pipeline_assets.orchestration.kept_connections import kept_connections
         from pipeline_assets.orchestration.tags import range_tags
 
         op: Any = importlib.import_module("pipeline_assets.orchestration.assets")
@@ -228,12 +229,14 @@ class OurLoad(Contender):
         op.run_load = lambda *arguments: _timed(run_load(*arguments), parts)
         try:
             chosen = [dg.AssetKey(key.split("/")) for key in self.tables] if self.tables is not None else None
-            result = self.defs.resolve_job_def("daily_load").execute_in_process(
-                instance=self.instance,
-                asset_selection=chosen,
-                tags=range_tags(days[0], days[-1]),
-                run_id=str(uuid.uuid4()),
-            )
+            # As `tidemark load` does.
+            with kept_connections(self.instance):
+                result = self.defs.resolve_job_def("daily_load").execute_in_process(
+                    instance=self.instance,
+                    asset_selection=chosen,
+                    tags=range_tags(days[0], days[-1]),
+                    run_id=str(uuid.uuid4()),
+                )
         finally:
             op.run_load = run_load
         assert result.success

@@ -12,6 +12,7 @@ from pipeline_assets.config import dagster_home
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.dead_runs import report_dead_runs
+from pipeline_assets.orchestration.kept_connections import kept_connections
 from resources.heartbeat import heartbeat
 from resources.ledger.store import own_ledger
 
@@ -33,7 +34,12 @@ def run_job(
     url, run_id = settings.ledger_database_url, str(uuid.uuid4())
     # Record the process before Dagster knows the run; otherwise a monitor could not tell a dead process from one
     # that has not started.
-    with dg.DagsterInstance.get() as instance, own_ledger(settings) as ledger, heartbeat(url, run_id, job_name, 1):
+    with (
+        dg.DagsterInstance.get() as instance,
+        kept_connections(instance),
+        own_ledger(settings) as ledger,
+        heartbeat(url, run_id, job_name, 1),
+    ):
         for dead in report_dead_runs(instance, ledger):
             log(str(dead))
         result = job.execute_in_process(

@@ -18,6 +18,7 @@ from pipeline_assets.domain.skew import StepSkew
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.skew import SkewLog
 from pipeline_assets.orchestration.event_text import LONGEST_TAG
+from pipeline_assets.orchestration.kept_connections import kept_connections
 from pipeline_assets.orchestration.notices import telling_receivers
 from pipeline_assets.orchestration.tags import SKEW_TAG
 from pipeline_assets.orchestration.watching import writing_metrics
@@ -62,6 +63,7 @@ def op_runtime(
     try:
         # The heartbeat starts first: a run without a known process counts as missing.
         with (
+            kept_connections(context.instance),
             heartbeat(url, run.run_id, run.job_name, _steps(context)),
             closing(production_ledger(settings)) as ledger,
         ):

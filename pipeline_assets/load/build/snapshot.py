@@ -49,10 +49,10 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
     def proposed(
         self,
         runtime: Runtime,  # noqa: ARG002 - it is refused whatever is asked
-        key: Slice,  # noqa: ARG002
-        heads: Mapping[str, int],  # noqa: ARG002
+        key: Slice,  # noqa: ARG002 - as above
+        heads: Mapping[str, int],  # noqa: ARG002 - as above
         *,
-        on_published: bool,  # noqa: ARG002
+        on_published: bool,  # noqa: ARG002 - as above
     ) -> Iterator[Proposal]:
         """Raises UsageError, because a snapshot is not built from tables."""
         raise self._no_inputs()
@@ -61,8 +61,8 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
     def rows_from(
         self,
         settings: Settings,  # noqa: ARG002 - as above
-        key: Slice,  # noqa: ARG002
-        inputs: Callable[[str], DataFrame],  # noqa: ARG002
+        key: Slice,  # noqa: ARG002 - as above
+        inputs: Callable[[str], DataFrame],  # noqa: ARG002 - as above
     ) -> DataFrame:
         """Raises UsageError, because a snapshot is not built from tables."""
         raise self._no_inputs()

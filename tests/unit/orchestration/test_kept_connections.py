@@ -1,0 +1,117 @@
+"""What a run leaves in Dagster's SQLite files does not depend on how they are opened."""
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from pipeline_assets.orchestration.kept_connections import kept_connections
+
+DAYS = dg.DailyPartitionsDefinition("2026-02-01", end_date="2026-02-11")
+
+
+@dg.multi_asset(
+    name="load",
+    specs=[dg.AssetSpec(name, partitions_def=DAYS) for name in ("raw", "refined")],
+    check_specs=[dg.AssetCheckSpec("whole", asset=name) for name in ("raw", "refined")],
+)
+def load() -> Iterator[Any]:
+    """Materializes a day of two assets, with a check each."""
+    for key in ("raw", "refined"):
+        whole = dg.AssetCheckResult(asset_key=key, check_name="whole", passed=True)
+        yield dg.MaterializeResult(key, metadata={"rows": 3}, tags={"of": "test"}, check_results=[whole])
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[list[str]]:
+    """The SQLite files that were opened, one name per connection."""
+    seen: list[str] = []
+
+    def note(connection: Any, *_: object) -> None:
+        (database,) = connection.execute("PRAGMA database_list").fetchall()
+        seen.append(Path(database[2]).name)
+
+    event.listen(Engine, "connect", note)
+    yield seen
+    event.remove(Engine, "connect", note)
+
+
+def run(instance: dg.DagsterInstance) -> str:
+    """The id of a run over one day."""
+    job = dg.define_asset_job("job", "*")
+    definition = dg.Definitions(assets=[load], jobs=[job]).resolve_job_def("job")
+    return definition.execute_in_process(instance=instance, partition_key="2026-02-02").run_id
+
+
+def record(instance: dg.DagsterInstance, run_id: str) -> tuple[Any, ...]:
+    """What Dagster shows of a run and of its assets."""
+    events = [
+        (entry.dagster_event.event_type_value, entry.dagster_event.message)
+        for entry in instance.all_logs(run_id)
+        if entry.dagster_event
+    ]
+    kept = []
+    for key in (dg.AssetKey("raw"), dg.AssetKey("refined")):
+        shown = instance.fetch_materializations(key, limit=10).records[0].event_log_entry.asset_materialization
+        assert shown is not None
+        checks = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(key, "whole"), limit=1)
+        tags = {name: value for name, value in (shown.tags or {}).items() if not name.startswith("dagster/")}
+        days = instance.get_materialized_partitions(key)
+        kept.append((shown.partition, shown.metadata, tags, days, [one.status for one in checks]))
+    return instance.get_run_by_id(run_id).status, [one for one in events if "pid" not in str(one)], kept  # type: ignore[union-attr]
+
+
+def test_dagster_shows_the_same_however_its_files_are_opened(tmp_path: Path) -> None:
+    """Scenario: a run, and another one with kept connections. Outcome: the same events, assets, checks and status."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        first = record(instance, run(instance))
+        with kept_connections(instance):
+            second = record(instance, run(instance))
+        assert first[0] is second[0] is dg.DagsterRunStatus.SUCCESS
+        assert len(first[1]) > 10
+        assert sorted(kind for kind, _ in first[1]) == sorted(kind for kind, _ in second[1])
+        assert first[2] == second[2]
+
+
+def test_each_file_is_opened_once_in_a_run_and_closed_after_it(tmp_path: Path, opened: list[str]) -> None:
+    """Scenario: a run with kept connections, within a block that keeps them already. Outcome: one connection for each file."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        run(instance)
+        many = len(opened)
+        opened.clear()
+        with kept_connections(instance), kept_connections(instance):
+            run_id = run(instance)
+            assert set(opened) == {"index.db", "runs.db", f"{run_id}.db"}
+            # Dagster opens a file beside itself where it asks for its tables.
+            assert max(Counter(opened).values()) <= 2
+        assert many > 30
+        assert "connect" not in vars(instance.run_storage)
+        assert "_connect" not in vars(instance.event_log_storage)
+        assert not list(tmp_path.rglob("*.db-wal"))
+
+
+def test_what_another_process_wrote_is_seen_at_once(tmp_path: Path) -> None:
+    """Scenario: two instances of one home, one with kept connections. Outcome: each sees the runs of the other."""
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as one,
+        dg.DagsterInstance.local_temp(str(tmp_path)) as other,
+        kept_connections(one),
+    ):
+        mine = run(one)
+        theirs = run(other)
+        assert {each.run_id for each in one.get_runs()} == {mine, theirs}
+        assert {each.run_id for each in other.get_runs()} == {mine, theirs}
+        assert record(other, mine)[0] is record(one, theirs)[0] is dg.DagsterRunStatus.SUCCESS
+
+
+def test_an_instance_in_memory_stays_as_it_is() -> None:
+    """Scenario: no file. Outcome: a run as without the block."""
+    with dg.DagsterInstance.ephemeral() as instance, kept_connections(instance):
+        assert "connect" not in vars(instance.run_storage)
+        assert instance.get_run_by_id(run(instance)).status is dg.DagsterRunStatus.SUCCESS  # type: ignore[union-attr]
