@@ -221,7 +221,7 @@ def test_a_column_that_came_later_is_null_in_older_files(lakehouse: Lakehouse) -
     path = json.loads(described[0])["file-path"].removeprefix(f"{store.url}/")
     target = lakehouse.files.store(REFINED_EVENTS)
     refining = Refining({"raw": store}, {"raw": "regular"}, event_hashes(), refined, target)
-    files = refining([SliceWork(Slice(FIRST, PROJECT), [Input("raw", [path])])])
+    files = refining([SliceWork(Slice(FIRST, PROJECT), [Input("raw", [path])], 1)])
     assert not files.wrong
     staged = lakehouse.stage(
         REFINED_EVENTS,

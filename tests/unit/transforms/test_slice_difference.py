@@ -79,18 +79,18 @@ def _raw(state: State) -> dict[str, Shelf]:
     return shelves
 
 
-def _refine(state: State, lost: Lost, held: Shelf | None) -> tuple[Shelf, Refined]:
+def _refine(state: State, lost: Lost, held: Shelf | None, rows: int = 0) -> tuple[Shelf, Refined]:
     """The files that a task writes, and what it tells."""
     raw = _raw(state)
     losers = as_bytes(_table(sorted(lost)))
     inputs = [Input(source, sorted(shelf.files), losers) for source, shelf in raw.items() if shelf.files]
     target = Shelf(dict(held.files) if held is not None else {})
-    told = _task(raw, target)([SliceWork(KEY, inputs, 0, sorted(held.files) if held is not None else ())])
+    told = _task(raw, target)([SliceWork(KEY, inputs, rows, sorted(held.files) if held is not None else ())])
     assert not told.wrong
     described = [json.loads(file)["file-path"].removeprefix("shelf://") for file in told.files]
     assert sorted(described) == sorted(target.files)
-    ((rows, _),) = told.tasks
-    assert rows == len(rows_of(Shelf({}, files=target.files)))
+    ((written, _),) = told.tasks
+    assert written == len(rows_of(Shelf({}, files=target.files)))
     return target, told
 
 
@@ -125,8 +125,8 @@ def _changes(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Count
 def test_the_difference_makes_the_same_slice(then: State, then_lost: Lost, now: State, now_lost: Lost) -> None:
     """Scenario: objects of both sources come, go and change, other rows lose than before. Outcome: the files that stay and the
     new ones hold the rows of the slice written whole; files without a row that goes are left alone; keys as by brute force."""
-    held, _ = _refine(then, then_lost, None)
-    whole, _ = _refine(now, now_lost, None)
+    held, _ = _refine(then, then_lost, None, LINES * len(then))
+    whole, _ = _refine(now, now_lost, None, LINES * len(now))
     if not held.files:
         return
 
