@@ -22,6 +22,8 @@ RUN_PROPERTY = "tidemark.run-id"
 WAREHOUSE_OF = "spark.tidemark.warehouse"
 """Setting of a session, with the catalog's name after it: a REST catalog may call the warehouse by a name, which is no place."""
 _EPOCH = date(1970, 1, 1)
+_MOST_KEPT, _MOST_KEPT_FILES = 64, 64
+"""Answers that are kept, and files of one: the JVM holds some kilobytes of metrics for each."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class JavaTables:
         """Wrap a session whose catalog `catalog_name` is configured (spark/session.py)."""
         self.spark = spark
         self.catalog_name = catalog_name
+        self._kept: dict[tuple[str, int, frozenset[Slice] | None, str | None], LiveFiles] = {}
 
     def java_class(self, name: str) -> Any:
         """Return a class of the JVM in one round trip. Attribute access would look up each part of the name, in every jar."""
@@ -137,11 +140,24 @@ class JavaTables:
         """Return the live files of a snapshot, of all slices or only of those given.
 
         `held_in`: a column of days; then those files that by their metrics may hold rows of these projects and days.
+
+        A snapshot never changes, and each step of a load asks for the same few: a short answer is kept.
         """
+        if slices is not None and not slices:
+            return LiveFiles()
+        question = (str(java.name()), snapshot_id, None if slices is None else frozenset(slices), held_in)
+        files = self._kept.get(question)
+        if files is None:
+            files = self._planned(java, snapshot_id, slices, held_in)
+            if len(files) <= _MOST_KEPT_FILES:
+                if len(self._kept) >= _MOST_KEPT:
+                    self._kept.clear()
+                self._kept[question] = files
+        return files
+
+    def _planned(self, java: Any, snapshot_id: int, slices: Collection[Slice] | None, held_in: str | None) -> LiveFiles:
         scan = java.newScan().useSnapshot(snapshot_id)
         if slices is not None:
-            if not slices:
-                return LiveFiles()
             scan = scan.filter(self.expression(held_in or java.spec().fields().get(0).name(), slices))
         files, deletes = LiveFiles(), {}
         with closing(scan.includeColumnStats().planFiles()) as tasks:

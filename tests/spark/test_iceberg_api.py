@@ -358,6 +358,24 @@ def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
     holds(re.fullmatch(pattern, shown) is not None, "a partition as text names its values", "metadata.py")
 
 
+def test_the_files_of_a_snapshot_are_planned_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: the same question thrice, then others. Outcome: one plan for each question; none for no slices."""
+    tables, head = lake.lakehouse._tables, lake.lakehouse.head(TABLE)
+    asked: list[Any] = []
+    planned = tables._planned
+    monkeypatch.setattr(tables, "_kept", {})
+    monkeypatch.setattr(tables, "_planned", lambda *of: (asked.append(of[1:]), planned(*of))[1])
+    answers = [tables.files(lake.java, head, slices) for slices in ([KEY], {KEY}, (KEY, KEY))]
+    assert [set(answer) for answer in answers] == [set(answers[0])] * 3
+    assert len(answers[0]) == 1
+    other = Slice(KEY.event_date, "20002")
+    assert not tables.files(lake.java, head, [other])
+    assert set(tables.files(lake.java, head, None)) == set(answers[0])
+    assert set(tables.files(lake.java, head, [KEY], TABLE.day_column)) == set(answers[0])
+    assert not tables.files(lake.java, head, [])
+    assert asked == [(head, [KEY], None), (head, [other], None), (head, None, None), (head, [KEY], TABLE.day_column)]
+
+
 def test_local_files_are_made_without_a_process_for_each(lake: Lake) -> None:
     """session.py: Hadoop's own class starts `chmod` for each file and its checksum; rights follow the umask all the same."""
     io, probe = lake.java.io(), Path(lake.settings.warehouse_url) / "probe"
