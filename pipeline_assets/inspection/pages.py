@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ _OPTION = re.compile(r"(?<= )(--[a-z-]+)")
 
 def text(value: object, most: int = 2_000) -> Markup:
     """The value escaped, with invisible characters spelled out, and cut at `most` characters; markup stays as it is."""
+    if isinstance(value, date | int):
+        return Markup(value)  # noqa: S704 - a page of ten years prints 25,000 days, which hold nothing to escape
     return value if isinstance(value, Markup) else Markup(as_html(value, most))  # noqa: S704 - it is escaped
 
 
