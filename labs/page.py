@@ -2,7 +2,7 @@
 
 Contains: the page's HTML.
 Add here: another part of a story's figure.
-Does not contain: the stories, the style sheet (pipeline_assets/orchestration/health_page/style.py).
+Does not contain: the stories, the style sheet (pipeline_assets/inspection/templates/).
 """
 
 from __future__ import annotations
@@ -10,29 +10,37 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from labs.story import Story
-from pipeline_assets.domain.plain_text import as_html
-from pipeline_assets.orchestration.health_page.style import POLICY, STYLE
+from markupsafe import Markup
 
-_HEAD = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+from labs.story import Story
+from pipeline_assets.inspection.pages import PAGES, text
+
 _CODE = re.compile(r"`([^`]+)`")
+_PAGE = """{% extends "page.html" %}
+{% block title %}Tidemark: labs{% endblock %}
+{% block body %}
+<header><h1>Learn by doing: {{ stories | length }} labs</h1>
+<p class="quiet small">Each chart is of loads that this run made, with the real pipeline, in a scratch folder.
+<code>make labs</code></p></header>
+<main>
+{% for story in stories %}
+<section id="{{ story.name }}"><h2>{{ story.title }}</h2><div class="charts">
+<ol>{% for sentence in story.told %}<li>{{ with_code(sentence) }}</li>{% endfor %}</ol>
+<figure><figcaption class="small quiet">
+{% for told in story.legend %}
+<span class="key s{{ loop.index }}"></span>{{ told }}
+{% endfor %}
+</figcaption>{{ story.chart }}</figure></div></section>
+{% endfor %}
+</main>
+{% endblock %}
+"""
 
 
 def page_of(stories: Sequence[Story]) -> str:
     """Return the whole page, including style sheet and charts."""
-    head = f"{_HEAD}{POLICY}<title>Tidemark: labs</title><style>{STYLE}</style>"
-    said = (
-        "Each chart is of loads that this run made, with the real pipeline, in a scratch folder. <code>make labs</code>"
-    )
-    title = f'<header><h1>Learn by doing: {len(stories)} labs</h1><p class="quiet small">{said}</p></header>'
-    body = "".join(map(_section, stories))
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{title}<main>{body}</main></body></html>\n'
+    return PAGES.from_string(_PAGE).render(stories=stories, with_code=_with_code)
 
 
-def _section(story: Story) -> str:
-    sentences = (_CODE.sub(r"<code>\1</code>", as_html(sentence)) for sentence in story.told)
-    told = "".join(f"<li>{sentence}</li>" for sentence in sentences)
-    legend = "".join(f'<span class="key s{n}"></span>{as_html(text)} ' for n, text in enumerate(story.legend, 1))
-    figure = f'<figure><figcaption class="small quiet">{legend}</figcaption>{story.chart}</figure>'
-    beside = f'<div class="charts"><ol>{told}</ol>{figure}</div>'
-    return f'<section id="{story.name}"><h2>{as_html(story.title)}</h2>{beside}</section>'
+def _with_code(sentence: str) -> Markup:
+    return Markup(_CODE.sub(r"<code>\1</code>", str(text(sentence))))  # noqa: S704 - it is escaped

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.functions as F
+from markupsafe import Markup
 
 from benchmarks.contenders import a_session, settings_in
 from pipeline_assets.domain.days import days_between
@@ -42,7 +43,7 @@ class Story:
     title: str
     told: tuple[str, ...]
     """The sentences of the story, with their numbers."""
-    chart: str
+    chart: Markup
     """An SVG."""
     legend: tuple[str, ...]
     """The name of each series of the chart."""

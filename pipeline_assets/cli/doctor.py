@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,17 +55,14 @@ def _doctor(is_deep: bool, as_json: bool, verbose: bool) -> int:
     settings = load_settings()
     settings.require_projects()
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        points = list(
-            examine(
-                ledger, settings, lambda: Mover(LandingStore.from_settings(settings, S3Resource())), datetime.now(UTC)
-            )
-        )
+        landing = lambda: Mover(LandingStore.from_settings(settings, S3Resource()))  # noqa: E731 - opened where it is needed
+        points = list(examine(ledger, settings, landing, datetime.now(UTC)))
         days = _newest_final(ledger, settings) if is_deep else []
     if is_deep:
         points.append(_replayed(settings, days, verbose))
     if as_json:
         light = worst(point.light for point in points)
-        write_json({"light": light.value, "points": [point.to_json() for point in points]})
+        write_json({"light": light.value, "points": [asdict(point) for point in points]})
     else:
         print_points(page(), points)
     return EXIT_INCOMPLETE if any(point.light is Light.RED for point in points) else EXIT_OK
@@ -113,4 +111,6 @@ def _replayed(settings: Settings, days: Sequence[date], verbose: bool) -> Point:
         if one.match not in (ReplayMatch.EQUAL, ReplayMatch.UNPROVEN)
     ]
     unproven = sum(one.match is ReplayMatch.UNPROVEN for one in slices)
-    return recomputed(len(slices), differing, unproven, days)
+    return recomputed(len(slices), differing, unproven, days).point(
+        "recomputed", "Does a replay from landing give what is published?"
+    )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
 
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
-from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.doctor.point import Answer, Point, red
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, UnrecognizedObject, unplaced_hours
-from pipeline_assets.domain.errors import SettingsError, TidemarkError
+from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.machine import engine_cores
 from pipeline_assets.domain.masking import receiver_id
@@ -38,6 +39,7 @@ from resources.iceberg.lake_mark import read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lost_files import lost_at_rest
 from resources.landing.move import Mover
+from resources.ledger.checkup import Checkup, ProcessOnRecord
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
 from resources.publishing.promise import promise_of
@@ -49,62 +51,77 @@ _RECOVERY_RESTS = timedelta(hours=1)
 """A recovery that claimed an hour longer ago than this has died or failed: it claims each hour only when it writes it."""
 
 
+@dataclass(frozen=True)
+class _At:
+    """The deployment that is examined, and when."""
+
+    ledger: Ledger
+    settings: Settings
+    landing: Callable[[], Mover]
+    now: datetime
+    projects: Sequence[str]
+    heads: Sequence[TableHead]
+    processes: Sequence[ProcessOnRecord]
+
+    @property
+    def checkup(self) -> Checkup:
+        """What the ledger tells of it."""
+        return self.ledger.checkup
+
+    @property
+    def first(self) -> date:
+        """The first of the recent days."""
+        return (self.now - timedelta(days=RECENT_DAYS)).date()
+
+
 def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], now: datetime) -> Iterator[Point]:
     """Yield one point after the other. Raises LedgerError: without the ledger there is no evidence.
 
     `landing` opens landing; if that fails, its point says so. Writes nothing except a probe that reads a bucket's clock.
     """
-    projects = settings.require_projects()
-    first, checkup = (now - timedelta(days=RECENT_DAYS)).date(), ledger.checkup
-    processes = checkup.processes()
-    heads = table_heads(ledger, settings)
-    yield _one_lake(ledger, settings)
-    yield recorded.idempotent(checkup.built_again(projects), checkup.verdicts())
-    open_ended = [one for one in processes if one.begun_at and not one.ended_at]
-    dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
-    yield places.atomic(heads, [one for one in open_ended if one not in dead], dead)
-    yield _guarded(places.FILES, lambda: _files(settings, heads, now.date()))
-    yield places.one_transaction(promise_of(settings))
-    since = (now - timedelta(days=_FOREIGN_DAYS)).isoformat()
-    strange = [one.table for one in heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours]
-    found, unfinished = checkup.found_commits(projects), checkup.of_unfinished_runs(projects)
-    yield recorded.one_load_path(found, strange, unfinished, since)
-    yield _guarded(places.SEPARATE_PREFIXES, lambda: _prefixes(settings, landing(), projects, now))
-    late = recent_lateness(ledger, settings, Source.REGULAR, projects, now.date())
-    yield recorded.wide_enough(late, settings)
-    yield _keys(ledger, projects, now)
-    tasks = engine_cores(settings.spark_master) * READS_PER_CORE
-    yield recorded.not_skewed(checkup.object_sizes(projects, first), settings, tasks)
-    yield recorded.markers_on_time(checkup.marked_days(projects, first), settings)
-    yield _guarded(places.RECOVERY, lambda: _recovery(ledger, settings, landing, projects, now))
-    yield places.looked_after(processes, heads, checkup.first_load(), now)
-    yield _notices(ledger, settings)
-    yield _guarded(places.DECISIONS, lambda: _decisions(ledger, settings))
-    yield _guarded(places.CLOCKS, lambda: places.same_clock(LakeObjects.of(settings).clock(), now))
+    projects, processes = settings.require_projects(), ledger.checkup.processes()
+    at = _At(ledger, settings, landing, now, projects, table_heads(ledger, settings), processes)
+    for name, question, look in _CHECKLIST:
+        try:
+            answer = look(at)
+        except LedgerError:
+            raise
+        except TidemarkError as error:
+            # The other points are still examined.
+            answer = red(f"cannot be looked at: {error.subject}: {error.reason}", error.hint)
+        yield answer.point(name, question)
 
 
-def _guarded(question: Question, look: Callable[[], Point]) -> Point:
-    """Turn the failure of one place into its point, so that the other points are still examined."""
-    try:
-        return look()
-    except TidemarkError as error:
-        return question.out_of_reach(error)
-
-
-def _one_lake(ledger: Ledger, settings: Settings) -> Point:
+def _one_lake(at: _At) -> Answer:
     """The point before all others: each of those judges one part, and tells nothing where the parts are of several lakes."""
+    settings = at.settings
     try:
         mark = read_mark(settings)
         with closing(CatalogAtRest(settings)) as catalog:
             known = catalog.namespace_properties(NAMESPACE)
             outside = partial(catalog.outside, EVERY_TABLE)
-            is_certain = is_one_lake(settings, known, outside, Purpose.KEEP, ledger.lake)
+            is_certain = is_one_lake(settings, known, outside, Purpose.KEEP, at.ledger.lake)
             if mark is not None and known == {}:
                 raise unknown_lake(settings, mark.id)
-        ledger.lake.require(lake_of(mark, known or {}), mark)
+        at.ledger.lake.require(lake_of(mark, known or {}), mark)
         return places.one_lake(mark, settings, is_certain=is_certain)
     except TidemarkError as error:
-        return places.ONE_LAKE.red(f"{error.subject}: {error.reason}", error.hint)
+        return red(f"{error.subject}: {error.reason}", error.hint)
+
+
+def _atomic(at: _At) -> Answer:
+    open_ended = [one for one in at.processes if one.begun_at and not one.ended_at]
+    dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
+    return places.atomic(at.heads, [one for one in open_ended if one not in dead], dead)
+
+
+def _one_load_path(at: _At) -> Answer:
+    strange = [
+        one.table for one in at.heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours
+    ]
+    since, checkup = (at.now - timedelta(days=_FOREIGN_DAYS)).isoformat(), at.checkup
+    found, unfinished = checkup.found_commits(at.projects), checkup.of_unfinished_runs(at.projects)
+    return recorded.one_load_path(found, strange, unfinished, since)
 
 
 def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
@@ -119,28 +136,16 @@ def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
                 found.append(TableHead(table.key, None, snapshot, is_listed=catalog.lists(table)))
                 continue
             branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
-            history = _history_days(settings, table)
-            found.append(
-                TableHead(
-                    table.key,
-                    resting.head,
-                    snapshot,
-                    resting.is_head_ours,
-                    branches,
-                    resting.snapshots,
-                    resting.oldest_at,
-                    history,
-                    deletes=resting.deletes,
-                )
-            )
+            seen = (resting.head, snapshot, resting.is_head_ours, branches, resting.snapshots, resting.oldest_at)
+            found.append(TableHead(table.key, *seen, _history_days(settings, table), deletes=resting.deletes))
         return found
 
 
-def _files(settings: Settings, heads: Sequence[TableHead], today: date) -> Point:
+def _files(at: _At) -> Answer:
     """The point on data files of the latest four weeks, by one listing for each day and table."""
-    days = days_between(today - timedelta(days=RECENT_DAYS), today)
-    written = {one.table for one in heads if one.ledger is not None}
-    with closing(CatalogAtRest(settings)) as catalog:
+    days = days_between(at.first, at.now.date())
+    written = {one.table for one in at.heads if one.ledger is not None}
+    with closing(CatalogAtRest(at.settings)) as catalog:
         resting = {table.key: catalog.table(table) for table in EVERY_TABLE}
     untold = [key for key, one in resting.items() if one is None and key in written]
     lost = {key: lost_at_rest(one, days) for key, one in resting.items() if one is not None}
@@ -153,11 +158,12 @@ def _history_days(settings: Settings, table: Table) -> int:
     return settings.rollback_days if source is None else by_source[source]
 
 
-def _prefixes(settings: Settings, mover: Mover, projects: Sequence[str], now: datetime) -> Point:
+def _prefixes(at: _At) -> Answer:
+    settings, mover = at.settings, at.landing()
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-    since = (now - timedelta(days=settings.redelivery_horizon_days)).date()
+    since = (at.now - timedelta(days=settings.redelivery_horizon_days)).date()
     found = []
-    for project in projects:
+    for project in at.projects:
         listing = read_prefix(mover.uploads(Source.REGULAR.prefix(project)), project, grammar, since)
         selection = by_evidence(listing, {}, settings)
         misnamed = {placed.upload.key for placed in listing.misnamed}
@@ -173,14 +179,12 @@ def _prefixes(settings: Settings, mover: Mover, projects: Sequence[str], now: da
     return places.separate_prefixes(found, since)
 
 
-def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
+def _keys(at: _At) -> Answer:
     """The point on keys, from the latest four weeks with rows: a sample of years would hide recent problems."""
-    days = [
-        one
-        for one in ledger.summaries.slice_figures(REFINED_EVENTS.key, projects)
-        if one.rows and one.day <= now.date()
-    ]
-    last = max((one.day for one in days), default=now.date())
+    ledger, projects, today = at.ledger, at.projects, at.now.date()
+    figures_of_all = ledger.summaries.slice_figures(REFINED_EVENTS.key, projects)
+    days = [one for one in figures_of_all if one.rows and one.day <= today]
+    last = max((one.day for one in days), default=today)
     first = last - timedelta(days=RECENT_DAYS - 1)
     records = ledger.slices(REFINED_EVENTS.key, projects, [one.day for one in days if one.day >= first])
     figures = [record.figures for record in records.values()]
@@ -196,19 +200,17 @@ def _keys(ledger: Ledger, projects: Sequence[str], now: datetime) -> Point:
     return recorded.stable_keys(recent, earlier, without, blank, twice)
 
 
-def _recovery(
-    ledger: Ledger, settings: Settings, landing: Callable[[], Mover], projects: Sequence[str], now: datetime
-) -> Point:
+def _recovery(at: _At) -> Answer:
     """The point on recovery. Landing is opened only for open claims: an hour's marker tells more than its claim."""
-    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-    open_claims = [one for one in ledger.recoveries.open(projects) if one.begun_at < now - _RECOVERY_RESTS]
-    mover = landing() if open_claims else None
+    grammar, projects = EXPORT_FORMAT.keys(at.settings.marker_pattern), at.projects
+    open_claims = [one for one in at.ledger.recoveries.open(projects) if one.begun_at < at.now - _RECOVERY_RESTS]
+    mover = at.landing() if open_claims else None
     unfinished: dict[str, list[Hour]] = {}
     for one in open_claims:
         marker = grammar.format_marker(BatchKey(Source.BACKFILL, one.project_id, one.hour.day), one.hour.hour)
         if mover is not None and mover.find(marker) is None:
             unfinished.setdefault(one.project_id, []).append(one.hour)
-    return places.recovery_possible(_without_keys(projects), ledger.checkup.recoveries(projects), projects, unfinished)
+    return places.recovery_possible(_without_keys(projects), at.checkup.recoveries(projects), projects, unfinished)
 
 
 def _without_keys(projects: Sequence[str]) -> list[str]:
@@ -221,17 +223,52 @@ def _without_keys(projects: Sequence[str]) -> list[str]:
     return lacking
 
 
-def _notices(ledger: Ledger, settings: Settings) -> Point:
-    configured = {receiver_id(url) for url in settings.notify_urls}
-    receivers = {name: one for name, one in ledger.outbox.receivers().items() if name in configured}
-    refusing = [one for one in receiver_troubles(ledger, settings) if one.command == SEND_AGAIN]
-    return recorded.receivers_told(receivers, ledger.outbox.waiting(), len(configured), refusing)
+def _notices(at: _At) -> Answer:
+    configured, outbox = {receiver_id(url) for url in at.settings.notify_urls}, at.ledger.outbox
+    receivers = {name: one for name, one in outbox.receivers().items() if name in configured}
+    refusing = [one for one in receiver_troubles(at.ledger, at.settings) if one.command == SEND_AGAIN]
+    return recorded.receivers_told(receivers, outbox.waiting(), len(configured), refusing)
 
 
-def _decisions(ledger: Ledger, settings: Settings) -> Point:
-    kept = DecisionObjects(LakeObjects.of(settings, FOLDER))
+def _decisions(at: _At) -> Answer:
+    kept = DecisionObjects(LakeObjects.of(at.settings, FOLDER))
     names = kept.names()
     for name in names:
         kept.read(name)
-    known = ledger.checkup.known_decisions()
+    known = at.checkup.known_decisions()
     return places.decisions_kept(len(names), len(set(names) - known), len(known - set(names)))
+
+
+def _window(at: _At) -> Answer:
+    late = recent_lateness(at.ledger, at.settings, Source.REGULAR, at.projects, at.now.date())
+    return recorded.wide_enough(late, at.settings)
+
+
+def _skew(at: _At) -> Answer:
+    tasks = engine_cores(at.settings.spark_master) * READS_PER_CORE
+    return recorded.not_skewed(at.checkup.object_sizes(at.projects, at.first), at.settings, tasks)
+
+
+_CHECKLIST: tuple[tuple[str, str, Callable[[_At], Answer]], ...] = (
+    ("one lake", "Are warehouse, catalog, ledger and the places of all tables one lake?", _one_lake),
+    ("idempotent", "Does loading the same twice leave the same?",
+     lambda at: recorded.idempotent(at.checkup.built_again(at.projects), at.checkup.verdicts())),
+    ("atomic", "Do tables and ledger agree, and is nothing left half done?", _atomic),
+    ("data files", "Are the files of recent days there?", _files),
+    ("one transaction", "Do all tables change at the same moment?",
+     lambda at: places.one_transaction(promise_of(at.settings))),
+    ("one load path", "Does everything that writes the tables go through the load?", _one_load_path),
+    ("separate prefixes", "Do recoveries lie apart from the regular exports?", _prefixes),
+    ("window", "Is the reprocessing window wide enough for the lateness seen?", _window),
+    ("keys", "Are the keys stable, so that a row that comes again is known?", _keys),
+    ("skew", "Does the work divide, or does one object hold up a day?", _skew),
+    ("markers", "Do markers come on time, so that complete days are known?",
+     lambda at: recorded.markers_on_time(at.checkup.marked_days(at.projects, at.first), at.settings)),
+    ("recovery", "Can lost hours be fetched again, and was it tried?", _recovery),
+    ("maintenance", "Is the lakehouse looked after?",
+     lambda at: places.looked_after(at.processes, at.heads, at.checkup.first_load(), at.now)),
+    ("notices", "Are readers told when a published number changes?", _notices),
+    ("decisions", "Would what operators decided outlive a lost ledger?", _decisions),
+    ("clocks", "Do the clocks agree?", lambda at: places.same_clock(LakeObjects.of(at.settings).clock(), at.now)),
+)  # fmt: skip
+"""Name, question, and the function that reads its evidence and asks its rule; in the order of the guide."""

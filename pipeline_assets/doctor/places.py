@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.doctor.point import Answer, green, red, yellow
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.deliveries import RENAME
 from pipeline_assets.domain.hours import Hour, hour_ranges
@@ -24,15 +24,6 @@ _RESTS = timedelta(days=7)
 """The longest acceptable pause of maintenance, which is meant to run every night."""
 _OVERDUE = timedelta(days=14)
 """No snapshot may be older than its retention plus this."""
-ONE_LAKE = Question("one lake", "Are warehouse, catalog, ledger and the places of all tables one lake?")
-ATOMIC = Question("atomic", "Do tables and ledger agree, and is nothing left half done?")
-FILES = Question("data files", "Are the files of recent days there?")
-PROMISE = Question("one transaction", "Do all tables change at the same moment?")
-SEPARATE_PREFIXES = Question("separate prefixes", "Do recoveries lie apart from the regular exports?")
-RECOVERY = Question("recovery", "Can lost hours be fetched again, and was it tried?")
-MAINTENANCE = Question("maintenance", "Is the lakehouse looked after?")
-DECISIONS = Question("decisions", "Would what operators decided outlive a lost ledger?")
-CLOCKS = Question("clocks", "Do the clocks agree?")
 
 
 @dataclass(frozen=True)
@@ -57,31 +48,31 @@ class TableHead:
     """Delete files of other programs, which hide rows from readers."""
 
 
-def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Point:
+def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Answer:
     """What is said where nothing contradicts that all parts are one lake."""
     if mark is None or mark.ledger is None or mark.place is None:
         told = "the warehouse has no mark that names its catalog, its place and its ledger"
-        return ONE_LAKE.yellow(told, "The next load writes it where all of them agree")
+        return yellow(told, "The next load writes it where all of them agree")
     if not is_certain:
         told = f"the warehouse names {mark.owner} and ledger {mark.ledger_url}; this is {catalog_place(settings)}"
-        return ONE_LAKE.yellow(f"{told}, of which only Spark can tell", "Compare the two; the next load looks closer")
+        return yellow(f"{told}, of which only Spark can tell", "Compare the two; the next load looks closer")
     named = f"{settings.warehouse_url}, {mark.owner} and ledger {mark.ledger_url}"
-    return ONE_LAKE.green(f"{named} name each other, and every table lies in that warehouse")
+    return green(f"{named} name each other, and every table lies in that warehouse")
 
 
-def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead: Sequence[ProcessOnRecord]) -> Point:
+def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead: Sequence[ProcessOnRecord]) -> Answer:
     """Whether tables and ledger agree, and no half-published work is left."""
     known = [one for one in heads if one.ledger is not None]
     if not known:
-        return ATOMIC.yellow("no table is on record", "Load days, then ask again")
+        return yellow("no table is on record", "Load days, then ask again")
     lost = [one.table for one in known if one.is_listed is False]
     if lost:
         hint = "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME; where the catalog was lost: tidemark attach"
-        return ATOMIC.red(f"the catalog does not show {few(lost)}, which the ledger knows", hint)
+        return red(f"the catalog does not show {few(lost)}, which the ledger knows", hint)
     untold = [one.table for one in known if one.catalog is None]
     if untold:
         told = f"the catalog's database does not tell of {few(untold)} without Spark"
-        return ATOMIC.yellow(
+        return yellow(
             told, "tidemark load --source regular --from DAY --to DAY asks Iceberg itself, and says what is wrong"
         )
     apart = [one.table for one in known if one.catalog != one.ledger]
@@ -90,7 +81,7 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
     told = f"{agreeing}; {len(dead)} runs died in the last 30 days"
     hidden = [f"{one.table} ({one.deletes})" for one in known if one.deletes]
     if not apart and not branches and not hidden:
-        return ATOMIC.green(told)
+        return green(told)
     parts = [
         f"{few(apart)} are not" if apart else "",
         f"{len(branches)} staged branches are left: {few(branches, 2)}" if branches else "",
@@ -98,32 +89,32 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
     ]
     told = "; ".join(filter(None, (told, *parts)))
     if working:
-        return ATOMIC.yellow(f"{told}; {len(working)} runs are at work", "Ask again when they have ended")
+        return yellow(f"{told}; {len(working)} runs are at work", "Ask again when they have ended")
     hint = "The next load compares and takes it up: tidemark load --source regular --from DAY --to DAY, then ask again"
-    return ATOMIC.yellow(told, hint)
+    return yellow(told, hint)
 
 
-def files_are_there(lost: Mapping[str, Mapping[Slice, str]], untold: Sequence[str], since: date) -> Point:
+def files_are_there(lost: Mapping[str, Mapping[Slice, str]], untold: Sequence[str], since: date) -> Answer:
     """Whether any data file is gone that the catalog names; `untold`: tables that only Spark can tell of."""
     losses = [lost_file(table, key, path) for table, slices in lost.items() for key, path in sorted(slices.items())]
     if losses:
         told = f"{len(losses)} slices since {since} cannot be read: {few([one.reason or '' for one in losses], 2)}"
-        return FILES.red(told, f"{losses[0].hint}; the other slices alike: docs/operations.md#a-file-is-gone")
+        return red(told, f"{losses[0].hint}; the other slices alike: docs/operations.md#a-file-is-gone")
     if untold:
         told = f"the catalog's database does not tell which files {few(untold)} has, without Spark"
-        return FILES.yellow(told, "tidemark load and tidemark verify of a day tell that")
-    return FILES.green(f"every file is there that the catalog names of the days since {since}")
+        return yellow(told, "tidemark load and tidemark verify of a day tell that")
+    return green(f"every file is there that the catalog names of the days since {since}")
 
 
-def one_transaction(promise: Promise) -> Point:
+def one_transaction(promise: Promise) -> Answer:
     """Whether readers of several tables always see them as one load left them."""
     if promise is not Promise.TABLE_BY_TABLE:
-        return PROMISE.green(promise.sentence)
+        return green(promise.sentence)
     hint = (
         "Leave TIDEMARK_LEDGER_URL unset, or let it name the catalog's database (TIDEMARK_CATALOG_URL); for a REST catalog that"
         " keeps transactions: TIDEMARK_CATALOG_TRANSACTIONS=true"
     )
-    return PROMISE.yellow(promise.sentence, hint)
+    return yellow(promise.sentence, hint)
 
 
 @dataclass(frozen=True)
@@ -142,7 +133,7 @@ class PrefixEvidence:
     """Keys of either prefix that no load reads, although their names begin as an hour's."""
 
 
-def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Point:
+def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Answer:
     """Whether recoveries are stored apart from regular exports."""
     objects = sum(one.objects for one in prefixes)
     told = f"{objects:,} regular objects that arrived since {since} were looked at, by name and upload time"
@@ -153,20 +144,20 @@ def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Point:
     hint = f"tidemark split-landing --project {mixed} shows what speaks for a recovery; --apply moves it below {mixed}-backfill/"
     if unplaced := [key for one in prefixes for key in one.unplaced]:
         lost = "objects are an hour's by their names but cannot be placed, so no load reads them and the hours are not complete"
-        return SEPARATE_PREFIXES.red(f"{len(unplaced)} {lost}: {few(unplaced, 3)}; {told}{notes}", RENAME)
+        return red(f"{len(unplaced)} {lost}: {few(unplaced, 3)}; {told}{notes}", RENAME)
     if misnamed:
-        return SEPARATE_PREFIXES.red(
+        return red(
             f"{len(misnamed)} objects carry a recovery's name, and no load reads them there: {few(misnamed, 3)}; {told}{notes}",
             hint,
         )
     if late:
-        return SEPARATE_PREFIXES.yellow(
+        return yellow(
             f"{len(late)} objects were written long after their hour, as a recovery is: {few(late, 3)}; {told}{notes}",
             hint,
         )
     if not objects:
-        return SEPARATE_PREFIXES.yellow(told, "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS")
-    return SEPARATE_PREFIXES.green(f"{told}{notes}")
+        return yellow(told, "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS")
+    return green(f"{told}{notes}")
 
 
 def recovery_possible(
@@ -174,7 +165,7 @@ def recovery_possible(
     recovered: Mapping[str, date],
     projects: Sequence[str],
     unfinished: Mapping[str, Sequence[Hour]],
-) -> Point:
+) -> Answer:
     """Whether lost hours can be fetched from the vendor, and ever were. Keys only have to be set; no request is sent.
 
     `unfinished`: project -> hours whose recovery began long ago and that have no marker; loads skip their unknown objects.
@@ -193,19 +184,17 @@ def recovery_possible(
         commands = few(each, 3, "; ")
         lacking = [project for project in unfinished if project in lacking_keys]
         first = f"{_set_keys(lacking[0])}; then: " if lacking else ""
-        return RECOVERY.yellow(
-            f"hours whose recovery began and has no marker: {named}; {keys}; {told}", f"{first}{commands}"
-        )
+        return yellow(f"hours whose recovery began and has no marker: {named}; {keys}; {told}", f"{first}{commands}")
     if lacking_keys:
         hint = f"{_set_keys(lacking_keys[0])} in the environment of this process"
-        return RECOVERY.yellow(f"{keys}; {told}", hint)
+        return yellow(f"{keys}; {told}", hint)
     untried = [project for project in projects if project not in recovered]
     if untried:
         hint = (
             f"Try it on an hour that is whole: tidemark recover --from DAYT09 --to DAYT09 --project {untried[0]} --load"
         )
-        return RECOVERY.yellow(f"{keys}; {told}; never for {few(untried)}", hint)
-    return RECOVERY.green(f"{keys}; {told}")
+        return yellow(f"{keys}; {told}; never for {few(untried)}", hint)
+    return green(f"{keys}; {told}")
 
 
 def _set_keys(project: str) -> str:
@@ -214,7 +203,7 @@ def _set_keys(project: str) -> str:
 
 def looked_after(
     processes: Sequence[ProcessOnRecord], heads: Sequence[TableHead], first_load: str | None, now: datetime
-) -> Point:
+) -> Answer:
     """Whether maintenance runs, and its effect is visible."""
     runs = [
         one for one in processes if one.job == MAINTENANCE_JOB and one.begun_at and one.ended_at and not one.lost_at
@@ -230,16 +219,16 @@ def looked_after(
         if one.oldest_at is not None and now - one.oldest_at > timedelta(days=one.history_days) + _OVERDUE
     ]
     if overdue:
-        return MAINTENANCE.red(f"{told}; snapshots are older than they are kept: {few(overdue, 3)}", hint)
+        return red(f"{told}; snapshots are older than they are kept: {few(overdue, 3)}", hint)
     is_new = first_load is None or now - datetime.fromisoformat(first_load) < _RESTS
     if last is not None and now - datetime.fromisoformat(last) <= _RESTS:
-        return MAINTENANCE.green(told)
+        return green(told)
     if is_new:
-        return MAINTENANCE.green(f"{told}; the first load is less than {_RESTS.days} days ago")
-    return MAINTENANCE.yellow(told, hint)
+        return green(f"{told}; the first load is less than {_RESTS.days} days ago")
+    return yellow(told, hint)
 
 
-def decisions_kept(kept: int, unknown: int, lacking: int) -> Point:
+def decisions_kept(kept: int, unknown: int, lacking: int) -> Answer:
     """Whether operators' decisions would survive the loss of the ledger; the caller has read all of their objects."""
     told = f"{kept} decisions are kept beside the tables, and each can be read"
     parts = [
@@ -248,20 +237,18 @@ def decisions_kept(kept: int, unknown: int, lacking: int) -> Point:
     ]
     if unknown or lacking:
         hint = "The next load reads back what is lacking: tidemark load --source regular --from DAY --to DAY"
-        return DECISIONS.yellow("; ".join(filter(None, (told, *parts))), hint)
-    return DECISIONS.green(told)
+        return yellow("; ".join(filter(None, (told, *parts))), hint)
+    return green(told)
 
 
-def same_clock(theirs: datetime | None, ours: datetime) -> Point:
+def same_clock(theirs: datetime | None, ours: datetime) -> Answer:
     """Whether this machine's clock is close to the warehouse's."""
     if theirs is None:
-        return CLOCKS.green("the warehouse is a folder, which has this machine's clock")
+        return green("the warehouse is a folder, which has this machine's clock")
     apart = abs((theirs - ours).total_seconds())
     told = f"the warehouse's clock is {apart:.0f} s from this machine's"
     if apart > timedelta(hours=1).total_seconds():
-        return CLOCKS.red(
-            told, "Correct this machine's clock: maintenance refuses to work, and finality is judged by it"
-        )
+        return red(told, "Correct this machine's clock: maintenance refuses to work, and finality is judged by it")
     if apart > timedelta(minutes=5).total_seconds():
-        return CLOCKS.yellow(told, "Correct this machine's clock: deadlines are judged by it")
-    return CLOCKS.green(told)
+        return yellow(told, "Correct this machine's clock: deadlines are judged by it")
+    return green(told)

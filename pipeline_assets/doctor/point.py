@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
-
-from pipeline_assets.domain.errors import TidemarkError
 
 
 class Light(StrEnum):
@@ -32,43 +29,37 @@ class Point:
     question: str
     light: Light
     found: str
+    fix: str | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a rule says of its evidence."""
+
+    light: Light
+    found: str
     """The evidence, with numbers."""
     fix: str | None = None
     """What to do; None where nothing needs to be done."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form for `--json`."""
-        return {
-            "name": self.name,
-            "question": self.question,
-            "light": self.light.value,
-            "found": self.found,
-            "fix": self.fix,
-        }
+    def point(self, name: str, question: str) -> Point:
+        """The point of this name that it answers."""
+        return Point(name, question, self.light, self.found, self.fix)
 
 
-@dataclass(frozen=True)
-class Question:
-    """A point of the checklist before it is answered."""
+def green(found: str) -> Answer:
+    """The point holds."""
+    return Answer(Light.GREEN, found)
 
-    name: str
-    text: str
 
-    def green(self, found: str) -> Point:
-        """The point holds."""
-        return Point(self.name, self.text, Light.GREEN, found)
+def yellow(found: str, fix: str) -> Answer:
+    """It is unknown whether the point holds."""
+    return Answer(Light.YELLOW, found, fix)
 
-    def yellow(self, found: str, fix: str) -> Point:
-        """It is unknown whether the point holds."""
-        return Point(self.name, self.text, Light.YELLOW, found, fix)
 
-    def red(self, found: str, fix: str) -> Point:
-        """The point does not hold."""
-        return Point(self.name, self.text, Light.RED, found, fix)
-
-    def out_of_reach(self, error: TidemarkError) -> Point:
-        """The evidence cannot be read, so the point cannot be trusted."""
-        return self.red(f"cannot be looked at: {error.subject}: {error.reason}", error.hint)
+def red(found: str, fix: str) -> Answer:
+    """The point does not hold."""
+    return Answer(Light.RED, found, fix)
 
 
 def worst(lights: Iterable[Light]) -> Light:

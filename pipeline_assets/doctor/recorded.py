@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 
-from pipeline_assets.doctor.point import Point, Question
+from pipeline_assets.doctor.point import Answer, green, red, yellow
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.plain_text import few
@@ -28,35 +27,27 @@ LARGE_BYTES = 64 * 1024**2
 _LARGE_PART_BYTES = 8 * 1024**2
 """No load waits long for a task with fewer bytes."""
 _LOAD_TWICE = "tidemark load --source regular --from DAY --to DAY, twice; or tidemark verify --from DAY --to DAY"
-IDEMPOTENT = Question("idempotent", "Does loading the same twice leave the same?")
-ONE_LOAD_PATH = Question("one load path", "Does everything that writes the tables go through the load?")
-WINDOW = Question("window", "Is the reprocessing window wide enough for the lateness seen?")
-KEYS = Question("keys", "Are the keys stable, so that a row that comes again is known?")
-SKEW = Question("skew", "Does the work divide, or does one object hold up a day?")
-MARKERS = Question("markers", "Do markers come on time, so that complete days are known?")
-NOTICES = Question("notices", "Are readers told when a published number changes?")
-RECOMPUTED = Question("recomputed", "Does a replay from landing give what is published?")
 
 
-def idempotent(again: BuiltAgain, verdicts: Counter[str]) -> Point:
+def idempotent(again: BuiltAgain, verdicts: Counter[str]) -> Answer:
     """Whether the same inputs gave the same content each time."""
     looked, published = verdicts[Verdict.UNCHANGED.value], verdicts[Verdict.PUBLISHED.value]
     seen = f"loads published {published:,} slices and found {looked:,} unchanged"
     if again.differing:
         told = f"{len(again.differing)} slices were built from the same inputs by the same code with other content"
         hint = "This is a defect: report it with tidemark history of these days"
-        return IDEMPOTENT.red(f"{told}: {few(again.differing, 5)}; {seen}", hint)
+        return red(f"{told}: {few(again.differing, 5)}; {seen}", hint)
     if not looked and not again.equal:
-        return IDEMPOTENT.yellow(f"nothing was loaded twice yet; {seen}", _LOAD_TWICE)
+        return yellow(f"nothing was loaded twice yet; {seen}", _LOAD_TWICE)
     rebuilt = (
         f"; {again.equal:,} slices were published again from the same inputs, each time with the same content"
         if again.equal
         else ""
     )
-    return IDEMPOTENT.green(f"{seen}{rebuilt}")
+    return green(f"{seen}{rebuilt}")
 
 
-def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Point:
+def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Answer:
     """Whether only Tidemark's loads write to the tables.
 
     `strange`: tables whose newest commit is foreign and not recorded yet; `since`: earlier findings make the point only yellow.
@@ -69,9 +60,9 @@ def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinish
     if strange:
         told = f"the newest commit of {few(strange)} is of no run of ours{also}"
         hint = "Find who wrote it; the next load records it and builds these days again: tidemark load, then tidemark history"
-        return ONE_LOAD_PATH.red(told, hint)
+        return red(told, hint)
     if not foreign:
-        return ONE_LOAD_PATH.green(f"no foreign commit is on record{also}")
+        return green(f"no foreign commit is on record{also}")
     places = few([f"{one.table} {one.day}/{one.project_id}" for one in foreign], 3)
     recent = [one for one in foreign if one.published_at >= since]
     told = f"{len(foreign)} foreign changes of slices are on record, {len(recent)} of them of the last 30 days"
@@ -80,10 +71,10 @@ def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinish
         "Find who writes to the tables (tidemark history TABLE DAY has the time) and take the right to write from them; "
         "loads built the days again"
     )
-    return ONE_LOAD_PATH.red(told, hint) if recent else ONE_LOAD_PATH.yellow(told, hint)
+    return red(told, hint) if recent else yellow(told, hint)
 
 
-def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Point:
+def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Answer:
     """Whether the reprocessing window covers the observed lateness, for each project."""
     days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
     own = {project: one for project, one in sorted(late.items()) if project}
@@ -96,7 +87,7 @@ def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Point:
     if narrow:
         needed = max(advice.days or 0 for advice in known.values())
         told = "; ".join(f"{project}: {why}" for project, why in narrow.items())
-        return WINDOW.red(told, f"Set TIDEMARK_REPROCESSING_WINDOW_DAYS={needed} (tidemark window shows what it costs)")
+        return red(told, f"Set TIDEMARK_REPROCESSING_WINDOW_DAYS={needed} (tidemark window shows what it costs)")
     unknown = {project: advise(one, tolerated) for project, one in own.items()}
     lacking = [f"{project}: {advice.reason}" for project, advice in unknown.items() if advice.days is None]
     lacking += [f"{project}: nothing arrived" for project in settings.projects if project not in own]
@@ -105,8 +96,8 @@ def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Point:
         f"{days} days miss {', '.join(missed)} (tolerated: {percent(tolerated)})" if missed else f"{days} days are set"
     )
     if lacking:
-        return WINDOW.yellow(f"{told}; {few(lacking, 3)}", "Ask again when more days have arrived: tidemark window")
-    return WINDOW.green(told)
+        return yellow(f"{told}; {few(lacking, 3)}", "Ask again when more days have arrived: tidemark window")
+    return green(told)
 
 
 def stable_keys(
@@ -115,26 +106,24 @@ def stable_keys(
     without_id: int,
     with_blank_id: int,
     twice: Sequence[str],
-) -> Point:
+) -> Answer:
     """Whether ids identify repeated rows, and no key is published twice; `earlier`: the same number of days before."""
     rows = sum(one.rows for one in slices)
     if not rows:
-        return KEYS.yellow("no rows are published yet", "Load days, then ask again")
+        return yellow("no rows are published yet", "Load days, then ask again")
     told = (
         f"of {rows:,} rows {without_id:,} have neither insert_id nor uuid ({percent(without_id / rows)}), {with_blank_id:,} a "
         f"blank one; of 1,000 raw rows {_removed(slices):.3g} were removed as duplicates"
     )
     told += f" ({_removed(earlier):.3g} in the four weeks before)" if earlier else ""
     if twice:
-        return KEYS.red(
-            f"keys are twice in {few(twice, 3)}; {told}", "Recover these days: tidemark status names the reason"
-        )
+        return red(f"keys are twice in {few(twice, 3)}; {told}", "Recover these days: tidemark status names the reason")
     if without_id > NAMELESS_SHARE * rows:
         hint = "Have the app send $insert_id: rows without an id are told apart by content, so a correction doubles the row"
-        return KEYS.red(told, hint)
+        return red(told, hint)
     if without_id or with_blank_id:
-        return KEYS.yellow(told, "Have the app send $insert_id with every event")
-    return KEYS.green(told)
+        return yellow(told, "Have the app send $insert_id with every event")
+    return green(told)
 
 
 def _removed(slices: Sequence[SliceFigures]) -> float:
@@ -142,10 +131,10 @@ def _removed(slices: Sequence[SliceFigures]) -> float:
     return 1000 * removed / (rows + removed) if rows else 0.0
 
 
-def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> Point:
+def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> Answer:
     """Whether a day's work divides evenly among `tasks`, after large objects are split between several tasks."""
     if not sizes:
-        return SKEW.yellow("no objects are on record of the last 28 days", "Load days, then ask again")
+        return yellow("no objects are on record of the last 28 days", "Load days, then ask again")
     by_day: dict[date, int] = {}
     for one in sizes:
         by_day[one.day] = by_day.get(one.day, 0) + one.all_bytes
@@ -157,59 +146,52 @@ def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> 
         f"of all that arrived on {largest.day} ({largest.project_id})"
     )
     if largest.largest_bytes > settings.max_object_bytes:
-        return SKEW.red(
+        return red(
             told,
             "It is more than max_object_bytes as stored: raise TIDEMARK_MAX_OBJECT_BYTES, or have it exported in parts",
         )
     uneven = [(_left(one.largest_bytes, by_day[one.day], settings, tasks), one) for one in sizes]
-    left, worst = max(uneven, key=lambda entry: entry[0].times)
-    if left.times > settings.skew_warning_ratio:
+    (times, parts), worst = max(uneven, key=lambda entry: entry[0][0])
+    if times > settings.skew_warning_ratio:
         told += (
-            f"; on {worst.day} {left.parts} of {tasks} tasks read an object of {_bytes(worst.largest_bytes)} "
-            f"({worst.project_id}), and each has {left.times:.1f} times the work of an even task"
+            f"; on {worst.day} {parts} of {tasks} tasks read an object of {_bytes(worst.largest_bytes)} "
+            f"({worst.project_id}), and each has {times:.1f} times the work of an even task"
         )
         hint = "Ask the exporter for smaller objects"
-        if left.parts < MOST_PARTS:
+        if parts < MOST_PARTS:
             hint += f", or lower TIDEMARK_SPLIT_OBJECT_BYTES ({settings.split_object_bytes}): up to {MOST_PARTS} tasks read one"
-        return SKEW.yellow(told, hint)
-    return SKEW.green(told)
+        return yellow(told, hint)
+    return green(told)
 
 
-@dataclass(frozen=True)
-class _Left:
-    parts: int
-    times: float
-    """The work of one part, as a multiple of an even task's; 0 where nobody would wait for it."""
-
-
-def _left(size: int, day_bytes: int, settings: Settings, tasks: int) -> _Left:
-    """The part of an object that remains on one task after loads have divided it."""
+def _left(size: int, day_bytes: int, settings: Settings, tasks: int) -> tuple[float, int]:
+    """(times, parts): one part's work as a multiple of an even task's, 0 where nobody would wait for it; the object's parts."""
     parts = parts_of(size, day_bytes, tasks, settings.split_object_bytes)
     weight = part_weight(size, parts)
     is_slow = day_bytes >= LARGE_BYTES and weight >= _LARGE_PART_BYTES
-    return _Left(parts, weight * tasks / day_bytes if is_slow else 0.0)
+    return weight * tasks / day_bytes if is_slow else 0.0, parts
 
 
-def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Point:
+def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Answer:
     """Whether days close by their markers, instead of by the deadline."""
     if settings.hours_complete_by is Completeness.QUIET:
         told = f"hours count as complete after {settings.quiet_minutes} quiet minutes; no markers are awaited"
-        return MARKERS.green(told)
+        return green(told)
     closed = [one for one in days if one.is_closed]
     if not closed:
-        return MARKERS.yellow(f"none of {len(days)} days of the last 28 is closed", "Ask again when days have closed")
+        return yellow(f"none of {len(days)} days of the last 28 is closed", "Ask again when days have closed")
     whole = [one for one in closed if one.hours_marked == HOURS_A_DAY]
     told = f"{len(whole)} of {len(closed)} closed days of the last 28 have all 24 markers"
     if not any(one.hours_marked for one in closed):
         hint = "Correct TIDEMARK_MARKER_PATTERN to the exporter's names; where it writes none: TIDEMARK_HOURS_COMPLETE_BY=quiet"
-        return MARKERS.red(f"{told}, and no marker was seen at all", hint)
+        return red(f"{told}, and no marker was seen at all", hint)
     if len(whole) < len(closed):
         named = few([f"{one.day}/{one.project_id} ({one.hours_marked})" for one in closed if one not in whole], 3)
-        return MARKERS.yellow(
+        return yellow(
             f"{told}; closed by their deadline: {named}",
             "Ask the vendor why hours have no marker: such a day is final without being known whole",
         )
-    return MARKERS.green(told)
+    return green(told)
 
 
 def receivers_told(
@@ -217,10 +199,10 @@ def receivers_told(
     waiting: Mapping[str, int],
     configured: int,
     refusing: Sequence[ReceiverTrouble] = (),
-) -> Point:
+) -> Answer:
     """Whether receivers get notices of changes; `refusing`: receivers whose notices are set aside, so that no run sends them."""
     if not configured:
-        return NOTICES.green("no receiver is configured; tidemark changes --since TIME lists what changed")
+        return green("no receiver is configured; tidemark changes --since TIME lists what changed")
     failing = {one.place: one for one in receivers.values() if one.failures}
     unsent = sum(count for name, count in waiting.items() if name in receivers)
     told = f"{configured} receivers, {unsent} notices wait to be sent"
@@ -229,27 +211,27 @@ def receivers_told(
         each += [f"{one.place} {one.reason}" for one in refusing]
         commands = [SEND_NOW] * bool(failing) + [SEND_AGAIN] * bool(refusing)
         hint = f"Correct the address or the receiver, then: {', then '.join(commands)}"
-        return NOTICES.red(f"{told}; {few(each, 3)}", hint)
+        return red(f"{told}; {few(each, 3)}", hint)
     if len(receivers) < configured:
-        return NOTICES.yellow(f"{told}; {configured - len(receivers)} were never told of anything", "tidemark notify")
-    return NOTICES.green(told)
+        return yellow(f"{told}; {configured - len(receivers)} were never told of anything", "tidemark notify")
+    return green(told)
 
 
-def recomputed(slices: int, differing: Sequence[str], unproven: int, days: Sequence[date]) -> Point:
+def recomputed(slices: int, differing: Sequence[str], unproven: int, days: Sequence[date]) -> Answer:
     """Whether a replay of some days from landing gives the published content."""
     which = ", ".join(map(str, days))
     if not slices:
-        return RECOMPUTED.yellow("no final day holds rows that could be replayed", "Ask again when a day is final")
+        return yellow("no final day holds rows that could be replayed", "Ask again when a day is final")
     told = f"{slices - len(differing) - unproven} of {slices} slices of {which} are equal"
     if differing:
-        return RECOMPUTED.red(
+        return red(
             f"{told}; others: {few(differing, 3)}",
             f"tidemark verify --from {days[0]} --to {days[-1]} names each; load these days again",
         )
     if unproven:
         gone = f"{told}; {unproven} cannot be replayed: landing no longer holds what they are made of"
-        return RECOMPUTED.yellow(gone, "Keep objects in landing as long as days may have to be replayed")
-    return RECOMPUTED.green(told)
+        return yellow(gone, "Keep objects in landing as long as days may have to be replayed")
+    return green(told)
 
 
 def _bytes(size: int) -> str:

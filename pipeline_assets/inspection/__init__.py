@@ -2,5 +2,5 @@
 
 Contains: status, changes, window, verify, and a folder for each larger question.
 Add here: another question of an operator.
-Does not contain: drawing (cli/, orchestration/health_page/), changes of data (operations/).
+Does not contain: charts (orchestration/health_page/), printing (cli/), changes of data (operations/).
 """

@@ -138,6 +138,11 @@ def source_of(fault: Fault) -> Source:
     return Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
 
 
+def ordered(faults: Iterable[Fault]) -> list[str]:
+    """The projects of faults, by number."""
+    return sorted({fault.project_id for fault in faults}, key=lambda name: (len(name), name))
+
+
 def questions(faults: Iterable[Fault]) -> list[Question]:
     """Group faults into questions, each fault in exactly one: questions for the operator first, newest days first.
 
@@ -212,7 +217,7 @@ def _place(table: str) -> tuple[int, str]:
 def _question(
     kind: AnswerKind, source: Source, tables: tuple[str, ...], first: date, last: date, listed: Sequence[Fault]
 ) -> Question:
-    projects = tuple(sorted({fault.project_id for fault in listed}, key=lambda name: (len(name), name)))
+    projects = tuple(ordered(listed))
     reasons = list(dict.fromkeys(fault.reason for fault in listed))
     told = commands(kind, source, tables, projects, first, last)
     return Question(kind, tables, projects, first, last, reasons[0], len(reasons) - 1, listed[0].hint, told)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
-from pipeline_assets.inspection.health.answers import is_early, table_of
+from pipeline_assets.inspection.health.answers import table_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, OPTIONAL_TABLES
 from resources.ledger.summaries import Fault, VerdictCount
@@ -40,8 +41,6 @@ class DayState:
     absent: int
     """Number of further projects expected, because their first deliveries came before that day."""
     faults: tuple[Fault, ...]
-    is_early: bool
-    """Whether it waits only for deliveries whose deadline is still ahead."""
     is_missing: bool = False
     """For a dimension: whether the day has no snapshot, and the settings let another day's stand in."""
 
@@ -63,11 +62,6 @@ class Calendar:
         """The state of a day; None where nothing is on record."""
         return self.states.get((table, day))
 
-    def week(self, table: str, monday: date) -> list[DayState]:
-        """The recorded states of the seven days from `monday`."""
-        days = (monday + timedelta(days=shift) for shift in range(7))
-        return [state for day in days if (state := self.state(table, day)) is not None]
-
     @property
     def red(self) -> list[DayState]:
         """Refused or held days, by day and then in the order of the graph."""
@@ -75,18 +69,11 @@ class Calendar:
         return sorted(red, key=lambda one: (one.day, TABLES.index(one.table) if one.table in TABLES else len(TABLES)))
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The most urgent of the verdicts; None for none."""
-    present = set(verdicts)
-    return next((verdict for verdict in WORST_FIRST if verdict in present), None)
-
-
 def calendar(
     slices: Sequence[VerdictCount],
     batches: Sequence[VerdictCount],
     faults: Sequence[Fault],
     first_days: Mapping[str, date],
-    early: frozenset[tuple[date, str]],
     missing: frozenset[tuple[str, date]] = frozenset(),
 ) -> Calendar | None:
     """The calendar from the first delivery to the last day on record; None where there is none. Earlier red days stay in it.
@@ -94,45 +81,25 @@ def calendar(
     `missing`: (dimension table, day) pairs without a snapshot, where another day's may stand in.
     """
     raw = {table.key for table in RAW_TABLES.values()}
-    counts: dict[tuple[str, date], dict[Verdict, int]] = {}
-    for count in slices:
-        if count.place not in raw:
-            _add(counts, count.place, count.day, Verdict(count.verdict), count.projects)
-    for count in batches:
-        _add(counts, RAW_TABLES[Source(count.place)].key, count.day, _OF_BATCH[count.verdict], count.projects)
+    counted = [(count.place, Verdict(count.verdict), count) for count in slices if count.place not in raw]
+    counted += [(RAW_TABLES[Source(count.place)].key, _OF_BATCH[count.verdict], count) for count in batches]
+    verdicts: dict[tuple[str, date], Counter[Verdict]] = {}
+    for table, verdict, count in counted:
+        verdicts.setdefault((table, count.day), Counter())[verdict] += count.projects
     told: dict[tuple[str, date], list[Fault]] = {}
     for fault in faults:
         told.setdefault((table_of(fault), fault.day), []).append(fault)
     begun = min(first_days.values(), default=None)
     states = {}
-    for (table, day), verdicts in counts.items():
+    for (table, day), counts in verdicts.items():
         place = (table, day)
         # Late events reach far back: of the days before the first delivery, only red ones matter.
         if begun is None or day >= begun or place in told:
-            state = _state(table, day, verdicts, told.get(place, []), first_days, early)
-            states[place] = replace(state, is_missing=place in missing)
+            awaited = sum(first <= day for first in first_days.values()) if table not in _NOT_AWAITED else 0
+            verdict = next(one for one in WORST_FIRST if one in counts)
+            absent, of_day = max(0, awaited - counts.total()), tuple(told.get(place, ()))
+            states[place] = DayState(table, day, verdict, counts.total(), absent, of_day, place in missing)
     if not states:
         return None
     days = [day for _, day in states]
     return Calendar(begun or min(days), max(days), states)
-
-
-def _add(counts: dict[tuple[str, date], dict[Verdict, int]], table: str, day: date, verdict: Verdict, n: int) -> None:
-    of_day = counts.setdefault((table, day), {})
-    of_day[verdict] = of_day.get(verdict, 0) + n
-
-
-def _state(
-    table: str,
-    day: date,
-    verdicts: Mapping[Verdict, int],
-    faults: Sequence[Fault],
-    first_days: Mapping[str, date],
-    early: frozenset[tuple[date, str]],
-) -> DayState:
-    projects = sum(verdicts.values())
-    awaited = sum(first <= day for first in first_days.values()) if table not in _NOT_AWAITED else 0
-    verdict = worst(verdicts)
-    assert verdict is not None
-    is_only_early = bool(faults) and all(is_early(fault, early) for fault in faults)
-    return DayState(table, day, verdict, projects, max(0, awaited - projects), tuple(faults), is_only_early)

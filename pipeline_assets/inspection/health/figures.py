@@ -1,4 +1,4 @@
-"""Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day or by week."""
+"""Figures over time: rows, duplicates, lag, refused lines, run times, revisions, by day."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.slices import Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.arrival_summaries import RefusedLines
-from resources.ledger.revisions import Revision
 from resources.ledger.summaries import FinishedRun, SliceFigures
 
 MOST_DAYS = 184
-"""A longer history is drawn by week."""
+"""The days of a chart: the newest ones."""
 MOST_DAYS_OF_RUNS = 62
 
 
@@ -30,49 +29,53 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Span:
-    """The range of days in the charts, and how many days one point covers."""
+    """The days from first to last."""
 
     first: date
     last: date
 
     @property
-    def step(self) -> int:
-        """Days per point: 1 or 7."""
-        return 1 if (self.last - self.first).days < MOST_DAYS else 7
-
-    @property
     def is_by_month(self) -> bool:
-        """Whether percentiles of runs are shown by month: a week has too few runs."""
+        """Whether percentiles of runs are shown by month: a day of a long span has too few runs."""
         return (self.last - self.first).days > MOST_DAYS_OF_RUNS
 
-    def point(self, day: date) -> date:
-        """The first day of the point that contains a day; weeks begin on Monday."""
-        return day if self.step == 1 else day - timedelta(days=day.weekday())
-
     @property
-    def points(self) -> list[date]:
-        """Every point, including those without records."""
-        start = self.point(self.first)
-        return [start + timedelta(days=shift) for shift in range(0, (self.last - start).days + 1, self.step)]
+    def days(self) -> list[date]:
+        """Every day, including those without records."""
+        return [self.first + timedelta(days=shift) for shift in range((self.last - self.first).days + 1)]
+
+    def newest(self) -> Span:
+        """The span of a chart: the newest of these days, at most `MOST_DAYS`."""
+        return Span(max(self.first, self.last - timedelta(days=MOST_DAYS - 1)), self.last)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Volume:
-    """Rows into and out of refined.events on the days of one point, all projects together."""
+    """Rows into and out of slices of refined.events."""
 
-    days: int
-    """Number of days with rows."""
-    rows: int
-    raw_rows: int
-    removed: int
-    late_rows: int
-    lags: Sequence[float]
+    days: set[date] = field(default_factory=set)
+    """The days with rows."""
+    rows: int = 0
+    raw_rows: int = 0
+    removed: int = 0
+    late_rows: int = 0
+    lags: array[float] = field(default_factory=lambda: array("d"))
     """Seconds per slice with rows, ascending; in a compact array, because a long history has very many slices."""
+
+    def add(self, one: SliceFigures) -> None:
+        """Add a slice; its lag goes to the end."""
+        self.rows += one.rows
+        self.raw_rows += one.raw_rows
+        self.removed += one.removed
+        self.late_rows += one.late_rows
+        if one.rows:
+            self.days.add(one.day)
+            self.lags.append(one.lag_seconds)
 
     @property
     def rows_a_day(self) -> float:
         """Mean rows per day with rows; nan where there is none."""
-        return self.rows / self.days if self.days else math.nan
+        return self.rows / len(self.days) if self.days else math.nan
 
     @property
     def removed_per_1000(self) -> float:
@@ -89,8 +92,7 @@ class Volume:
 class Volumes:
     """Rows into and out of all slices of refined.events, grouped in several ways."""
 
-    by_point: Mapping[date, Volume]
-    """First day of a point -> the volume of its days."""
+    by_day: Mapping[date, Volume]
     recent: Volume
     of_project: Mapping[str, Volume]
     """Project -> the volume of all its days."""
@@ -104,47 +106,24 @@ def volumes(
     slices: Iterable[SliceFigures], span: Span, recent_from: date, projects: Iterable[str], today: date
 ) -> Volumes:
     """The sums over slices; consumes the slices one by one without keeping them."""
-    by_point: dict[date, _Sum] = {}
-    recent, of_project = _Sum(), {name: _Sum() for name in projects}
-    newest_day: dict[str, date] = {}
-    newest_lag: dict[str, float] = {}
+    by_day: dict[date, Volume] = {}
+    recent, of_project = Volume(), {name: Volume() for name in projects}
+    newest: dict[str, tuple[date, float]] = {}
     for one in slices:
         if span.first <= one.day <= span.last:
-            by_point.setdefault(span.point(one.day), _Sum()).add(one)
+            by_day.setdefault(one.day, Volume()).add(one)
         if recent_from <= one.day <= span.last:
             recent.add(one)
         of_project[one.project_id].add(one)
-        if one.rows and newest_day.get(one.project_id, date.min) <= one.day <= today:
-            newest_day[one.project_id], newest_lag[one.project_id] = one.day, one.lag_seconds
-    return Volumes(
-        {point: found.volume() for point, found in by_point.items()},
-        recent.volume(),
-        {name: found.volume() for name, found in of_project.items()},
-        newest_day,
-        newest_lag,
+        if one.rows and newest.get(one.project_id, (date.min, 0))[0] <= one.day <= today:
+            newest[one.project_id] = one.day, one.lag_seconds
+    for volume in (*by_day.values(), recent, *of_project.values()):
+        volume.lags = array("d", sorted(volume.lags))
+    newest_day, newest_lag = (
+        {name: day for name, (day, _) in newest.items()},
+        {n: lag for n, (_, lag) in newest.items()},
     )
-
-
-class _Sum:
-    """A running sum of slices."""
-
-    def __init__(self) -> None:
-        self._days: set[date] = set()
-        self._rows = self._raw_rows = self._removed = self._late_rows = 0
-        self._lags = array("d")
-
-    def add(self, one: SliceFigures) -> None:
-        self._rows += one.rows
-        self._raw_rows += one.raw_rows
-        self._removed += one.removed
-        self._late_rows += one.late_rows
-        if one.rows:
-            self._days.add(one.day)
-            self._lags.append(one.lag_seconds)
-
-    def volume(self) -> Volume:
-        lags = array("d", sorted(self._lags))
-        return Volume(len(self._days), self._rows, self._raw_rows, self._removed, self._late_rows, lags)
+    return Volumes(by_day, recent, of_project, newest_day, newest_lag)
 
 
 @dataclass(frozen=True)
@@ -189,13 +168,12 @@ def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:
     return sorted(made, key=order)
 
 
-def summed(values: Iterable[tuple[date, float]], span: Span) -> dict[date, float]:
-    """First day of a point -> the sum of the values on its days."""
-    total: Counter[date] = Counter()
+def summed(values: Iterable[tuple[date, float]]) -> dict[date, float]:
+    """Day -> the sum of its values."""
+    total: dict[date, float] = {}
     for day, value in values:
-        if span.first <= day <= span.last:
-            total[span.point(day)] += value  # type: ignore[assignment]  # a Counter counts anything that adds up
-    return dict(total)
+        total[day] = total.get(day, 0) + value
+    return total
 
 
 LOAD_KINDS = {Source.REGULAR.value: "regular", Source.BACKFILL.value: "backfill", "": "derived tables only"}
@@ -240,8 +218,3 @@ def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[d
             point = one.day.replace(day=1) if span.is_by_month else one.day
             by_point.setdefault(point, []).append(one.seconds)
     return {point: (percentile(seconds, 0.5), percentile(seconds, 0.95)) for point, seconds in sorted(by_point.items())}
-
-
-def days_of_revisions(revisions: Iterable[Revision]) -> list[tuple[date, float]]:
-    """(day, 1.0) per change of published numbers."""
-    return [(date.fromisoformat(one.published_at[:10]), 1.0) for one in revisions if one.published_at]

@@ -61,7 +61,7 @@ class HealthReport:
     calendar: Calendar | None
     """None where nothing is on record."""
     span: Span
-    """Range of days in the charts."""
+    """The days on record up to today; charts show the newest of them."""
     questions: tuple[Question, ...]
     early: frozenset[tuple[date, str]]
     """(day, project) pairs that wait for deliveries whose deadline is still ahead."""
@@ -72,6 +72,7 @@ class HealthReport:
     golden_faults: tuple[GoldenFault, ...]
     """Faulty golden totals from the latest reading."""
     volumes: Mapping[date, Volume]
+    """Day of the charts -> its volume, all projects together."""
     recent: Volume
     """The volume of the latest 28 days."""
     of_project: Mapping[str, Volume]
@@ -146,14 +147,15 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         summaries.batch_verdicts(projects),
         faults,
         first_days,
-        early,
         _missing(ledger),
     )
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
-    measured = volumes(summaries.slice_figures(REFINED_EVENTS.key, projects), span, recent_from, projects, today)
+    measured = volumes(
+        summaries.slice_figures(REFINED_EVENTS.key, projects), span.newest(), recent_from, projects, today
+    )
     found = arrivals.refused_lines(projects)
     refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
@@ -172,7 +174,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
-        volumes=measured.by_point,
+        volumes=measured.by_day,
         recent=measured.recent,
         of_project=measured.of_project,
         newest_day=measured.newest_day,

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.quarantine_reasons import in_words
 from pipeline_assets.domain.window import SHARES
 from pipeline_assets.inspection.health.figures import lines_by_reason, percentile
@@ -25,16 +24,6 @@ class Tile:
     value: str
     note: str
     is_bad: bool = False
-
-
-def tiles_html(report: HealthReport) -> str:
-    """Return all tiles as HTML."""
-    made = "".join(
-        f'<div class="tile{" warn" if tile.is_bad else ""}"><span class="small">{tile.name}</span><b>{as_html(tile.value)}</b>'
-        f'<span class="small">{as_html(tile.note)}</span></div>'
-        for tile in tiles(report)
-    )
-    return f'<div class="tiles">{made}</div>'
 
 
 def tiles(report: HealthReport) -> list[Tile]:
@@ -113,9 +102,9 @@ def days_text(days: int | None) -> str:
     return "–" if days is None else f"{days:,} day{'' if days == 1 else 's'}"
 
 
-def seconds_text(seconds: float) -> str:
-    """Return a duration in the best unit: `45 s`, `12 min`, `3.5 h`, `2.1 d`."""
-    if math.isnan(seconds):
+def seconds_text(seconds: float | None) -> str:
+    """Return a duration in the best unit: `45 s`, `12 min`, `3.5 h`, `2.1 d`; a dash for none."""
+    if seconds is None or math.isnan(seconds):
         return "–"
     for unit, size, least in (("d", 86_400, 4 * 86_400), ("h", 3_600, 3 * 3_600), ("min", 60, 180)):
         if seconds >= least:

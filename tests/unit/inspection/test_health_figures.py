@@ -32,7 +32,7 @@ from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.domain.window import Lateness
-from pipeline_assets.inspection.health.answers import AnswerKind
+from pipeline_assets.inspection.health.answers import AnswerKind, is_early
 from pipeline_assets.inspection.health.figures import Span, percentile, times_by_point
 from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.orchestration.health_page.page import page_of
@@ -179,7 +179,8 @@ def test_a_day_whose_deadline_lies_ahead_asks_nobody(ledger: Ledger) -> None:
     assert report.calendar is not None
     state = report.calendar.state(REFINED, LAST)
     assert state is not None
-    assert state.is_early
+    assert state.faults
+    assert all(is_early(fault, report.early) for fault in state.faults)
 
 
 def test_a_project_that_is_not_loaded_and_a_red_day_before_all_deliveries_are_seen(ledger: Ledger) -> None:
@@ -442,12 +443,21 @@ def test_percentiles_are_values_that_were_measured() -> None:
     assert str(percentile([], 0.5)) == "nan"
 
 
-def test_a_long_history_is_drawn_by_week_and_none_of_its_days_is_left_out() -> None:
-    span = Span(date(2025, 1, 1), date(2025, 12, 31))
-    assert span.step == 7
-    days = [span.first + timedelta(days=shift) for shift in range(365)]
-    assert {span.point(day) for day in days} == set(span.points)
-    assert Span(LAST, LAST).points == [LAST]
+def test_charts_show_each_of_the_newest_days() -> None:
+    year = Span(date(2025, 1, 1), date(2025, 12, 31))
+    assert (len(year.days), year.days[0], year.days[-1]) == (365, year.first, year.last)
+    assert year.newest() == Span(date(2025, 7, 1), date(2025, 12, 31))
+    assert len(year.newest().days) == 184
+    assert Span(LAST, LAST).newest().days == [LAST]
+
+
+def test_rows_of_days_before_the_charts_count_in_the_sums_of_projects(ledger: Ledger) -> None:
+    old = LAST - timedelta(days=184)
+    ledger.record(Changes(batches=[a_batch(old), a_batch(LAST)], slices=[a_slice(old, 7), a_slice(LAST, 5)]), "run")
+    report = health(ledger)
+    assert {day: volume.rows for day, volume in report.volumes.items()} == {LAST: 5}
+    assert report.of_project["10001"].rows == 12
+    assert report.span == Span(old, LAST)
 
 
 def test_red_days_of_dimensions_are_asked_for_without_a_project(ledger: Ledger) -> None:
