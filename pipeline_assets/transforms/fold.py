@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +13,10 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.revenue import PLACES, RevenueRule
 from pipeline_assets.transforms.event_facts import USER, event_facts
 from pipeline_assets.transforms.event_hashes import whole
+from pipeline_assets.transforms.file_metrics import unscaled
+from pipeline_assets.transforms.longs import Longs, Mask
 
 Rows = dict[tuple[str | None, ...], tuple[int, ...]]
-_Longs = np.ndarray[Any, np.dtype[np.int64]]
-_Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -76,14 +75,14 @@ def fold_daily_revenue(facts: pa.Table) -> Folded:
     users, purchases = _distinct_users(currencies, len(names), paid), np.bincount(currencies, minlength=len(names))
     totals = [0] * len(names)
     for at, amount in zip(currencies.tolist(), paid["revenue"].to_pylist(), strict=True):
-        totals[at] += _units(amount)
+        totals[at] += unscaled(amount)
     rows: Rows = {
         (name,): (totals[at], int(purchases[at]), int(users[at])) for at, name in enumerate(names) if purchases[at]
     }
     claims, repeats = facts["claims_revenue"], facts["repeats_revenue"]
     total = pc.sum(facts["revenue"].cast(pa.decimal256(50, PLACES))).as_py()
     controls = {
-        "revenue": 0 if total is None else _units(total),
+        "revenue": 0 if total is None else unscaled(total),
         "purchases": len(facts) - facts["revenue"].null_count,
         "unreadable_revenue": _count(pc.and_(pc.and_not(claims, repeats), pc.is_null(facts["revenue"]))),
         "events_that_repeat_revenue": _count(repeats),
@@ -128,7 +127,7 @@ def joined(shares: Iterable[Mapping[str, Folded]]) -> dict[str, Folded]:
     return whole_slice
 
 
-def _is_in_share(users: pa.Table, share: int, shares: int) -> _Flags:
+def _is_in_share(users: pa.Table, share: int, shares: int) -> Mask:
     codes, numbers, texts = _users(users)
     with np.errstate(over="ignore"):
         of_numbers = np.asarray(numbers, np.int64).view(np.uint64) * _MIX >> np.uint64(32)
@@ -138,24 +137,17 @@ def _is_in_share(users: pa.Table, share: int, shares: int) -> _Flags:
     return np.asarray(share_of[codes] == share, np.bool_)
 
 
-def _units(amount: Any) -> int:
-    """A decimal with PLACES places, in units of the last one."""
-    sign, digits, exponent = amount.as_tuple()
-    number = int("".join(map(str, digits))) * int(10 ** (exponent + PLACES))
-    return -number if sign else number
-
-
 def _count(flags: pa.ChunkedArray) -> int:
     return int(pc.sum(flags).as_py() or 0)
 
 
-def _codes(texts: pa.ChunkedArray) -> tuple[_Longs, list[str | None]]:
+def _codes(texts: pa.ChunkedArray) -> tuple[Longs, list[str | None]]:
     """A number for each text, null included, and the text of each number."""
     coded = whole(texts).dictionary_encode("encode")
     return np.asarray(coded.indices, np.int64), coded.dictionary.to_pylist()
 
 
-def _users(facts: pa.Table) -> tuple[_Longs, pa.Array, pa.Array]:
+def _users(facts: pa.Table) -> tuple[Longs, pa.Array, pa.Array]:
     """A number for each event's user, -1 where it is unknown; and the users: numbers first, then texts."""
     numbers, texts = (whole(facts[name]).dictionary_encode() for name in ("user_number", "user_text"))
     codes = np.asarray(numbers.indices.fill_null(-1), np.int64)
@@ -165,7 +157,7 @@ def _users(facts: pa.Table) -> tuple[_Longs, pa.Array, pa.Array]:
     return codes, numbers.dictionary, texts.dictionary
 
 
-def _distinct_users(groups: _Longs, count: int, facts: pa.Table) -> _Longs:
+def _distinct_users(groups: Longs, count: int, facts: pa.Table) -> Longs:
     """Number of distinct users of each group; unknown users do not count."""
     codes, numbers, texts = _users(facts)
     users = len(numbers) + len(texts)

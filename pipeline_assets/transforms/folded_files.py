@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.fold import Folded
+from pipeline_assets.transforms.longs import exact_sum, longs
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 _EXACT = Context(prec=80)
@@ -96,7 +96,7 @@ class WritingSlices:
         held = pa.concat_tables([self._read_back(path_of(file)) for file in files])
         columns = {name: whole(held[name]) for name in self.content}
         halves = Encoded(columns, {name: self.rows.types[name] for name in self.content}).hashes()
-        sums = (_exact_sum(half) for half in halves)
+        sums = (exact_sum(longs(half)) for half in halves)
         totals = {
             name: self.rows.value(name, 0) if (total := _total(held[name])) is None else total for name in self.measures
         }
@@ -126,8 +126,3 @@ def _total(column: pa.ChunkedArray) -> Any:
         column = column.cast(pa.decimal256(60, column.type.scale))
     return pc.sum(column).as_py()
 
-
-def _exact_sum(halves: pa.Array) -> int:
-    """The sum of longs, by halves that cannot overflow."""
-    numbers = np.asarray(halves, np.int64)
-    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
