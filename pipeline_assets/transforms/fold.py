@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.revenue import PLACES, RevenueRule
-from pipeline_assets.transforms.event_facts import USER, event_facts
+from pipeline_assets.transforms.event_facts import event_facts
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.file_metrics import unscaled
-from pipeline_assets.transforms.longs import Longs, Mask
+from pipeline_assets.transforms.longs import Longs
 
 Rows = dict[tuple[str | None, ...], tuple[int, ...]]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -22,7 +22,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass
 class Folded:
-    """Rows and controls of a slice, or of a share of its users; those of several shares add up, since no user is in two."""
+    """Rows and controls of a slice, or of a share of its events; those of several shares add up, since no user is in two."""
 
     rows: Rows = field(default_factory=dict)
     """Values of the key columns -> values of the other columns; a decimal is in units of its last place."""
@@ -45,7 +45,7 @@ class Fold:
     facts: tuple[str, ...]
     """The facts that it counts (event_facts.SOURCES)."""
     function: Callable[[pa.Table], Folded]
-    """Facts of a slice, or of all events of a share of its users -> its rows and controls."""
+    """Facts of a slice, or of a share of its events with all that a user of them has -> its rows and controls."""
 
 
 def fold_event_counts(facts: pa.Table) -> Folded:
@@ -103,11 +103,8 @@ class SliceFold:
         """The facts that the folds count."""
         return tuple(dict.fromkeys(fact for fold in self.folds.values() for fact in fold.facts))
 
-    def narrow(self, rows: pa.Table, share: int = 0, shares: int = 1) -> pa.Table:
-        """The facts of these events, or of those of one share of the users; events without a user are in the first."""
-        if shares > 1:
-            users = event_facts(rows, self.rule, (USER,))
-            rows = rows.filter(pa.array(_is_in_share(users, share, shares)))
+    def narrow(self, rows: pa.Table) -> pa.Table:
+        """The facts of these events."""
         return event_facts(rows, self.rule, self.facts)
 
     def of(self, facts: Sequence[pa.Table]) -> dict[str, Folded]:
@@ -127,14 +124,19 @@ def joined(shares: Iterable[Mapping[str, Folded]]) -> dict[str, Folded]:
     return whole_slice
 
 
-def _is_in_share(users: pa.Table, share: int, shares: int) -> Mask:
-    codes, numbers, texts = _users(users)
+def shares_of(facts: pa.Table, shares: int) -> Longs:
+    """The share of each event, from 0: that of its user, else that of its place, so that no share gets all without a user."""
+    places = np.arange(facts.num_rows) % shares
+    if "user_number" not in facts.column_names:
+        return places
+    codes, numbers, texts = _users(facts)
     with np.errstate(over="ignore"):
         of_numbers = np.asarray(numbers, np.int64).view(np.uint64) * _MIX >> np.uint64(32)
     of_texts = np.array([zlib.crc32(text.encode()) for text in texts.to_pylist()], np.uint64)
-    # The last one is for -1, events without a user.
-    share_of = np.concatenate([of_numbers, of_texts, np.zeros(1, np.uint64)]) % np.uint64(shares)
-    return np.asarray(share_of[codes] == share, np.bool_)
+    of_users = (np.concatenate([of_numbers, of_texts]) % np.uint64(shares)).astype(np.int64)
+    is_known = codes >= 0
+    places[is_known] = of_users[codes[is_known]]
+    return places
 
 
 def _count(flags: pa.ChunkedArray) -> int:
