@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +34,9 @@ from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.data_files import ARROW_TYPES, FileLayout
 from pipeline_assets.transforms.event_facts import columns_of, rows_with
+from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, joined, shares_of
+from pipeline_assets.transforms.fold_tasks import DividingFiles, FoldingShares, FoldingSlices, Reading
 from pipeline_assets.transforms.folded_files import FoldedTable, TableRows, WritingSlices, WrittenSlice
 from resources.iceberg.lake_objects import LakeObjects
 
@@ -289,3 +292,39 @@ def test_files_of_a_task_that_fails_are_deleted(tmp_path: Path) -> None:
     with pytest.raises(LakehouseError):
         _writing(TABLES[REVENUE], tmp_path)(slices())
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(events=EVENTS, files=st.integers(1, 3), count=st.integers(1, 4))
+def test_a_slice_in_shares_is_the_slice_as_a_whole(
+    tmp_path_factory: Any, events: list[dict[str, Any]], files: int, count: int
+) -> None:
+    """Scenario: a slice of several files, folded by one task, and divided by tasks that read each file once. Outcome: every row
+    is folded once, and both give the same rows and controls."""
+    folder, fold, rows = tmp_path_factory.mktemp("refined"), _fold(), _rows(events)
+    step = -(-len(events) // files)
+    slice_files = []
+    for start in range(0, len(events), step):
+        pq.write_table(part := rows.slice(start, step), folder / f"{start}.parquet", row_group_size=7)
+        slice_files.append(SliceFile("refined/events", KEY, f"{start}.parquet", 1, len(part)))
+    types = {name: TYPES[name] for name in columns_of(fold.facts)}
+    reading = Reading(LakeObjects(f"file://{folder}"), fold, types)
+    writing = WritingSlices(
+        {key: one for table in TABLES.values() for key, one in _writing(table, folder).tables.items()}
+    )
+
+    ((key, folded, whole),) = FoldingSlices(reading, writing)([slice_files])
+    of_share: dict[int, list[bytes]] = defaultdict(list)
+    for number, told in DividingFiles(reading, {KEY: range(5, 5 + count)})(slice_files):
+        of_share[number].append(told)
+    collecting = FoldingShares(fold, [KEY] * (5 + count))
+    shares = [collecting(number, told) for number, told in of_share.items()]
+
+    assert (key, folded) == (KEY, len(events)) == (shares[0][0], sum(rows for _, rows, _ in shares))
+    ((_, divided),) = writing([(KEY, joined(told for _, _, told in shares))])
+    assert {name: replace(one, files=()) for name, one in divided.items()} == {
+        name: replace(one, files=()) for name, one in whole.items()
+    }
