@@ -166,12 +166,12 @@ def test_files_that_no_table_took_are_deleted(loaded: Any) -> None:
     """Scenario: two tables are folded together, one takes its slices. Outcome: its files stay, the other's go, published ones
     stay."""
     runtime, shared, (one, other) = _runtime(loaded), SharedFolds(), AGGREGATES[:2]
-    published = {table: _files(loaded, table) for table in (one, other)}
+    published = {table.key: _files(loaded, table) for table in (one, other)}
     taken = shared.take(runtime, loaded.lakehouse.head(REFINED_EVENTS), sorted(SLICES), one, [other])
-    assert len(_files(loaded, other)) > len(published[other])
+    assert len(_files(loaded, other)) > len(published[other.key])
     shared.release()
-    assert _files(loaded, other) == published[other]
-    assert _files(loaded, one) - published[one] == {Path(path).name for of in taken.values() for path in of.paths}
+    assert _files(loaded, other) == published[other.key]
+    assert _files(loaded, one) - published[one.key] == {Path(path).name for of in taken.values() for path in of.paths}
 
 
 def test_a_table_is_folded_only_where_it_is_built_next(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
