@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 FILE_COST_BYTES = 64 * 1024
-"""The cost of opening a file, in bytes read."""
-"""So that the cores end at about the same time, whatever a file costs."""
+"""The cost of opening a file, in bytes read; it counts, so that the cores end at about the same time."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from pipeline_assets.domain.numerals import long_of
 from pipeline_assets.domain.revenue import NO_MONEY, PLACES, UNKNOWN, RevenueRule
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.transforms.event_hashes import named, whole
+from pipeline_assets.transforms.longs import Mask
 
 USER_COLUMNS = ("data", EXTRA_COLUMN, "amplitude_id", "user_id", "device_id")
 """Columns from which a user is read."""
@@ -45,7 +45,6 @@ FACT_TYPES: Mapping[str, Mapping[str, str]] = {
 _REVENUE = pa.decimal128(28, PLACES)
 _EXACT = Context(prec=40)
 _MERGED_ID = "merged_amplitude_id"
-_Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def columns_of(wanted: Iterable[str]) -> tuple[str, ...]:
@@ -129,12 +128,12 @@ def _money(rows: Mapping[str, pa.Array], rule: RevenueRule) -> dict[str, pa.Arra
     }
 
 
-def _is_in(texts: pa.Array, chosen: Collection[str]) -> _Flags:
+def _is_in(texts: pa.Array, chosen: Collection[str]) -> Mask:
     found = pc.is_in(texts, pa.array(sorted(chosen), pa.string()))
     return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def rows_with(texts: pa.Array, parts: Sequence[str]) -> _Flags:
+def rows_with(texts: pa.Array, parts: Sequence[str]) -> Mask:
     """Which texts contain one of these parts, of which there is at least one; a null contains none."""
     found = pc.match_substring_regex(texts, "|".join(map(re.escape, parts)))
     return np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)

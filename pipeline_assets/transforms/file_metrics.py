@@ -25,7 +25,7 @@ _ENCODE: dict[pa.DataType, Callable[[Any], bytes]] = {
     pa.float64(): lambda value: struct.pack("<d", value),
     pa.string(): lambda value: str(value).encode(),
     pa.binary(): bytes,
-    pa.decimal128(38, 6): lambda value: _shortest(_unscaled(value)),
+    pa.decimal128(38, 6): lambda value: _shortest(unscaled(value)),
 }
 
 
@@ -123,7 +123,8 @@ class FileMetrics:
         return {name: {"keys": list(entries), "values": list(entries.values())} for name, entries in found.items()}
 
 
-def _unscaled(amount: Decimal) -> int:
+def unscaled(amount: Decimal) -> int:
+    """A decimal in units of its last place."""
     sign, digits, _ = amount.as_tuple()
     number = int("".join(map(str, digits)))
     return -number if sign else number

@@ -5,25 +5,24 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.revenue import PLACES, RevenueRule
-from pipeline_assets.transforms.event_facts import USER, event_facts
+from pipeline_assets.transforms.event_facts import event_facts
 from pipeline_assets.transforms.event_hashes import whole
+from pipeline_assets.transforms.file_metrics import unscaled
+from pipeline_assets.transforms.longs import Longs
 
 Rows = dict[tuple[str | None, ...], tuple[int, ...]]
-_Longs = np.ndarray[Any, np.dtype[np.int64]]
-_Flags = np.ndarray[Any, np.dtype[np.bool_]]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass
 class Folded:
-    """Rows and controls of a slice, or of a share of its users; those of several shares add up, since no user is in two."""
+    """Rows and controls of a slice, or of a share of its events; those of several shares add up, since no user is in two."""
 
     rows: Rows = field(default_factory=dict)
     """Values of the key columns -> values of the other columns; a decimal is in units of its last place."""
@@ -46,7 +45,7 @@ class Fold:
     facts: tuple[str, ...]
     """The facts that it counts (event_facts.SOURCES)."""
     function: Callable[[pa.Table], Folded]
-    """Facts of a slice, or of all events of a share of its users -> its rows and controls."""
+    """Facts of a slice, or of a share of its events with all that a user of them has -> its rows and controls."""
 
 
 def fold_event_counts(facts: pa.Table) -> Folded:
@@ -76,14 +75,14 @@ def fold_daily_revenue(facts: pa.Table) -> Folded:
     users, purchases = _distinct_users(currencies, len(names), paid), np.bincount(currencies, minlength=len(names))
     totals = [0] * len(names)
     for at, amount in zip(currencies.tolist(), paid["revenue"].to_pylist(), strict=True):
-        totals[at] += _units(amount)
+        totals[at] += unscaled(amount)
     rows: Rows = {
         (name,): (totals[at], int(purchases[at]), int(users[at])) for at, name in enumerate(names) if purchases[at]
     }
     claims, repeats = facts["claims_revenue"], facts["repeats_revenue"]
     total = pc.sum(facts["revenue"].cast(pa.decimal256(50, PLACES))).as_py()
     controls = {
-        "revenue": 0 if total is None else _units(total),
+        "revenue": 0 if total is None else unscaled(total),
         "purchases": len(facts) - facts["revenue"].null_count,
         "unreadable_revenue": _count(pc.and_(pc.and_not(claims, repeats), pc.is_null(facts["revenue"]))),
         "events_that_repeat_revenue": _count(repeats),
@@ -104,11 +103,8 @@ class SliceFold:
         """The facts that the folds count."""
         return tuple(dict.fromkeys(fact for fold in self.folds.values() for fact in fold.facts))
 
-    def narrow(self, rows: pa.Table, share: int = 0, shares: int = 1) -> pa.Table:
-        """The facts of these events, or of those of one share of the users; events without a user are in the first."""
-        if shares > 1:
-            users = event_facts(rows, self.rule, (USER,))
-            rows = rows.filter(pa.array(_is_in_share(users, share, shares)))
+    def narrow(self, rows: pa.Table) -> pa.Table:
+        """The facts of these events."""
         return event_facts(rows, self.rule, self.facts)
 
     def of(self, facts: Sequence[pa.Table]) -> dict[str, Folded]:
@@ -128,34 +124,32 @@ def joined(shares: Iterable[Mapping[str, Folded]]) -> dict[str, Folded]:
     return whole_slice
 
 
-def _is_in_share(users: pa.Table, share: int, shares: int) -> _Flags:
-    codes, numbers, texts = _users(users)
+def shares_of(facts: pa.Table, shares: int) -> Longs:
+    """The share of each event, from 0: that of its user, else that of its place, so that no share gets all without a user."""
+    places = np.arange(facts.num_rows) % shares
+    if "user_number" not in facts.column_names:
+        return places
+    codes, numbers, texts = _users(facts)
     with np.errstate(over="ignore"):
         of_numbers = np.asarray(numbers, np.int64).view(np.uint64) * _MIX >> np.uint64(32)
     of_texts = np.array([zlib.crc32(text.encode()) for text in texts.to_pylist()], np.uint64)
-    # The last one is for -1, events without a user.
-    share_of = np.concatenate([of_numbers, of_texts, np.zeros(1, np.uint64)]) % np.uint64(shares)
-    return np.asarray(share_of[codes] == share, np.bool_)
-
-
-def _units(amount: Any) -> int:
-    """A decimal with PLACES places, in units of the last one."""
-    sign, digits, exponent = amount.as_tuple()
-    number = int("".join(map(str, digits))) * int(10 ** (exponent + PLACES))
-    return -number if sign else number
+    of_users = (np.concatenate([of_numbers, of_texts]) % np.uint64(shares)).astype(np.int64)
+    is_known = codes >= 0
+    places[is_known] = of_users[codes[is_known]]
+    return places
 
 
 def _count(flags: pa.ChunkedArray) -> int:
     return int(pc.sum(flags).as_py() or 0)
 
 
-def _codes(texts: pa.ChunkedArray) -> tuple[_Longs, list[str | None]]:
+def _codes(texts: pa.ChunkedArray) -> tuple[Longs, list[str | None]]:
     """A number for each text, null included, and the text of each number."""
     coded = whole(texts).dictionary_encode("encode")
     return np.asarray(coded.indices, np.int64), coded.dictionary.to_pylist()
 
 
-def _users(facts: pa.Table) -> tuple[_Longs, pa.Array, pa.Array]:
+def _users(facts: pa.Table) -> tuple[Longs, pa.Array, pa.Array]:
     """A number for each event's user, -1 where it is unknown; and the users: numbers first, then texts."""
     numbers, texts = (whole(facts[name]).dictionary_encode() for name in ("user_number", "user_text"))
     codes = np.asarray(numbers.indices.fill_null(-1), np.int64)
@@ -165,7 +159,7 @@ def _users(facts: pa.Table) -> tuple[_Longs, pa.Array, pa.Array]:
     return codes, numbers.dictionary, texts.dictionary
 
 
-def _distinct_users(groups: _Longs, count: int, facts: pa.Table) -> _Longs:
+def _distinct_users(groups: Longs, count: int, facts: pa.Table) -> Longs:
     """Number of distinct users of each group; unknown users do not count."""
     codes, numbers, texts = _users(facts)
     users = len(numbers) + len(texts)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.file_rows import opened
 from pipeline_assets.transforms.fold import Folded
+from pipeline_assets.transforms.longs import exact_sum, longs
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 _EXACT = Context(prec=80)
@@ -60,19 +62,25 @@ class TableRows:
 
 @dataclass(frozen=True)
 class WrittenSlice:
-    """The files of one slice, and what they hold, read from them."""
+    """The files of one slice of a table, what they hold, read from them, and what they should hold."""
 
-    key: Slice
-    files: tuple[str, ...]
-    """As `data_files.data_file` describes them."""
-    digest: Digest
-    totals: Mapping[str, int | Decimal]
+    files: tuple[str, ...] = ()
+    """As `data_files.data_file` describes them; none where the slice has no rows."""
+    digest: Digest = EMPTY
+    totals: Mapping[str, int | Decimal] = field(default_factory=dict)
     """Measure -> sum of the column of its name."""
+    controls: Mapping[str, int | Decimal] = field(default_factory=dict)
+    """As in Folded."""
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The URLs of the files."""
+        return frozenset(str(json.loads(file)["file-path"]) for file in self.files)
 
 
 @dataclass(frozen=True)
-class WritingSlices:
-    """The function of a task: writes the rows of slices to files of the table and measures these."""
+class FoldedTable:
+    """How the rows of one folded table become files; picklable."""
 
     rows: TableRows
     layout: FileLayout
@@ -81,39 +89,64 @@ class WritingSlices:
     """The columns that the digest covers."""
     measures: tuple[str, ...]
 
-    def __call__(self, slices: Sequence[tuple[Slice, Folded]]) -> list[WrittenSlice]:
-        """The written slices, in their order; raises TidemarkError where a file cannot be written or read."""
-        writer = DataFileWriter(self.layout, self.store)
-        try:
-            return [self._written(writer, key, folded) for key, folded in slices]
-        except BaseException:
-            writer.discard()
-            raise
-
-    def _written(self, writer: DataFileWriter, key: Slice, folded: Folded) -> WrittenSlice:
+    def written(self, writer: DataFileWriter, key: Slice, folded: Folded) -> WrittenSlice:
+        """Write the rows of a slice, read each file back, and measure it."""
+        controls = {name: self.rows.value(name, units) for name, units in folded.controls.items()}
+        if not folded.rows:
+            return WrittenSlice(controls=controls)
         (batch,) = self.rows.of(key, folded).combine_chunks().to_batches()
-        files = (*writer.add(batch), *writer.finish())
-        held = pa.concat_tables([self._read_back(path_of(file)) for file in files])
+        one = WrittenSlice((*writer.add(batch), *writer.finish()), controls=controls)
+        held = pa.concat_tables([self._read_back(path) for path in sorted(one.paths)])
         columns = {name: whole(held[name]) for name in self.content}
         halves = Encoded(columns, {name: self.rows.types[name] for name in self.content}).hashes()
-        sums = (_exact_sum(half) for half in halves)
+        sums = (exact_sum(longs(half)) for half in halves)
         totals = {
             name: self.rows.value(name, 0) if (total := _total(held[name])) is None else total for name in self.measures
         }
-        return WrittenSlice(key, files, Digest(held.num_rows, *sums), totals)
+        return replace(one, digest=Digest(held.num_rows, *sums), totals=totals)
+
+    def discard(self, one: WrittenSlice) -> None:
+        """Try to delete files that no snapshot will refer to. Maintenance removes those that stay."""
+        for path in one.paths:
+            with suppress(TidemarkError, OSError):
+                self.store.delete(self._name(path))
 
     def _read_back(self, path: str) -> pa.Table:
-        with opened(self.store, path.removeprefix(f"{self.store.url}/")) as file:
+        with opened(self.store, self._name(path)) as file:
             return file.read(columns=list(self.rows.types))
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix(f"{self.store.url}/")
+
+
+@dataclass(frozen=True)
+class WritingSlices:
+    """The function of a task: writes what slices fold to, for several tables."""
+
+    tables: Mapping[str, FoldedTable]
+    """By key."""
+
+    def __call__(
+        self, slices: Iterable[tuple[Slice, Mapping[str, Folded]]]
+    ) -> list[tuple[Slice, dict[str, WrittenSlice]]]:
+        """The slices, in their order, by table; raises TidemarkError where a file cannot be written or read."""
+        writers = {name: DataFileWriter(table.layout, table.store) for name, table in self.tables.items()}
+        try:
+            return [
+                (
+                    key,
+                    {name: self.tables[name].written(writers[name], key, folded) for name, folded in by_table.items()},
+                )
+                for key, by_table in slices
+            ]
+        except BaseException:
+            for writer in writers.values():
+                writer.discard()
+            raise
 
 
 def _rank(name: str | None) -> tuple[bool, bytes]:
     return name is not None, (name or "").encode()
-
-
-def path_of(file: str) -> str:
-    """The URL of a file that `data_files.data_file` describes."""
-    return str(json.loads(file)["file-path"])
 
 
 def _scale(kind: str) -> int:
@@ -125,9 +158,3 @@ def _total(column: pa.ChunkedArray) -> Any:
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.decimal256(60, column.type.scale))
     return pc.sum(column).as_py()
-
-
-def _exact_sum(halves: pa.Array) -> int:
-    """The sum of longs, by halves that cannot overflow."""
-    numbers = np.asarray(halves, np.int64)
-    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())

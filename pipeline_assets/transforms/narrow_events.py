@@ -17,10 +17,13 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.event_facts import FACT_TYPES, SOURCES, columns_of, event_facts
 from pipeline_assets.transforms.event_hashes import whole
-from pipeline_assets.transforms.fold import Folded, SliceFold, joined
+from pipeline_assets.transforms.fold import Folded, SliceFold, joined, shares_of
 
 _PLACE = {"event_date": "date", "project_id": "string"}
 _RESULT = {"folded": "binary"}
+_SHARE = {"_share": "bigint"}
+_SHARES = 4_096
+"""Of a slice; few events each, so that Spark can divide and join them as it likes."""
 _USER = ("user_number", "user_text")
 
 
@@ -39,10 +42,9 @@ def narrow_events(events: DataFrame, settings: Settings) -> DataFrame:
 def fold_events(events: DataFrame, fold: SliceFold) -> dict[Slice, dict[str, Folded]]:
     """Slice -> key of a table -> its fold, of all events of a DataFrame with the columns of refined.events; one query.
 
-    Spark brings all events of a user to one task, so that no share of a slice has a user of another.
+    Spark brings all events of a share to one task, and no share of a slice has a user of another.
     """
-    facts = _facts(events, fold.rule, fold.facts)
-    placed = facts.repartition(*_PLACE, *(name for name in _USER if name in facts.columns))
+    placed = _facts(events, fold.rule, fold.facts, _SHARES).repartition(*_PLACE, *_SHARE).drop(*_SHARE)
     folded = placed.mapInArrow(_Folding(fold), _told(_PLACE | _RESULT))
     shares: dict[Slice, list[dict[str, Folded]]] = {}
     for row in folded.collect():
@@ -58,23 +60,27 @@ def _told(types: dict[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
-def _facts(events: DataFrame, rule: RevenueRule, wanted: Collection[str]) -> DataFrame:
+def _facts(events: DataFrame, rule: RevenueRule, wanted: Collection[str], shares: int = 0) -> DataFrame:
     facts = tuple(fact for fact in FACT_TYPES if fact in wanted)
     read = events.select(*dict.fromkeys((*_PLACE, *columns_of(facts))))
-    return read.mapInArrow(_Narrowing(rule, facts), _told(_PLACE | _types(facts)))
+    types = _PLACE | _types(facts) | (_SHARE if shares else {})
+    return read.mapInArrow(_Narrowing(rule, facts, shares), _told(types))
 
 
 @dataclass(frozen=True)
 class _Narrowing:
     rule: RevenueRule
     facts: tuple[str, ...]
+    shares: int
+    """To tell the share of each event; 0 to tell none."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             facts = event_facts(pa.Table.from_batches([batch]), self.rule, self.facts)
-            places = [batch[name] for name in _PLACE]
-            arrays = [*places, *(whole(column) for column in facts.columns)]
-            yield pa.RecordBatch.from_arrays(arrays, names=[*_PLACE, *facts.column_names])
+            columns = {name: batch[name] for name in _PLACE}
+            columns |= {name: whole(facts[name]) for name in facts.column_names}
+            columns |= {name: pa.array(shares_of(facts, self.shares)) for name in _SHARE if self.shares}
+            yield pa.RecordBatch.from_pydict(columns)
 
 
 @dataclass(frozen=True)

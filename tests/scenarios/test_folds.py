@@ -7,13 +7,18 @@ Does not contain: the rules (unit/transforms/test_fold.py), a user's aggregate (
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
+from functools import partialmethod
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build import folds
 from pipeline_assets.load.build.folds import SharedFolds, slice_fold
@@ -21,6 +26,10 @@ from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
+from pipeline_assets.tables.table import AggregateTable, Table
+from pipeline_assets.transforms import fold_tasks
+from pipeline_assets.transforms.fold import SliceFold
+from pipeline_assets.transforms.folded_files import WritingSlices, WrittenSlice
 from pipeline_assets.transforms.narrow_events import fold_events, narrow_events
 from resources.iceberg.metadata import slices_condition
 from resources.landing.store import LandingStore
@@ -56,6 +65,23 @@ def _events(day: date) -> list[dict[str, Any]]:
     return events
 
 
+def _files(p: Any, table: AggregateTable) -> set[str]:
+    """Names of the data files below a table's location."""
+    return {file.name for file in Path(p.lakehouse.files.store(table).url.removeprefix("file://")).rglob("*.parquet")}
+
+
+_CODE_VERSION = Table.code_version
+
+
+def _code_version(table: Table, changed: Collection[Table], settings: Settings) -> str:
+    return _CODE_VERSION(table, settings) + "new" * (table in changed)
+
+
+def _held(found: folds.Folds) -> dict[Slice, dict[str, WrittenSlice]]:
+    """What files hold, without their names."""
+    return {key: {name: replace(one, files=()) for name, one in told.items()} for key, told in found.items()}
+
+
 @pytest.fixture
 def loaded(pipeline: Any) -> Any:
     p = pipeline()
@@ -70,29 +96,48 @@ def _runtime(p: Any) -> Runtime:
 
 
 def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outcome: of two days, whole slices, slices divided by user among nine tasks, and rows that Spark reads fold to the same
-    rows and controls, which are those of the tables."""
+    """Outcome: of two days, whole slices, slices divided among nine tasks, of which each file is read once, and rows that
+    Spark reads fold to the same rows and controls, and to those of the tables."""
     p, runtime = loaded, _runtime(loaded)
     place = Place(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), SLICES)
-    fold = slice_fold(AGGREGATES, p.settings)
+    fold, writing = slice_fold(AGGREGATES, p.settings), folds._writing(runtime, AGGREGATES)
 
-    whole = folds._folded(runtime, place, fold)
+    whole = folds._folded(runtime, place, fold, writing)
+    read: list[str] = []
+    exchange = Tasks.exchange
+
+    def counted(self: Tasks, function: Any, groups: Any, *more: Any) -> Any:
+        read.extend(file.path for group in groups for file in group)
+        return exchange(self, function, groups, *more)
+
     with monkeypatch.context() as patched:
         patched.setattr(folds, "_MOST_ROWS", 7)
-        divided = folds._folded(runtime, place, fold)
+        patched.setattr(Tasks, "exchange", counted)
+        divided = folds._folded(runtime, place, fold, writing)
     rows = p.lakehouse.read(REFINED_EVENTS, place.snapshot_id).where(slices_condition(REFINED_EVENTS, SLICES))
+    by_spark = dict(writing(fold_events(rows, fold).items()))
 
     assert whole.keys() == SLICES
-    assert divided == whole == fold_events(rows, fold)
+    assert _held(divided) == _held(whole) == _held(by_spark)
     for table in AGGREGATES:
-        held = p.rows(table.key)
-        assert len(held) == sum(len(of_slice[table.key].rows) for of_slice in whole.values()) > 0
+        records = p.ledger.slices(table.key, [PROJECT], DAYS)
+        assert {key: record.digest for key, record in records.items()} == {
+            key: of_slice[table.key].digest for key, of_slice in whole.items()
+        }
+        assert all(of_slice[table.key].digest.rows for of_slice in whole.values())
     sold = {row["currency"]: row for row in p.rows("aggregates/daily_revenue") if row["event_date"] == DAY}
     assert sold["EUR"]["revenue"] == Decimal("4.5")
     assert sold["unknown"]["revenue"] == sum(range(1, 60, 4))
     users = narrow_events(rows, p.settings).where("event_date = '2026-02-02'").select("user").distinct().collect()
     assert len({row["user"] for row in users} - {None}) == 11
     assert whole[Slice(DAY, PROJECT)]["aggregates/event_counts"].controls == {"events": 60}
+    files = [
+        path
+        for file in p.lakehouse.slice_files(REFINED_EVENTS, place.snapshot_id, SLICES).values()
+        for path in file.paths
+    ]
+    assert len(read) == len(files)
+    assert all(any(path.endswith(one) for path in files) for one in read)
 
 
 def test_refined_is_read_once_for_all_tables(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,25 +147,61 @@ def test_refined_is_read_once_for_all_tables(loaded: Any, monkeypatch: pytest.Mo
     run = Tasks.run
 
     def counted(self: Tasks, function: Any, groups: Any, **more: Any) -> Any:
-        read.append(sorted(str(one.key) for group in groups for one in group))
+        read.extend([sorted(str(files[0].key) for group in groups for files in group)] if groups else [])
         return run(self, function, groups, **more)
 
     monkeypatch.setattr(Tasks, "run", counted)
     pin, first = loaded.lakehouse.head(REFINED_EVENTS), Slice(DAY, PROJECT)
     for table in AGGREGATES[:2]:
-        assert shared.take(runtime, pin, [first], table, AGGREGATES)[first].rows
+        assert shared.take(runtime, pin, [first], table, AGGREGATES)[first].files
     assert shared.take(runtime, pin, sorted(SLICES), AGGREGATES[2], AGGREGATES).keys() == SLICES
     assert read == [[str(first)], [str(Slice(DAYS[1], PROJECT))]]
     shared.take(runtime, pin, [first], AGGREGATES[0], ())
     shared.take(runtime, pin, [Slice(DAYS[1], PROJECT)], AGGREGATES[0], ())
     assert len(read) == 3
-    assert not shared.take(runtime, pin, [Slice(date(2020, 1, 1), PROJECT)], AGGREGATES[0], ()).popitem()[1].rows
+    assert not shared.take(runtime, pin, [Slice(date(2020, 1, 1), PROJECT)], AGGREGATES[0], ()).popitem()[1].files
+
+
+def test_files_that_no_table_took_are_deleted(loaded: Any) -> None:
+    """Scenario: two tables are folded together, one takes its slices. Outcome: its files stay, the other's go, published ones
+    stay."""
+    runtime, shared, (one, other) = _runtime(loaded), SharedFolds(), AGGREGATES[:2]
+    published = {table.key: _files(loaded, table) for table in (one, other)}
+    taken = shared.take(runtime, loaded.lakehouse.head(REFINED_EVENTS), sorted(SLICES), one, [other])
+    assert len(_files(loaded, other)) > len(published[other.key])
+    shared.release()
+    assert _files(loaded, other) == published[other.key]
+    assert _files(loaded, one) - published[one.key] == {Path(path).name for of in taken.values() for path in of.paths}
+
+
+def test_a_table_is_folded_only_where_it_is_built_next(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a day changes; then the code of one table, then of two. Outcome: the day is folded once for all
+    tables, then for those alone."""
+    p, of = loaded, folds._folded
+    folded: list[list[str]] = []
+
+    def counted(runtime: Runtime, place: Place, fold: SliceFold, writing: WritingSlices) -> folds.Folds:
+        folded.append([*fold.folds])
+        return of(runtime, place, fold, writing)
+
+    monkeypatch.setattr(folds, "_folded", counted)
+    p.deliver(DAY, [*_events(DAY), an_event(event_time=f"{DAY} 01:00:00.000000", insert_id="another")])
+    assert p.load(*DAYS).success
+    assert folded == [[table.key for table in AGGREGATES]]
+    for changed in (AGGREGATES[:1], AGGREGATES[1:]):
+        folded.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Table, "code_version", partialmethod(_code_version, changed))
+            assert p.load(*DAYS).success
+        assert folded == [[table.key for table in changed]]
+        assert p.load(*DAYS).success
 
 
 def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a task loses a batch of a file. Outcome: the load does not go on with what the others read."""
     place = Place(REFINED_EVENTS, loaded.lakehouse.head(REFINED_EVENTS), SLICES)
-    monkeypatch.setattr(folds, "narrow_rows", lambda *_: iter(()))
+    monkeypatch.setattr(fold_tasks, "narrow_rows", lambda *_: iter(()))
     monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
+    runtime, fold = _runtime(loaded), slice_fold(AGGREGATES, loaded.settings)
     with pytest.raises(LakehouseError, match=r"0 rows of .* were folded, 60 are there"):
-        folds._folded(_runtime(loaded), place, slice_fold(AGGREGATES, loaded.settings))
+        folds._folded(runtime, place, fold, folds._writing(runtime, AGGREGATES))

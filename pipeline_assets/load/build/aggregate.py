@@ -5,13 +5,14 @@ Built-in tables are folded by tasks; a table of a user is a function of DataFram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
+from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.checks import Totals, number
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.golden import rest_of
@@ -19,7 +20,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Proposal
-from pipeline_assets.load.build.folds import slice_fold
+from pipeline_assets.load.build.folds import form_of, slice_fold
 from pipeline_assets.load.build.named_rows import NamedRowsBuilder
 from pipeline_assets.load.build.refined import rows_from_raw
 from pipeline_assets.load.build.step import TablePlan
@@ -28,7 +29,6 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.folded_files import TableRows, WritingSlices, WrittenSlice, path_of
 from pipeline_assets.transforms.narrow_events import fold_events
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
@@ -66,7 +66,7 @@ class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
     def _rows(self, settings: Settings, refined: DataFrame) -> DataFrame:
         if self.table.build is not None:
             return self.table.build(refined, settings).select(*[column.name for column in self.table.columns])
-        form = _form_of(self.table)
+        form = form_of(self.table)
         folds = fold_events(refined, slice_fold([self.table], settings))
         rows = [
             tuple(row.values()) for key, one in folds.items() for row in form.of(key, one[self.table.key]).to_pylist()
@@ -85,46 +85,44 @@ def refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_
     yield rows_from_raw(runtime, heads, [key])
 
 
-def _form_of(table: AggregateTable) -> TableRows:
-    types = {column.name: column.type for column in table.columns}
-    return TableRows(types, table.key_columns, table.partition_columns, table.write_order)
+def _due(plan: TablePlan, table: AggregateTable) -> list[AggregateTable]:
+    """The folded tables that are built next from slices of this plan."""
+    runtime, keys = plan.runtime, [one.key for one in AGGREGATES]
+    later = [
+        one
+        for one in AGGREGATES[keys.index(table.key) + 1 :]
+        if one.fold is not None and one.key in plan.request.tables
+    ]
+    built = plan.to_build.values()
+    if plan.built_beside is not None or any(one.cause.kind is not CauseKind.CODE for one in built):
+        return later
+    # What they are built from is the same, so only those are built of which the code changed too.
+    return [one for one in later if _is_outdated(runtime, one, plan.to_build.keys())]
+
+
+def _is_outdated(runtime: Runtime, table: AggregateTable, slices: Collection[Slice]) -> bool:
+    projects, days = sorted({key.project_id for key in slices}), {key.event_date for key in slices}
+    records, code = runtime.ledger.slices(table.key, projects, days), table.code_version(runtime.settings)
+    return any(record.code_version != code for key, record in records.items() if key in slices)
 
 
 def _build_by_fold(plan: TablePlan, table: AggregateTable) -> Build:
-    runtime, slices, form = plan.runtime, sorted(plan.to_build), _form_of(table)
-    due = [one for one in AGGREGATES if one.fold is not None and one.key in plan.request.tables]
-    folds = runtime.folds.take(runtime, plan.pins[REFINED_EVENTS.key], slices, table, due)
-    written: dict[Slice, WrittenSlice] = {}
+    runtime, slices = plan.runtime, sorted(plan.to_build)
+    written = runtime.folds.take(runtime, plan.pins[REFINED_EVENTS.key], slices, table, _due(plan, table))
 
     def write() -> FileChange:
-        files, tasks = runtime.lakehouse.files, runtime.tasks
-        with_rows = [(key, folded) for key, folded in folds.items() if folded.rows]
-        if with_rows:
-            writing = WritingSlices(
-                form,
-                files.layout(table, is_ordered=True),
-                files.store(table),
-                table.content_columns,
-                tuple(table.measures),
-            )
-            weights = [len(folded.rows) + 1.0 for _, folded in with_rows]
-            groups = tasks.groups(with_rows, weights)
-            written.update({one.key: one for told in tasks.run(writing, groups, read_bytes=0) for one in told})
         return FileChange([file for one in written.values() for file in one.files], slices)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         held = runtime.lakehouse.slice_files(table, snapshot_id, set(slices))
-        audits = {}
-        for key in slices:
-            one = written.get(key)
-            paths = {path_of(file) for file in one.files} if one is not None else set()
-            if paths != set(held[key].paths if key in held else ()):
+        for key, one in written.items():
+            if one.paths != set(held[key].paths if key in held else ()):
                 reason = f"{key} holds other files than were written"
                 raise LakehouseError(table.key, reason, "This is a defect of Tidemark: report it")
-            controls = {name: form.value(name, units) for name, units in folds[key].controls.items()}
-            digest, totals = (one.digest, one.totals) if one is not None else (EMPTY, {})
-            audits[key] = _aggregate_audit(table, digest, totals, controls, runtime.settings)
-        return audits
+        return {
+            key: _aggregate_audit(table, one.digest, one.totals, one.controls, runtime.settings)
+            for key, one in written.items()
+        }
 
     return Build(None, audit, write=write)
 

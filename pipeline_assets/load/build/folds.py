@@ -1,12 +1,9 @@
-"""Folds of slices of refined.events that a load computes once, for all tables that are folded from the same slices."""
+"""Folds of slices of refined.events that a load computes and writes once, for all tables folded from the same slices."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.revenue import RevenueRule
@@ -15,21 +12,20 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.file_tasks import FILE_COST_BYTES, Place, files_of, read_bytes
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_facts import columns_of
-from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
+from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Folded, SliceFold, joined
+from pipeline_assets.transforms.fold_tasks import DividingFiles, FoldingShares, FoldingSlices, Reading
+from pipeline_assets.transforms.folded_files import FoldedTable, TableRows, WritingSlices, WrittenSlice
 from pipeline_assets.transforms.narrow_events import fold_events
 from resources.iceberg.metadata import slices_condition
 
 if TYPE_CHECKING:
     from pipeline_assets.load.runtime import Runtime
 
-_BATCH_ROWS = 50_000
-"""Rows of refined.events that a task reads at a time; fewer than of narrow columns, because it reads bags."""
 _MOST_ROWS = 2_000_000
-"""Most rows of a slice whose facts one task holds, about 50 bytes each; a larger slice is divided by user."""
-Folds = dict[Slice, dict[str, Folded]]
+"""Most rows of a slice whose facts one task holds, about 50 bytes each; a larger slice is divided into shares."""
+Folds = dict[Slice, dict[str, WrittenSlice]]
 _TYPES = {column.name: column.type for column in REFINED_EVENTS.columns}
 
 
@@ -38,13 +34,20 @@ def slice_fold(tables: Collection[AggregateTable], settings: Settings) -> SliceF
     return SliceFold({table.key: table.fold for table in tables if table.fold is not None}, RevenueRule.of(settings))
 
 
+def form_of(table: AggregateTable) -> TableRows:
+    """The form of the rows of a folded table."""
+    types = {column.name: column.type for column in table.columns}
+    return TableRows(types, table.key_columns, table.partition_columns, table.write_order)
+
+
 class SharedFolds:
-    """Keeps what was folded of slices as of one snapshot, until the table that it was folded for takes it."""
+    """Keeps what was folded of slices as of one snapshot, and written, until the table that it was folded for takes it."""
 
     def __init__(self) -> None:
         """Start with nothing."""
         self._pin: int | None = None
         self._folds: Folds = {}
+        self._tables: dict[str, FoldedTable] = {}
 
     def take(
         self,
@@ -53,90 +56,115 @@ class SharedFolds:
         slices: Collection[Slice],
         table: AggregateTable,
         due: Collection[AggregateTable],
-    ) -> dict[Slice, Folded]:
-        """The folds of a table as of the snapshot `pin`; slices without events fold to nothing.
+    ) -> dict[Slice, WrittenSlice]:
+        """What a table holds by refined.events of the snapshot `pin`, in files that are the caller's from then on.
 
-        `due`: the folded tables that may be built next from the same slices. What they count is read with it.
+        `due`: the folded tables that are built next from the same slices. What they count is read and written with it.
         """
         if pin != self._pin:
             self.release()
         self._pin = pin
         missing = [key for key in slices if table.key not in self._folds.get(key, {})]
         if missing:
-            fold = slice_fold([table, *due], runtime.settings)
-            found = _folded(runtime, Place(REFINED_EVENTS, pin, frozenset(missing)), fold)
+            tables = [table, *(one for one in due if one.key != table.key)]
+            writing = _writing(runtime, tables)
+            self._tables |= writing.tables
+            fold = slice_fold(tables, runtime.settings)
+            found = _folded(runtime, Place(REFINED_EVENTS, pin, frozenset(missing)), fold, writing)
             for key in missing:
-                self._folds[key] = found.get(key) or {name: Folded() for name in fold.folds}
+                self._discard(key)
+                self._folds[key] = {name: WrittenSlice() for name in fold.folds} | found.get(key, {})
         return {key: self._folds[key].pop(table.key) for key in slices}
 
     def release(self) -> None:
-        """Forget everything."""
-        self._pin, self._folds = None, {}
+        """Forget everything; files that no table took are deleted."""
+        for key in list(self._folds):
+            self._discard(key)
+        self._pin, self._tables = None, {}
+
+    def _discard(self, key: Slice) -> None:
+        for name, one in self._folds.pop(key, {}).items():
+            self._tables[name].discard(one)
 
 
-@dataclass(frozen=True)
-class _Share:
-    """The part of a slice that one task folds."""
-
-    key: Slice
-    files: tuple[SliceFile, ...]
-    share: int
-    shares: int
-
-    @property
-    def weight(self) -> float:
-        return sum(file.size_bytes + FILE_COST_BYTES for file in self.files)
-
-
-@dataclass(frozen=True)
-class _FoldingFiles:
-    """The function of a task: folds shares of slices from their files."""
-
-    store: Store
-    fold: SliceFold
-    types: Mapping[str, str]
-
-    def __call__(self, shares: Sequence[_Share]) -> list[tuple[Slice, int, dict[str, Folded]]]:
-        """Slice, number of rows folded, and key of a table -> its fold."""
-        return [(one.key, *self._folded(one)) for one in shares]
-
-    def _folded(self, one: _Share) -> tuple[int, dict[str, Folded]]:
-        parts: list[pa.Table] = []
-        for file in one.files:
-            for rows in narrow_rows(self.store, file.path, self.types, _BATCH_ROWS):
-                parts.append(self.fold.narrow(rows, one.share, one.shares))
-        return sum(map(len, parts)), self.fold.of(parts)
+def _writing(runtime: Runtime, tables: Collection[AggregateTable]) -> WritingSlices:
+    files = runtime.lakehouse.files
+    return WritingSlices(
+        {
+            table.key: FoldedTable(
+                form_of(table),
+                files.layout(table, is_ordered=True),
+                files.store(table),
+                table.content_columns,
+                tuple(table.measures),
+            )
+            for table in tables
+        }
+    )
 
 
-def _folded(runtime: Runtime, place: Place, fold: SliceFold) -> Folds:
-    """The folds of slices with events, each of all its rows; raises LakehouseError where others were read than are there."""
+def _folded(runtime: Runtime, place: Place, fold: SliceFold, writing: WritingSlices) -> Folds:
+    """The folds of slices with events, written; raises LakehouseError where other rows were read than are there.
+
+    A task writes the slice that it folds. Only what several tasks fold of one slice passes through this process.
+    """
     found = files_of(runtime, [place])
     by_slice: dict[Slice, list[SliceFile]] = {}
     for file in found.files:
         by_slice.setdefault(file.key, []).append(file)
-    shares = [
-        _Share(key, tuple(files), share, count)
-        for key, files in by_slice.items()
-        for count in [max(1, -(-sum(file.rows for file in files) // _MOST_ROWS))]
-        for share in range(count)
-    ]
+    rows_of = {key: sum(file.rows for file in files) for key, files in by_slice.items()}
     types = {name: _TYPES[name] for name in columns_of(fold.facts)}
-    of_slice: dict[Slice, list[dict[str, Folded]]] = {}
-    rows_of = dict.fromkeys(by_slice, 0)
-    if shares:
-        folding = _FoldingFiles(runtime.lakehouse.files.store(place.table), fold, types)
-        tasks = runtime.tasks
-        groups = tasks.groups(shares, [one.weight for one in shares])
-        for told in tasks.run(folding, groups, read_bytes=read_bytes(runtime, [place], found.files, types)):
-            for key, rows, folded in told:
-                rows_of[key] += rows
-                of_slice.setdefault(key, []).append(folded)
-    for key, files in by_slice.items():
-        if (held := sum(file.rows for file in files)) != rows_of[key]:
-            reason = f"{rows_of[key]} rows of {key} were folded, {held} are there"
-            raise LakehouseError(place.table.key, reason, "This is a defect of Tidemark: report it")
-    folds = {key: joined(folded) for key, folded in of_slice.items()}
+    reading = Reading(runtime.lakehouse.files.store(place.table), fold, types)
+    small = [files for key, files in by_slice.items() if rows_of[key] <= _MOST_ROWS]
+    large = [file for key, files in by_slice.items() if rows_of[key] > _MOST_ROWS for file in files]
+    folds: Folds = {}
+    if small:
+        read = read_bytes(runtime, [place], found.files, types)
+        groups = runtime.tasks.groups(small, [sum(map(_weight, files)) for files in small])
+        for told in runtime.tasks.run(FoldingSlices(reading, writing), groups, read_bytes=read):
+            for key, rows, by_table in told:
+                _require_all(place, key, rows, rows_of[key])
+                folds[key] = by_table
+    divided = _divided(runtime, place, reading, large, rows_of)
     for other in found.others:
         events = runtime.lakehouse.read(other.table, other.snapshot_id)
-        folds |= fold_events(events.where(slices_condition(other.table, other.slices)), fold)
-    return folds
+        divided |= fold_events(events.where(slices_condition(other.table, other.slices)), fold)
+    weights = [_rows_in(by_table) + 1.0 for by_table in divided.values()]
+    to_write = runtime.tasks.groups(list(divided.items()), weights)
+    return folds | {key: one for told in runtime.tasks.run(writing, to_write, read_bytes=0) for key, one in told}
+
+
+def _divided(
+    runtime: Runtime, place: Place, reading: Reading, files: Sequence[SliceFile], rows_of: Mapping[Slice, int]
+) -> dict[Slice, dict[str, Folded]]:
+    """The folds of large slices: their files are read once, and each share of the events is folded by a task."""
+    slices: list[Slice] = []
+    shares: dict[Slice, range] = {}
+    for key in dict.fromkeys(file.key for file in files):
+        first, count = len(slices), -(-rows_of[key] // _MOST_ROWS)
+        shares[key] = range(first, first + count)
+        slices += [key] * count
+    groups = runtime.tasks.groups(files, [*map(_weight, files)])
+    collecting = FoldingShares(reading.fold, slices)
+    found: dict[Slice, list[dict[str, Folded]]] = {}
+    rows = dict.fromkeys(shares, 0)
+    for key, count, folded in runtime.tasks.exchange(DividingFiles(reading, shares), groups, collecting, len(slices)):
+        rows[key] += count
+        found.setdefault(key, []).append(folded)
+    for key in shares:
+        _require_all(place, key, rows[key], rows_of[key])
+    return {key: joined(folded) for key, folded in found.items()}
+
+
+def _weight(file: SliceFile) -> float:
+    return file.size_bytes + FILE_COST_BYTES
+
+
+def _rows_in(by_table: Mapping[str, Folded]) -> int:
+    return sum(len(folded.rows) for folded in by_table.values())
+
+
+def _require_all(place: Place, key: Slice, rows: int, held: int) -> None:
+    if rows != held:
+        reason = f"{rows} rows of {key} were folded, {held} are there"
+        raise LakehouseError(place.table.key, reason, "This is a defect of Tidemark: report it")

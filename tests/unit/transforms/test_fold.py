@@ -8,18 +8,22 @@ Does not contain: how Spark reads JSON and numbers (spark/test_revenue.py), the 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.checks import Check, Totals
+from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule
 from pipeline_assets.domain.row_hash import row_hash
@@ -30,8 +34,10 @@ from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.data_files import ARROW_TYPES, FileLayout
 from pipeline_assets.transforms.event_facts import columns_of, rows_with
-from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, joined
-from pipeline_assets.transforms.folded_files import TableRows, WritingSlices
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, joined, shares_of
+from pipeline_assets.transforms.fold_tasks import DividingFiles, FoldingShares, FoldingSlices, Reading
+from pipeline_assets.transforms.folded_files import FoldedTable, TableRows, WritingSlices, WrittenSlice
 from resources.iceberg.lake_objects import LakeObjects
 
 SETTINGS = Settings()
@@ -133,9 +139,10 @@ def test_a_fold_counts_as_plain_python_does(events: list[dict[str, Any]], batche
     several, whole or divided by user. Outcome: the rows and controls of the definition."""
     fold, rows = _fold(), _rows(events)
     step = -(-len(events) // batches)
-    parts = [rows.slice(start, step) for start in range(0, len(events), step)]
-    told = [fold.of([fold.narrow(part, share, shares) for part in parts]) for share in range(shares)]
-    assert joined(told) == _expected(events)
+    parts = [fold.narrow(rows.slice(start, step)) for start in range(0, len(events), step)]
+    divided = [(part, shares_of(part, shares)) for part in parts]
+    told = [fold.of([part.filter(pa.array(of == share)) for part, of in divided]) for share in range(shares)]
+    assert joined(told) == fold.of(parts) == _expected(events)
 
 
 def test_each_fold_reads_only_its_facts() -> None:
@@ -153,15 +160,15 @@ def test_each_fold_reads_only_its_facts() -> None:
         }
 
 
-def test_users_are_divided_about_evenly() -> None:
+def test_events_are_divided_about_evenly() -> None:
+    """Scenario: users by number, by text, unknown ones, and a fold that counts no users."""
     event = dict.fromkeys(columns_of(_fold().facts)) | {"event_type": "a"}
     numbers = _rows([{**event, "amplitude_id": 700_000_000_000 + number} for number in range(4_000)])
     texts = _rows([{**event, "user_id": f"user-{number}"} for number in range(4_000)])
-    fold = _fold(COUNTS)
-    for rows in (numbers, texts):
-        shares = [fold.narrow(rows, share, 4).num_rows for share in range(4)]
-        assert sum(shares) == 4_000
-        assert min(shares) > 800
+    unknown = _rows([event] * 4_000)
+    for rows in (numbers, texts, unknown):
+        assert np.bincount(shares_of(_fold(COUNTS).narrow(rows), 4)).min() > 800
+    assert np.bincount(shares_of(unknown.select(["event_type"]), 4)).tolist() == [1_000] * 4
 
 
 PARTS = ["a", "ab", "ba", "é", "\\", "aba", "$a", "a.b", "[a]", "a\nb", "a b", "(?i)a", "a|b", "\\E", "\x00"]
@@ -206,23 +213,16 @@ def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) 
     wrong = SliceFold({key: Fold(fold.facts, lambda facts: broken(fold.function(facts)))}, RULE)
 
     def evaluation(one: SliceFold) -> Any:
-        folded = one.of([one.narrow(rows)])[key]
-        form = _form(table)
-        (written,) = _writing(table, tmp_path)([(KEY, folded)])
-        controls = {name: form.value(name, units) for name, units in folded.controls.items()}
+        (told,) = _writing(table, tmp_path)([(KEY, one.of([one.narrow(rows)]))])
+        written = told[1][key]
         assert Check.RECONCILES_WITH_REFINED.evaluate is not None
-        return Check.RECONCILES_WITH_REFINED.evaluate(Totals(written.totals, controls, SETTINGS))
+        return Check.RECONCILES_WITH_REFINED.evaluate(Totals(written.totals, written.controls, SETTINGS))
 
     assert evaluation(right).is_passed
     assert not evaluation(wrong).is_passed
 
 
 # -- files -------------------------------------------------------------------------------------------------------
-
-
-def _form(table: AggregateTable) -> TableRows:
-    types = {column.name: column.type for column in table.columns}
-    return TableRows(types, table.key_columns, table.partition_columns, table.write_order)
 
 
 def _writing(table: AggregateTable, folder: Path) -> WritingSlices:
@@ -232,9 +232,9 @@ def _writing(table: AggregateTable, folder: Path) -> WritingSlices:
         required=frozenset(), exact_bounds=frozenset(), many_valued=frozenset(), day_column="event_date",
         spec_id=0, sort_order_id=1,
     )  # fmt: skip
-    return WritingSlices(
-        _form(table), layout, LakeObjects(f"file://{folder}"), table.content_columns, tuple(table.measures)
-    )
+    form = TableRows(types, table.key_columns, table.partition_columns, table.write_order)
+    store = LakeObjects(f"file://{folder}")
+    return WritingSlices({table.key: FoldedTable(form, layout, store, table.content_columns, tuple(table.measures))})
 
 
 AMOUNTS = st.integers(-(10**30), 10**30)
@@ -252,8 +252,10 @@ AMOUNTS = st.integers(-(10**30), 10**30)
 def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) -> None:
     """Scenario: amounts of 30 digits, null and empty names. Outcome: digest and totals of the rows, by the reference's hash."""
     table, folder = TABLES[REVENUE], tmp_path_factory.mktemp("files")
-    first, second = _writing(table, folder)([(KEY, Folded(rows)), (replace(KEY, project_id="2"), Folded(rows))])
-    assert (first.key, second.key.project_id) == (KEY, "2")
+    writing, other = _writing(table, folder), replace(KEY, project_id="2")
+    told = dict(writing([(KEY, {REVENUE: Folded(rows, {"revenue": 7})}), (other, {REVENUE: Folded(rows)})]))
+    first, second = told[KEY][REVENUE], told[other][REVENUE]
+    assert first.controls == {"revenue": Decimal("0.000007")}
     types = {column.name: column.type for column in table.columns if column.name in table.content_columns}
     content = [(*key, EXACT.scaleb(Decimal(units), -6), *counts) for key, (units, *counts) in rows.items()]
     hashes = [row_hash(dict(zip(types, row, strict=True)), types) for row in content]
@@ -268,3 +270,61 @@ def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) 
             "revenue": EXACT.scaleb(Decimal(sum(units for units, *_ in rows.values())), -6),
             "purchases": sum(count for _, count, _ in rows.values()),
         }
+        writing.tables[REVENUE].discard(written)
+    assert not list(folder.rglob("*.parquet"))
+
+
+def test_a_slice_without_rows_has_controls_and_no_file(tmp_path: Path) -> None:
+    """Scenario: a day without revenue. Outcome: no file; the control says that none is missing."""
+    assert _writing(TABLES[REVENUE], tmp_path)([(KEY, {REVENUE: Folded({}, {"purchases": 0})})]) == [
+        (KEY, {REVENUE: WrittenSlice(controls={"purchases": 0})})
+    ]
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_files_of_a_task_that_fails_are_deleted(tmp_path: Path) -> None:
+    """Scenario: the second slice of a task cannot be read. Outcome: the error, and no file of the first one."""
+
+    def slices() -> Iterator[tuple[Slice, dict[str, Folded]]]:
+        yield KEY, {REVENUE: Folded({("EUR",): (1, 1, 1)})}
+        raise LakehouseError("refined/events", "a file is gone", "Look for it")
+
+    with pytest.raises(LakehouseError):
+        _writing(TABLES[REVENUE], tmp_path)(slices())
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(events=EVENTS, files=st.integers(1, 3), count=st.integers(1, 4))
+def test_a_slice_in_shares_is_the_slice_as_a_whole(
+    tmp_path_factory: Any, events: list[dict[str, Any]], files: int, count: int
+) -> None:
+    """Scenario: a slice of several files, folded by one task, and divided by tasks that read each file once. Outcome: every row
+    is folded once, and both give the same rows and controls."""
+    folder, fold, rows = tmp_path_factory.mktemp("refined"), _fold(), _rows(events)
+    step = -(-len(events) // files)
+    slice_files = []
+    for start in range(0, len(events), step):
+        pq.write_table(part := rows.slice(start, step), folder / f"{start}.parquet", row_group_size=7)
+        slice_files.append(SliceFile("refined/events", KEY, f"{start}.parquet", 1, len(part)))
+    types = {name: TYPES[name] for name in columns_of(fold.facts)}
+    reading = Reading(LakeObjects(f"file://{folder}"), fold, types)
+    writing = WritingSlices(
+        {key: one for table in TABLES.values() for key, one in _writing(table, folder).tables.items()}
+    )
+
+    ((key, folded, whole),) = FoldingSlices(reading, writing)([slice_files])
+    of_share: dict[int, list[bytes]] = defaultdict(list)
+    for number, told in DividingFiles(reading, {KEY: range(5, 5 + count)})(slice_files):
+        of_share[number].append(told)
+    collecting = FoldingShares(fold, [KEY] * (5 + count))
+    shares = [collecting(number, told) for number, told in of_share.items()]
+
+    assert (key, folded) == (KEY, len(events)) == (shares[0][0], sum(rows for _, rows, _ in shares))
+    ((_, divided),) = writing([(KEY, joined(told for _, _, told in shares))])
+    assert {name: replace(one, files=()) for name, one in divided.items()} == {
+        name: replace(one, files=()) for name, one in whole.items()
+    }
