@@ -134,8 +134,7 @@ class Refining:
             refined.gone[work.key] = work.held
             return
         new: list[tuple[int, int, int]] = []
-        for file, is_lost in self._inputs(work):
-            is_new = self._is_new(numbers, held, file, is_lost)
+        for file, is_new in self._new(numbers, held, work):
             for rows in self._rows(file, is_new):
                 _take_keys(new, rows)
                 _add(writer, rows, refined)
@@ -177,15 +176,21 @@ class Refining:
         nothing = np.zeros(0, dtype=np.int64)
         return HeldRows(np.concatenate([nothing, *found]), np.concatenate([nothing, *hashes])), counts
 
-    def _is_new(self, numbers: RowNumbers, held: HeldRows, file: _File, is_lost: _Losers) -> Mask:
-        """A mask of the rows of a raw file that refined should hold but does not."""
-        found = []
-        for rows in self._narrow(file, NAMES):
-            is_wanted = ~is_lost.of(rows)
-            wanted = rows.filter(pa.array(is_wanted))
-            is_wanted[is_wanted] = ~held.holds(numbers.of(pa.scalar(file.source), wanted), wanted["_hash_a"].to_numpy())
-            found.append(is_wanted)
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
+    def _new(self, numbers: RowNumbers, held: HeldRows, work: SliceWork) -> list[tuple[_File, Mask]]:
+        """The raw files of a slice, each with a mask of the rows that refined should hold but does not."""
+        files, counts = [], []
+        masks, hashes = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
+        for file, is_lost in self._inputs(work):
+            files.append(file)
+            counts.append(0)
+            for rows in self._narrow(file, NAMES):
+                contents = rows["_hash_a"].to_numpy()
+                masks.append(held.meet(numbers.of(pa.scalar(file.source), rows), contents, ~is_lost.of(rows)))
+                hashes.append(contents[masks[-1]])
+                counts[-1] += rows.num_rows
+        is_new = np.concatenate(masks)
+        is_new[is_new] = held.lacks(np.concatenate(hashes))
+        return list(zip(files, np.split(is_new, np.cumsum(counts)), strict=False))
 
     def _rows(self, file: _File, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
         """The chosen rows of a file with the columns of refined; a sample of the rows read is hashed again."""

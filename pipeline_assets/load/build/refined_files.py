@@ -18,7 +18,7 @@ from pipeline_assets.transforms.refine_task import Refined, Refining
 _STEP = "write"
 _SMALL_FILE_BYTES = 8 * 1024**2
 _MOST_COMPARED_ROWS = 8_000_000
-"""Most rows of a slice that is written as a difference: a task holds about 25 bytes for each row."""
+"""Most rows of a slice that is written as a difference: a task holds about 40 bytes for each row."""
 
 
 def raw_files(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> Sequence[SliceFile] | None:
