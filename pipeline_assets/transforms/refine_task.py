@@ -178,10 +178,9 @@ class Refining:
 
     def _new(self, numbers: RowNumbers, held: HeldRows, work: SliceWork) -> list[tuple[_File, Mask]]:
         """The raw files of a slice, each with a mask of the rows that refined should hold but does not."""
-        files, counts = [], []
+        inputs, counts = list(self._inputs(work)), []
         masks, hashes = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
-        for file, is_lost in self._inputs(work):
-            files.append(file)
+        for file, is_lost in inputs:
             counts.append(0)
             for rows in self._narrow(file, NAMES):
                 contents = rows["_hash_a"].to_numpy()
@@ -190,7 +189,7 @@ class Refining:
                 counts[-1] += rows.num_rows
         is_new = np.concatenate(masks)
         is_new[is_new] = held.lacks(np.concatenate(hashes))
-        return list(zip(files, np.split(is_new, np.cumsum(counts)), strict=False))
+        return list(zip((file for file, _ in inputs), np.split(is_new, np.cumsum(counts)), strict=False))
 
     def _rows(self, file: _File, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
         """The chosen rows of a file with the columns of refined; a sample of the rows read is hashed again."""
