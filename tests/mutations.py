@@ -160,6 +160,15 @@ MUTATIONS = (
         "is_near = numbers[shift:] - numbers[:-shift] <= window_days + 1", _FATES,
     ),
     Mutation(
+        7, "an equal row does not count with the rank of the greatest", "pipeline_assets/transforms/contest.py",
+        "ranks = greatest_of(own_ranks, equal)", "ranks = own_ranks", _FATES,
+    ),
+    Mutation(
+        9, "a row that is delivered again is written again", "pipeline_assets/transforms/slice_difference.py",
+        "is_new: Mask = ~np.isin(hashes, held)", "is_new: Mask = np.ones(len(hashes), dtype=np.bool_)",
+        "tests/unit/transforms/test_slice_difference.py::test_the_difference_makes_the_same_slice",
+    ),
+    Mutation(
         7, "rows of a hot key are compared with those of one task alone", "pipeline_assets/transforms/contest_tasks.py",
         "if self.guests is not None and part >= self.ranges.usual:", "if False:",
         "tests/unit/transforms/test_contest_tasks.py::test_parts_have_the_outcome_of_the_whole",

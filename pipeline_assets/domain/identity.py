@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -33,7 +33,7 @@ class RowFate(StrEnum):
     WINNER = "winner"
     """It is the event's row in refined.events."""
     DELIVERY_DUPLICATE = "delivery_duplicate"
-    """The same row was exported more than once: a higher-ranked row has the same row id (or the same content)."""
+    """The same row was exported more than once: a higher-ranked or equal row has the same row id (or the same content)."""
     SEND_DUPLICATE = "send_duplicate"
     """The same event was sent more than once: the winner has the same key and day but another row id."""
     SUPERSEDED_BY_OTHER_DAY = "superseded_by_other_day"
@@ -62,8 +62,8 @@ class RankPart(StrEnum):
     """Both times are equal; `source_precedence` puts the winner's source first."""
     CONTENT = "content"
     """Times and source are equal, content differs: the greater hash wins, so that the choice is deterministic."""
-    POSITION = "place"
-    """The rows are identical: object key and line decide only which of them the lineage names."""
+    EQUAL = "equal"
+    """The rows are equal in every delivered column: only one of them is shown (`shown`)."""
 
 
 def with_tie(digest: str) -> str:
@@ -86,6 +86,10 @@ def named_sender(sender: tuple[int | str | None, ...]) -> tuple[int | str | None
     return tuple(named(part) if isinstance(part, str) else part for part in sender)
 
 
+Name = tuple[Source, str, int, tuple[int, int]]
+"""The source, object key, line and content of a row; no two rows of a day share one."""
+
+
 @dataclass(frozen=True)
 class RawRow:
     """The parts of a raw row that decide identity and winner; a format maps them to columns (formats/base.py)."""
@@ -104,6 +108,11 @@ class RawRow:
     """The two row hashes of the delivered columns and `_extra`."""
     unread: str | None = None
     """The begin of the text that was delivered for `processed_at` and could not be read."""
+
+    @property
+    def name(self) -> Name:
+        """By this a row of refined.events names its delivery."""
+        return self.source, self.object_key, self.line_number, self.content
 
     @property
     def named_row_id(self) -> str | None:
@@ -134,7 +143,7 @@ class Defeat:
 
 
 def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
-    """A sort key that orders all raw rows; the greatest wins. Nulls rank last."""
+    """A sort key that orders all raw rows; the greatest wins, and equal rows count as it. Nulls rank last."""
     return (
         (row.received_at is not None, row.received_at or _NO_TIME),
         (row.processed_at is not None, row.processed_at or _NO_TIME),
@@ -145,18 +154,40 @@ def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
     )
 
 
-def outcomes(rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int) -> list[RowFate]:
-    """The fate of each row. Rows are compared pairwise and not chained, so their order does not matter."""
-    return [_outcome(row, rows, precedence, dedupe_window_days) for row in rows]
+def shown(equal: Collection[RawRow], named: Collection[Name] = ()) -> RawRow:
+    """The one of several equal rows that refined.events shows: a row that it names already, else the least.
+
+    `named`: names of the rows of refined.events.
+    """
+
+    def order(row: RawRow) -> tuple[object, ...]:
+        return row.name not in named, list(Source).index(row.source), row.object_key, row.line_number
+
+    return min(equal, key=order)
+
+
+def outcomes(
+    rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int, named: Collection[Name] = ()
+) -> list[RowFate]:
+    """The fate of each row. Rows are compared pairwise and not chained, so their order does not matter.
+
+    Equal rows count as one, with the rank of their greatest. `named`: as `shown` has it.
+    """
+    return [_outcome(row, rows, precedence, dedupe_window_days, named) for row in rows]
 
 
 def defeat(
-    row: RawRow, outcome: RowFate, rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int
+    row: RawRow,
+    outcome: RowFate,
+    rows: Sequence[RawRow],
+    precedence: Sequence[Source],
+    dedupe_window_days: int,
+    named: Collection[Name] = (),
 ) -> Defeat | None:
     """The row that beat a row of this outcome; None for a winner.
 
     A delivery duplicate lost to the best copy of itself. Any other loser lost to the best row within its window, even if
-    that row loses in turn.
+    that row loses in turn. Of equal rows that beat it, the one that is shown counts.
     """
     if outcome is RowFate.WINNER:
         return None
@@ -164,19 +195,25 @@ def defeat(
     if outcome is RowFate.DELIVERY_DUPLICATE:
         competing = [other for other in competing if _is_copy(other, row)]
     best = max(competing, key=lambda other: rank(other, precedence))
-    parts = zip(rank(row, precedence), rank(best, precedence), strict=True)
+    by = shown(_equal(best, competing), named)
+    if _are_equal(best, row):
+        return Defeat(by, RankPart.EQUAL)
+    parts = zip(_greatest_rank(row, rows, precedence), rank(best, precedence), strict=True)
     place = next(place for place, (own, greater) in enumerate(parts) if own != greater)
-    # Object key and line, the last two parts of the rank, count as one part.
-    return Defeat(best, list(RankPart)[min(place, len(RankPart) - 1)])
+    return Defeat(by, list(RankPart)[min(place, len(RankPart) - 1)])
 
 
-def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int) -> RowFate:
+def _outcome(
+    row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], window: int, named: Collection[Name]
+) -> RowFate:
     competing = _competing(row, rows, window)
     best = max(competing, key=lambda other: rank(other, precedence))
-    if best == row:
+    is_shown = shown(_equal(row, competing), named) == row
+    if is_shown and _are_equal(best, row):
         return RowFate.WINNER
-    own = rank(row, precedence)
-    if any(_is_copy(other, row) and rank(other, precedence) > own for other in competing):
+    own = _greatest_rank(row, competing, precedence)
+    copies = [other for other in competing if _is_copy(other, row)]
+    if any(rank(other, precedence) > own or not is_shown for other in copies):
         return RowFate.DELIVERY_DUPLICATE
     return RowFate.SEND_DUPLICATE if best.event_date == row.event_date else RowFate.SUPERSEDED_BY_OTHER_DAY
 
@@ -184,6 +221,19 @@ def _outcome(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source], 
 def _competing(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]:
     """Rows of the same event within the window, including the row itself."""
     return [other for other in rows if other.key == row.key and abs((other.event_date - row.event_date).days) <= window]
+
+
+def _are_equal(one: RawRow, other: RawRow) -> bool:
+    """Whether two rows are equal in every delivered column; the event time, and so the day, is one."""
+    return (one.key, one.event_date, one.content) == (other.key, other.event_date, other.content)
+
+
+def _equal(row: RawRow, rows: Sequence[RawRow]) -> list[RawRow]:
+    return [other for other in rows if _are_equal(other, row)]
+
+
+def _greatest_rank(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Source]) -> tuple[object, ...]:
+    return max(rank(other, precedence) for other in _equal(row, rows))
 
 
 def _is_copy(other: RawRow, row: RawRow) -> bool:

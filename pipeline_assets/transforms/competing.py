@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -9,8 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_assets.domain.identity import with_tie
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.transforms.contest import cells_of, group_numbers, key_numbers, neighbours
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from pipeline_assets.transforms.contest import (
+    cells_of,
+    equal_numbers,
+    group_numbers,
+    key_numbers,
+    neighbours,
+    source_places,
+)
 from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, numbers_of
 from pipeline_assets.transforms.event_hashes import whole
 from pipeline_assets.transforms.event_keys import KEY, ROW_ID
@@ -47,10 +55,13 @@ class CompetingSum:
         return with_tie(str(self.digest)) if self.is_tied else str(self.digest)
 
 
-def competing_sums(rows: pa.Table, window_days: int, is_guest: Mask | None = None) -> dict[Slice, CompetingSum]:
+def competing_sums(
+    rows: pa.Table, precedence: Sequence[Source], window_days: int, is_guest: Mask | None = None
+) -> dict[Slice, CompetingSum]:
     """Slice -> its competing rows among these (`contested_columns.SCHEMA`, one or more); slices without any are left out.
 
-    Guests stand for rows that are counted elsewhere: they show that their day holds the key, and are in no digest.
+    Equal rows count once, with the source that goes first. Guests stand for rows that are counted elsewhere: they show that their
+    day holds the key, and are in no digest.
     """
     counted = np.ones(rows.num_rows, dtype=np.bool_) if is_guest is None else ~is_guest
     # Most rows share their key with rows of their own day only.
@@ -58,7 +69,10 @@ def competing_sums(rows: pa.Table, window_days: int, is_guest: Mask | None = Non
     if not is_beside.any():
         return {}
     rows, counted = rows.filter(pa.array(is_beside)).combine_chunks(), counted[is_beside]
-    keys, days = key_numbers(rows), numbers_of(rows["_day"])
+    keys = key_numbers(rows)
+    is_one = _one_of_equals(rows, keys, precedence, counted)
+    rows, counted, keys = rows.filter(pa.array(is_one)).combine_chunks(), counted[is_one], keys[is_one]
+    days = numbers_of(rows["_day"])
     cells, first, at = np.unique(cells_of(keys, days, window_days), return_index=True, return_inverse=True)
     of_cells = _sums(rows, at, counted, len(cells))
     projects = whole(rows["project_id"]).dictionary_encode()
@@ -92,6 +106,15 @@ def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
         parts += [half >> _HALF, half & ((1 << _HALF) - 1)]
     np.add.at(sums, cells[is_counted], np.stack(parts, axis=1))
     return sums
+
+
+def _one_of_equals(rows: pa.Table, keys: Longs, precedence: Sequence[Source], is_counted: Mask) -> Mask:
+    """The rows that stand for themselves: of equal counted rows the one whose source goes first, and every other row."""
+    equal = equal_numbers(rows, keys)
+    order = np.lexsort((source_places(rows, precedence), equal, ~is_counted))
+    is_one = np.ones(len(order), dtype=np.bool_)
+    is_one[order[1:]] = (equal[order[1:]] != equal[order[:-1]]) | ~is_counted[order[1:]]
+    return is_one
 
 
 def _tied(rows: pa.Table, keys: Longs, days: Longs, window_days: int) -> Mask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -83,31 +83,34 @@ class Decided:
 def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> Decided:
     """The fate of each row (`contested_columns.SCHEMA`), from all rows of its key within the window.
 
-    Needs time and memory in proportion to the rows, however many share a key. Rows that are equal in all columns that rank them
-    share a fate.
+    Needs time and memory in proportion to the rows, however many share a key. Of equal rows the least one stands for all of them;
+    a slice that holds another one of them keeps that (`slice_difference`). Rows of one place share a fate.
     """
     if not rows.num_rows:
         nothing = np.zeros(0, dtype=np.bool_)
         return Decided(rows, np.zeros(0, dtype=np.int64), nothing, nothing)
     received = numbers_of(rows[RECEIVED])
     contents = [numbers_of(rows[name]) for name in ("_hash_a", "_hash_b")]
-    ranks = _ranks(rows, received, contents, precedence)
     keys, days = key_numbers(rows), numbers_of(rows["_day"])
+    equal = equal_numbers(rows, keys)
+    own_ranks = _ranks(rows, received, contents, precedence)
+    ranks = greatest_of(own_ranks, equal)
+    is_shown = _is_shown(rows, equal)
     best, is_shared = best_near(cells_of(keys, days, window_days), ranks, window_days)
     has_copies, copies = _copies(rows, keys)
     best_copy = ranks.copy()
     cells = cells_of(copies, days[has_copies], window_days)
     best_copy[has_copies], _ = best_near(cells, ranks[has_copies], window_days)
 
-    # Any row of a rank stands for all of them, because they differ only in their places.
-    row_of = np.zeros(int(ranks.max()) + 1, dtype=np.int64)
-    row_of[ranks] = np.arange(len(ranks))
-    is_copy = best_copy > ranks
+    # Any row of a rank stands for all of them, because they are equal.
+    row_of = np.zeros(int(own_ranks.max()) + 1, dtype=np.int64)
+    row_of[own_ranks] = np.arange(len(own_ranks))
+    is_copy = (best_copy > ranks) | (has_copies & ~is_shown)
     is_best_here = days[row_of[best]] == days
     fates: Longs = np.full(len(ranks), _OTHER_DAY)
     fates[is_best_here] = _SEND
     fates[is_copy] = _DELIVERY
-    fates[ranks == best] = _WINNER
+    fates[(ranks == best) & is_shown] = _WINNER
 
     better = row_of[np.where(is_copy, best_copy, best)]
     is_equal = np.logical_and(*(half[better] == half for half in contents))
@@ -130,6 +133,20 @@ def best_of_days(rows: pa.Table, precedence: Sequence[Source]) -> pa.Table:
 def key_numbers(rows: pa.Table) -> Longs:
     """A number from 0 for each row; rows with equal keys share it."""
     return group_numbers(*(numbers_of(rows[name]) for name in KEY))
+
+
+def equal_numbers(rows: pa.Table, keys: Longs) -> Longs:
+    """A number from 0 for each row; rows that are equal in every delivered column share it. `keys`: from `key_numbers`."""
+    # The event time is delivered, so that equal rows have one day.
+    return group_numbers(numbers_of(rows["_hash_b"]), numbers_of(rows["_hash_a"]), numbers_of(rows["_day"]), keys)
+
+
+def greatest_of(numbers: Longs, groups: Longs) -> Longs:
+    """For each row the greatest number (from 0) of its group."""
+    greatest = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+    np.maximum.at(greatest, groups, numbers)
+    found: Longs = greatest[groups]
+    return found
 
 
 def group_numbers(*columns: Longs) -> Longs:
@@ -177,17 +194,30 @@ def best_near(cells: Longs, ranks: Longs, window_days: int) -> tuple[Longs, Mask
 
 def _ranks(rows: pa.Table, received: Longs, contents: Sequence[Longs], precedence: Sequence[Source]) -> Longs:
     """The place of each row in the order of `identity.rank`; equal ranks have one place."""
-    order: Mapping[str, int] = {source.value: -place for place, source in enumerate(precedence)}
-    sources = whole(rows["_source"]).dictionary_encode()
-    goes_first = np.asarray([order[name] for name in sources.dictionary.to_pylist()], dtype=np.int64)
     return group_numbers(
         numbers_of(rows["_line_number"]),
         _in_order(rows["_object_key"]),
         *reversed(contents),
-        goes_first[sources.indices.to_numpy()],
+        -source_places(rows, precedence),
         numbers_of(rows[PROCESSED]),
         received,
     )
+
+
+def _is_shown(rows: pa.Table, equal: Longs) -> Mask:
+    """The rows of the least place among equal ones: `identity.shown`, where nothing is named."""
+    lines, objects = numbers_of(rows["_line_number"]), _in_order(rows["_object_key"])
+    places = group_numbers(lines, objects, source_places(rows, list(Source)))
+    found: Mask = greatest_of(places.max() - places, equal) == places.max() - places
+    return found
+
+
+def source_places(rows: pa.Table, order: Sequence[Source]) -> Longs:
+    """The place of each row's source in an order."""
+    sources = whole(rows["_source"]).dictionary_encode()
+    places = np.asarray([order.index(Source(name)) for name in sources.dictionary.to_pylist()], dtype=np.int64)
+    found: Longs = places[sources.indices.to_numpy()]
+    return found
 
 
 def _in_order(texts: pa.ChunkedArray) -> Longs:

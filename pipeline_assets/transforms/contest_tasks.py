@@ -30,7 +30,7 @@ from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
 from pipeline_assets.transforms.row_hash_arrow import Encoded
 
 _COPY = {"_key_b": "bigint", ROW_ID: "string"}
-_ORDER = {"_key_b": "bigint", RECEIVED: "timestamp", PROCESSED: "timestamp", "_source": "string"}
+_ORDER = {"_key_b": "bigint", RECEIVED: "timestamp", PROCESSED: "timestamp"}
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class RowsAmong:
 class Ranges:
     """How rows are divided among tasks, so that none holds all rows of a hot key.
 
-    Rows of hot keys are divided twice: deliveries of one row stay together where fates are decided, rows of equal times and
-    source where competing rows are summed. These parts also get the best row of each hot key and day.
+    Rows of hot keys are divided twice: deliveries of one row stay together where fates are decided, rows of equal times where
+    competing rows are summed. These parts also get the best row of each hot key and day.
     """
 
     usual: int
@@ -186,6 +186,6 @@ class Deciding:
             outcome.reasons = {key: one for key, one in decided.reasons().items() if key in self.slices}
             outcome.losers = {at: [one] for at, one in decided.losers().items() if at[0] in self.slices}
         if part < self.ranges.usual or part >= self.ranges.usual + self.ranges.hot:
-            found = competing_sums(rows, self.window_days, is_guest)
+            found = competing_sums(rows, self.precedence, self.window_days, is_guest)
             outcome.competing = {key: one for key, one in found.items() if key in self.slices}
         return outcome

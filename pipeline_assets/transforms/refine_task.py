@@ -137,7 +137,7 @@ class Refining:
             self._whole(work, writer, refined)
             refined.gone[work.key] = work.held
             return
-        new = [(file, self._is_new(numbers, held, file, is_lost)) for file, is_lost in self._inputs(work)]
+        new = self._new(numbers, held, work)
         ends = np.cumsum(counts)
         stays = zip(files, np.split(held.is_wanted, ends[:-1]), strict=True)
         replaced = [(file, is_wanted) for file, is_wanted in stays if not is_wanted.all()]
@@ -187,15 +187,20 @@ class Refining:
         nothing = np.zeros(0, dtype=np.int64)
         return HeldRows(np.concatenate([nothing, *found]), np.concatenate([nothing, *hashes])), counts
 
-    def _is_new(self, numbers: RowNumbers, held: HeldRows, file: _File, is_lost: _Losers) -> Mask:
-        """A mask of the rows of a raw file that refined should hold but does not."""
-        found = []
-        for rows in self._narrow(file, NAMES):
-            is_wanted = ~is_lost.of(rows)
-            wanted = rows.filter(pa.array(is_wanted))
-            is_wanted[is_wanted] = ~held.holds(numbers.of(pa.scalar(file.source), wanted), wanted["_hash_a"].to_numpy())
-            found.append(is_wanted)
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.bool_)
+    def _new(self, numbers: RowNumbers, held: HeldRows, work: SliceWork) -> list[tuple[_File, Mask]]:
+        """The raw files of a slice, each with a mask of the rows that refined should hold but does not."""
+        inputs, counts = list(self._inputs(work)), []
+        masks, hashes = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
+        for file, is_lost in inputs:
+            counts.append(0)
+            for rows in self._narrow(file, NAMES):
+                contents = rows["_hash_a"].to_numpy()
+                masks.append(held.meet(numbers.of(pa.scalar(file.source), rows), contents, ~is_lost.of(rows)))
+                hashes.append(contents[masks[-1]])
+                counts[-1] += rows.num_rows
+        is_new = np.concatenate(masks)
+        is_new[is_new] = held.lacks(np.concatenate(hashes))
+        return list(zip((file for file, _ in inputs), np.split(is_new, np.cumsum(counts)), strict=False))
 
     def _rows(self, file: _File, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
         """The chosen rows of a file with the columns of refined; a sample of them is hashed again."""

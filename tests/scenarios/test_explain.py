@@ -98,27 +98,42 @@ def test_duplicates_name_the_row_that_beats_them(pipeline: Any) -> None:
         _explain(p, " ")
 
 
-def test_a_tie_is_decided_by_source_then_by_nothing_but_the_place(pipeline: Any) -> None:
-    """Scenario: a backfill delivers a row again exactly as it was, and one row of it twice.
-    Outcome: source precedence decides between the sources, and identical rows are called identical."""
+def test_a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays(pipeline: Any) -> None:
+    """Scenario: a backfill delivers a row again exactly as it was, twice, and another one with other content and equal times.
+    Outcome: the row that was published stays the one shown, identical rows are called identical, and source precedence decides
+    between the unequal ones. Then the object shown goes: the least of the others is the winner, and the day agrees with it."""
     p = pipeline()
-    event = an_event(insert_id="i-1", uuid="u-1")
-    regular = p.deliver(DAY, [event])
-    recovered = p.deliver(DAY, [event, event], source=Source.BACKFILL)
+    event, other = (an_event(insert_id=f"i-{n}", uuid=f"u-{n}") for n in (1, 2))
+    regular = p.deliver(DAY, [other], hour=9), p.deliver(DAY, [event], hour=10)
     assert p.load(DAY).success
+    recovered = p.deliver(DAY, [event, event, other | {"city": "Köln"}], hour=11, source=Source.BACKFILL)
     assert p.load(DAY, source=Source.BACKFILL).success
 
-    one = _only(_explain(p, "i-1"))
-    assert [(place(d.row), d.outcome, d.defeat and d.defeat.part) for d in one.deliveries] == [
-        (f"{recovered} line 2", RowFate.WINNER, None),
-        (f"{recovered} line 1", RowFate.DELIVERY_DUPLICATE, RankPart.POSITION),
-        (f"{regular} line 1", RowFate.DELIVERY_DUPLICATE, RankPart.SOURCE),
+    def told(name: str) -> list[Any]:
+        return [(place(d.row), d.outcome, d.defeat and d.defeat.part) for d in _only(_explain(p, name)).deliveries]
+
+    assert told("i-1") == [
+        (f"{regular[1]} line 1", RowFate.WINNER, None),
+        (f"{recovered} line 2", RowFate.DELIVERY_DUPLICATE, RankPart.EQUAL),
+        (f"{recovered} line 1", RowFate.DELIVERY_DUPLICATE, RankPart.EQUAL),
     ]
-    assert "backfill goes before regular" in one.deliveries[2].reason
-    assert "identical" in one.deliveries[1].reason
-    # The content did not change, so the second load published nothing: the day agrees with other lineage.
+    assert "identical" in _only(_explain(p, "i-1")).deliveries[1].reason
+    assert told("i-2") == [
+        (f"{recovered} line 3", RowFate.WINNER, None),
+        (f"{regular[0]} line 1", RowFate.DELIVERY_DUPLICATE, RankPart.SOURCE),
+    ]
+    assert "source" in _only(_explain(p, "i-2")).deliveries[1].reason
+
+    p.remove(regular[1])
+    assert p.load(DAY).success
+    assert [row[:2] for row in told("i-1")] == [
+        (f"{recovered} line 1", RowFate.WINNER),
+        (f"{recovered} line 2", RowFate.DELIVERY_DUPLICATE),
+    ]
+    one = _only(_explain(p, "i-1"))
     assert one.agrees
-    assert [publication.visible for publication in one.publications] == [f"yes, as {regular} line 1"]
+    # The day was published once more for the other event, and not for the delivery that went.
+    assert [publication.visible for publication in one.publications] == [f"yes, as {regular[1]} line 1"] * 2
 
 
 def test_a_time_that_could_not_be_read_is_told_where_it_decides(pipeline: Any) -> None:

@@ -206,10 +206,10 @@ def _grounds(row: RawRow, lost: Defeat) -> str:
         against = _against(better.processed_at, row.processed_at)
         return f"same {received}, that one has the later {processed} ({against})"
     if lost.part is RankPart.SOURCE:
-        return f"same times, and by source precedence {better.source.value} goes before {row.source.value}"
+        return "same times, and the source of that one, or of a delivery equal to it, goes first"
     if lost.part is RankPart.CONTENT:
         return "same times and source but other content, and that one has the greater content hash"
-    return "an identical row; object and line decide which of the two is named"
+    return "an identical row; refined/events names one of them"
 
 
 def _unread(row: RawRow, lost: Defeat) -> str:

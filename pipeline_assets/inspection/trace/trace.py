@@ -117,7 +117,7 @@ def _sketch(search: Search, found_rows: Sequence[FoundRow], live: Sequence[RawRo
         by_key.setdefault(live_row.key, ([], []))[1].append(live_row)
     sketches = []
     for key, (delivered, refined) in by_key.items():
-        judged = _judge(delivered, search)
+        judged = _judge(delivered, refined, search)
         days = {d.row.event_date for d in judged} | {row.event_date for row in refined}
         for group in _groups(_inside(days, search, window), window):
             deliveries = tuple(d for d in judged if d.row.event_date in group)
@@ -134,14 +134,14 @@ def _order(sketch: _Sketch) -> tuple[str, date, int, str]:
     return sketch.project_id, sketch.days[0], [*KeyKind].index(KeyKind(str(sketch.key[1]))), repr(sketch.key[2:])
 
 
-def _judge(found_rows: Sequence[FoundRow], search: Search) -> list[Delivered]:
-    """The fate of each row of one key; winners first, then by rank."""
+def _judge(found_rows: Sequence[FoundRow], live: Sequence[RawRow], search: Search) -> list[Delivered]:
+    """The fate of each row of one key, of which refined.events shows `live`; winners first, then by rank."""
     settings = search.runtime.settings
     precedence, window = settings.source_precedence, settings.dedupe_window_days
-    rows = [delivered.row for delivered in found_rows]
+    rows, names = [delivered.row for delivered in found_rows], {row.name for row in live}
     judged = [
-        Delivered(delivered, outcome, defeat(delivered.row, outcome, rows, precedence, window))
-        for delivered, outcome in zip(found_rows, outcomes(rows, precedence, window), strict=True)
+        Delivered(delivered, outcome, defeat(delivered.row, outcome, rows, precedence, window, names))
+        for delivered, outcome in zip(found_rows, outcomes(rows, precedence, window, names), strict=True)
     ]
     judged.sort(key=lambda delivered: rank(delivered.row, precedence), reverse=True)
     return sorted(judged, key=lambda delivered: delivered.outcome is not RowFate.WINNER)

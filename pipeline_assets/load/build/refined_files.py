@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _STEP = "write"
 _MOST_COMPARED_ROWS = 8_000_000
-"""Most rows of a slice that is written as a difference: a task holds about 25 bytes for each row."""
+"""Most rows of a slice that is written as a difference: a task holds about 40 bytes for each row."""
 
 
 def raw_files(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -31,6 +32,7 @@ from pipeline_assets.transforms.contested_columns import (
 )
 from pipeline_assets.transforms.event_keys import ROW_ID
 from pipeline_assets.transforms.file_rows import with_columns
+from tests.unit.domain.test_identity import delivered_whole
 
 DAY = date(2026, 2, 2)
 _TIMES = (None, *(datetime(2026, 2, 2, hour, tzinfo=UTC) for hour in (1, 2)))
@@ -46,29 +48,51 @@ _CHOICES: tuple[Sequence[Any], ...] = (
     (False, True),
     ("a", "b", "\U0001f600"),
 )
+_AGAIN: Sequence[Sequence[Source]] = ((), (), (Source.BACKFILL,), (), (Source.REGULAR, Source.BACKFILL))
+"""The sources that deliver every fifth row once more, and every fifth twice more."""
 PRECEDENCES = st.permutations(list(Source))
 
 
 def raw_rows_of(drawn: Sequence[tuple[Any, ...]]) -> list[RawRow]:
     """Rows of which no two have one place."""
+    return delivered_whole(
+        [
+            RawRow(
+                project,
+                DAY + timedelta(days=day),
+                source,
+                name,
+                line,
+                (7, "d"),
+                send_id,
+                row_id,
+                received,
+                processed,
+                content,
+                "no time" if is_unread and processed is None else None,
+            )
+            for line, (
+                project,
+                day,
+                source,
+                send_id,
+                row_id,
+                received,
+                processed,
+                content,
+                is_unread,
+                name,
+            ) in enumerate(drawn)
+        ]
+    )
+
+
+def delivered_again(rows: Sequence[RawRow]) -> list[RawRow]:
+    """The rows, some of them with equal ones of another line and source."""
     return [
-        RawRow(
-            project,
-            DAY + timedelta(days=day),
-            source,
-            name,
-            line,
-            (7, "d"),
-            send_id,
-            row_id,
-            received,
-            processed,
-            content,
-            "no time" if is_unread and processed is None else None,
-        )
-        for line, (project, day, source, send_id, row_id, received, processed, content, is_unread, name) in enumerate(
-            drawn
-        )
+        replace(row, source=source, line_number=len(rows) * again + row.line_number)
+        for row in rows
+        for again, source in enumerate([row.source, *_AGAIN[row.line_number % len(_AGAIN)]])
     ]
 
 
@@ -79,7 +103,7 @@ def _random_rows(seed: int) -> list[tuple[Any, ...]]:
 
 
 _FEW = st.lists(st.tuples(*map(st.sampled_from, _CHOICES)), max_size=20)
-ROWS = (_FEW | st.integers(0, 1 << 32).map(_random_rows)).map(raw_rows_of)
+ROWS = (_FEW | st.integers(0, 1 << 32).map(_random_rows)).map(raw_rows_of).map(delivered_again)
 
 
 def table_of(rows: Sequence[RawRow]) -> pa.Table:
