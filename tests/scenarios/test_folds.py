@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.build import folds
@@ -67,7 +68,9 @@ def _events(day: date) -> list[dict[str, Any]]:
 
 def _files(p: Any, table: AggregateTable) -> set[str]:
     """Names of the data files below a table's location."""
-    return {file.name for file in Path(p.lakehouse.files.store(table).url.removeprefix("file://")).rglob("*.parquet")}
+    folder = local_path(p.lakehouse.files.store(table).url)
+    assert folder is not None
+    return {file.name for file in folder.rglob("*.parquet")}
 
 
 _CODE_VERSION = Table.code_version
