@@ -100,7 +100,8 @@ MUTATIONS = (
     ),
     Mutation(
         1, "a slice built again is added to what is there", "resources/iceberg/lakehouse.py",
-        "writer.overwrite(slices_condition(table, slices))", "writer.append()", _LATE,
+        "placed.writeTo(target).overwrite(slices_condition(table, slices))", "placed.writeTo(target).append()",
+        "tests/scenarios/test_extending.py::test_an_aggregate_of_a_users_own",
     ),
     Mutation(
         1, "files of a slice built again are added to those that are there", "resources/iceberg/table_files.py",
