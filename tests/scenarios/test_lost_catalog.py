@@ -21,7 +21,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES
 from resources.iceberg.attach import attach, attachable
 from resources.iceberg.lake_identity import Purpose
-from resources.iceberg.lake_mark import MARKER
+from resources.iceberg.lake_mark import FORMAT, MARKER
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
@@ -136,15 +136,19 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
     assert "belongs to another catalog than" in p.load(DAY).failure()
 
 
+def _another_mark() -> dict[str, Any]:
+    return {"id": str(uuid.uuid4()), "lake": str(uuid.uuid4()), "format": FORMAT}
+
+
 def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: a mistyped warehouse; marks that are gone, of another lake, or half written by a process that died. Outcome: what
-    does not belong together is refused; what a crash or 0.1.0 left is marked, and nobody is locked out."""
+    does not belong together is refused; what a crash left is marked, and nobody is locked out."""
     fresh = pipeline()
     _look(fresh)
     marker = Path(fresh.settings.warehouse_url) / "_tidemark" / MARKER
     assert not marker.exists()
     marker.parent.mkdir()
-    marker.write_text(json.dumps({"id": str(uuid.uuid4())}))
+    marker.write_text(json.dumps(_another_mark()))
     _look(fresh, Purpose.BEGIN)
     _look(fresh)
 
@@ -157,14 +161,14 @@ def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, 
         _look(p, Purpose.BEGIN)
     assert not (tmp_path / "mistyped" / "_tidemark").exists()
     p.settings = own
-    marker.write_text(json.dumps({"id": str(uuid.uuid4())}))
+    marker.write_text(json.dumps(_another_mark()))
     with pytest.raises(LakehouseError, match="belongs to another catalog than"):
         _look(p, Purpose.BEGIN)
     marker.write_text("{")
     with pytest.raises(LakehouseError, match="is no identity of a warehouse"):
         _look(p)
-    # As an earlier format left it: the ledger that knows the lake is taken, an empty one is not.
-    before = json.dumps({name: json.loads(known)[name] for name in ("id", "lake", "catalog")})
+    # A mark that names no ledger: the ledger that knows the lake is taken, an empty one is not.
+    before = json.dumps({name: json.loads(known)[name] for name in ("id", "lake", "catalog", "format")})
     marker.write_text(before)
     own_ledger = p.ledger
     with closing(Ledger(f"sqlite:///{tmp_path}/empty.db")) as p.ledger:
@@ -187,7 +191,7 @@ def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, 
     assert not marker.exists()
     _look(p, Purpose.KEEP)
     assert json.loads(marker.read_text())["id"] == json.loads(known)["id"]
-    # As 0.1.0 left it: no mark on either side.
+    # No mark on either side.
     marker.unlink()
     with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"))) as database:
         database.execute("DELETE FROM iceberg_namespace_properties WHERE property_key = 'tidemark.warehouse-id'")

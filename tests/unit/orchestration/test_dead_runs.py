@@ -48,12 +48,6 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield found
 
 
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as found:
-        yield found
-
-
 def a_dead_process() -> Identity:
     """Of a child that has ended."""
     child = subprocess.Popen([sys.executable, "-c", ""])

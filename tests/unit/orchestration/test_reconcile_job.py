@@ -23,7 +23,7 @@ DAY = date(2026, 2, 2)
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
 
 
-def test_the_job_turns_the_check_yellow_and_green_again(tmp_path: Path) -> None:
+def test_the_job_turns_the_check_yellow_and_green_again(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Scenario: a total that differs, the same within tolerance, bad lines, no totals at all. Outcome: the run fails with what
     differs; the check of the day tells the same; without totals nothing is wrong."""
     (tmp_path / "landing" / "golden").mkdir(parents=True)
@@ -34,7 +34,6 @@ def test_the_job_turns_the_check_yellow_and_green_again(tmp_path: Path) -> None:
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         record = SliceRecord("refined/events", Slice(DAY, PROJECT), Verdict.PUBLISHED, digest=Digest(60, 1, 1))
         ledger.record(Changes(slices=[record]), "run")
-    instance = dg.DagsterInstance.ephemeral()
 
     def run(**changes: Any) -> tuple[bool, str]:
         job = build_defs(settings.model_copy(update=changes), clock=Clock(NOW)).resolve_job_def(RECONCILE_JOB)

@@ -27,7 +27,9 @@ def _no_engine() -> None:
     raise AssertionError("telling Dagster starts no Spark")
 
 
-def test_a_day_may_be_rolled_back_again_and_each_time_dagster_is_told(tmp_path: Path) -> None:
+def test_a_day_may_be_rolled_back_again_and_each_time_dagster_is_told(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     """Scenario: the same day is told of by two runs, released in between. Outcome: both runs succeed, and the check of the day
     shows both."""
     settings = Settings(
@@ -36,7 +38,6 @@ def test_a_day_may_be_rolled_back_again_and_each_time_dagster_is_told(tmp_path: 
         catalog_url=f"sqlite:///{tmp_path}/catalog.db",
         projects=(PROJECT,),
     )
-    instance = dg.DagsterInstance.ephemeral()
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         key, passed = Slice(DAY, PROJECT), (Evaluation(Check.UNIQUE_EVENT_KEY, True),)
         record = SliceRecord(TABLE, key, Verdict.PUBLISHED, digest=Digest(60, 1, 1), evaluations=passed)

@@ -25,31 +25,33 @@ from resources.ledger.store import Ledger
 TABLE, RAW, BACKFILL = "refined/events", "raw/regular_events", "raw/backfill_events"
 DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
 KEY = Slice(DAY, "10001")
+_THREE, _ONE = Digest(3, 10, 11, version=2), Digest(1, -1, 2, version=2)
 STATES: dict[str, tuple[dict[str, str] | None, InputState | None]] = {
     "unknown": (None, None),
     "of a raw slice": ({}, InputState()),
-    "never compared with other days": ({f"{RAW}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(RAW, DAY): Digest(3, 10, 11)})),
+    "never compared with other days": (
+        {f"{RAW}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(RAW, DAY): _THREE})),
     "compared": (
         {f"{BACKFILL}:2026-02-03": f"h2:1:{'f' * 32}:2", f"{RAW}:2026-02-02": "h2:3:a:b", "rivals": "h2:2:1:1:tied"},
-        InputState({InputDay(RAW, DAY): Digest(3, 10, 11), InputDay(BACKFILL, NEXT): Digest(1, -1, 2)}, "h2:2:1:1:tied"),
+        InputState({InputDay(RAW, DAY): _THREE, InputDay(BACKFILL, NEXT): _ONE}, "h2:2:1:1:tied"),
     ),
     "by the first row hash": ({f"{RAW}:2026-02-02": "3:a:b", "rivals": "0:0:0"},
                               InputState({InputDay(RAW, DAY): Digest(3, 10, 11, version=1)}, "0:0:0")),
     "of a snapshot": ({"delivered": "dimensions/item/2026-02-02.csv v1 9"},
                       InputState(delivered="dimensions/item/2026-02-02.csv v1 9")),
-    "of an aggregate": ({f"{TABLE}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(TABLE, DAY): Digest(3, 10, 11)})),
+    "of an aggregate": ({f"{TABLE}:2026-02-02": "h2:3:a:b"}, InputState({InputDay(TABLE, DAY): _THREE})),
 }  # fmt: skip
 """What the ledger holds -> what it means."""
 REJECTIONS: dict[str, tuple[dict[str, str] | None, Rejection | None]] = {
     "none": (None, None),
     "refused": (
         {"code": "2-ab [] {}", f"{RAW}:2026-02-02": "h2:3:a:b", "rivals": "0:0:0"},
-        Rejection(InputState({InputDay(RAW, DAY): Digest(3, 10, 11)}, "0:0:0"), "2-ab [] {}"),
+        Rejection(InputState({InputDay(RAW, DAY): _THREE}, "0:0:0"), "2-ab [] {}"),
     ),
     "of nothing, before bounds were on record": ({}, Rejection(InputState())),
     "waits for other days": (
         {"code": "2-ab", f"{RAW}:2026-02-02": "h2:3:a:b", "waits for": "2026-02-01,2026-02-03"},
-        Rejection(InputState({InputDay(RAW, DAY): Digest(3, 10, 11)}), "2-ab", (date(2026, 2, 1), NEXT)),
+        Rejection(InputState({InputDay(RAW, DAY): _THREE}), "2-ab", (date(2026, 2, 1), NEXT)),
     ),
 }
 CAUSES = {
@@ -174,7 +176,7 @@ def test_a_publication_keeps_what_it_was_built_from(tmp_path: Path) -> None:
 def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(tmp_path: Path) -> None:
     """Scenario: the second day is published, then the first; the first is rolled back to nothing and held, then released, and
     another table knows an empty day alone. Outcome: the first day stays the first; a day that never held rows is none."""
-    digest, cause = Digest(3, 10, 11), Cause.of(CauseKind.DELIVERY)
+    digest, cause = _THREE, Cause.of(CauseKind.DELIVERY)
     with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
         empty = SliceRecord(RAW, KEY, Verdict.WAITING)
         later = SliceRecord(TABLE, Slice(NEXT, "10001"), Verdict.PUBLISHED, digest=digest)
