@@ -10,6 +10,8 @@ from dataclasses import dataclass
 MOST_READ_BYTES = 4 * 1024**2
 """Most bytes of column chunks that a step may read of existing files in the driving process. Decoding them takes about 0.1 s
 and 30 MB there; a Spark job whose workers run already takes as long before it reads a byte."""
+FILE_COST_BYTES = 64 * 1024
+"""The cost of opening a file or an object, in bytes read."""
 MOST_TEXT_BYTES = 4 * 1024**2
 """Most bytes that an object may inflate to in the driving process."""
 MOST_ITEMS = 64

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-FILE_COST_BYTES = 64 * 1024
-"""The cost of opening a file, in bytes read; it counts, so that the cores end at about the same time."""
-
 
 @dataclass(frozen=True)
 class Place:
@@ -93,7 +90,7 @@ def each_of(runtime: Runtime, found: FilesOfSlices, types: Mapping[str, str], fu
     reading = ReadingFiles(stores_of(runtime, found), types, function)
     results: list[Result] = []
     if found.files:
-        weights = [file.size_bytes + FILE_COST_BYTES for file in found.files]
+        weights = [file.cost for file in found.files]
         groups = runtime.tasks.groups(found.files, weights)
         told = runtime.tasks.run(reading, groups, read_bytes=read_bytes(runtime, found.places, found.files, types))
         results += [result for group in told for result in group]

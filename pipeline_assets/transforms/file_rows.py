@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from pipeline_assets.domain.commands import BRING_BACK
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.placement import FILE_COST_BYTES
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, Store, by_slice
 from pipeline_assets.transforms.longs import Mask
@@ -36,6 +37,11 @@ class SliceFile:
     """Relative to the location of the table; empty for rows that only Spark can read."""
     size_bytes: int
     rows: int
+
+    @property
+    def cost(self) -> int:
+        """The cost of reading it, in bytes."""
+        return self.size_bytes + FILE_COST_BYTES
 
 
 RowsOf = Callable[[SliceFile, Iterator[pa.Table]], Result]

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline_assets.domain.errors import TidemarkError, error_in
 from pipeline_assets.domain.machine import is_on_this_machine
-from pipeline_assets.domain.placement import MOST_ITEMS, MOST_READ_BYTES, NewBytes, TooLargeHereError, here
+from pipeline_assets.domain.placement import (
+    FILE_COST_BYTES,
+    MOST_ITEMS,
+    MOST_READ_BYTES,
+    NewBytes,
+    TooLargeHereError,
+    here,
+)
 from pipeline_assets.domain.skew import balanced
 
 if TYPE_CHECKING:
@@ -23,6 +30,8 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 _GROUPS_PER_CORE = 2
+_LEAST_TASK_BYTES = 1024**2
+"""A step that reads less than so many bytes for each task is given to fewer tasks: starting one takes as long."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,9 @@ class Tasks:
                 # The function discarded what it wrote. Files of groups before it stay unnamed, as after any failure of a task.
                 pass
         with naming_what_workers_met():
-            placed = self.session().sparkContext.parallelize(list(groups), len(groups))
+            cost = read_bytes + self.new_bytes.count + sum(map(len, groups)) * FILE_COST_BYTES
+            tasks = min(len(groups), 1 + cost // _LEAST_TASK_BYTES)
+            placed = self.session().sparkContext.parallelize(list(groups), tasks)
             return list(placed.map(_Told(function)).collect())
 
     def exchange(

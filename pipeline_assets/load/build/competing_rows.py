@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.key_counts import KeyCounts
-from pipeline_assets.load.file_tasks import FILE_COST_BYTES, FilesOfSlices, Place, each_of, files_of
+from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -142,7 +142,7 @@ def _by_tasks(runtime: Runtime, found: FilesOfSlices, among: RowsAmong, deciding
     """The outcome by parts. Narrow rows that only Spark can read pass through this process."""
     items: list[SliceFile | bytes] = [*found.files]
     items += each_of(runtime, replace(found, files=()), READ_TYPES, among)
-    weights = [item.size_bytes + FILE_COST_BYTES if isinstance(item, SliceFile) else len(item) for item in items]
+    weights = [item.cost if isinstance(item, SliceFile) else len(item) for item in items]
     groups = runtime.tasks.groups(items, weights)
     stores = {table.key: runtime.lakehouse.files.store(table) for table in RAW_TABLES.values()}
     dividing = Dividing(among, stores, deciding.ranges)

@@ -9,7 +9,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.revenue import RevenueRule
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.file_tasks import FILE_COST_BYTES, Place, files_of, read_bytes
+from pipeline_assets.load.file_tasks import Place, files_of, read_bytes
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.event_facts import columns_of
@@ -120,7 +120,7 @@ def _folded(runtime: Runtime, place: Place, fold: SliceFold, writing: WritingSli
     folds: Folds = {}
     if small:
         read = read_bytes(runtime, [place], found.files, types)
-        groups = runtime.tasks.groups(small, [sum(map(_weight, files)) for files in small])
+        groups = runtime.tasks.groups(small, [sum(file.cost for file in files) for files in small])
         for told in runtime.tasks.run(FoldingSlices(reading, writing), groups, read_bytes=read):
             for key, rows, by_table in told:
                 _require_all(place, key, rows, rows_of[key])
@@ -144,7 +144,7 @@ def _divided(
         first, count = len(slices), -(-rows_of[key] // _MOST_ROWS)
         shares[key] = range(first, first + count)
         slices += [key] * count
-    groups = runtime.tasks.groups(files, [*map(_weight, files)])
+    groups = runtime.tasks.groups(files, [file.cost for file in files])
     collecting = FoldingShares(reading.fold, slices)
     found: dict[Slice, list[dict[str, Folded]]] = {}
     rows = dict.fromkeys(shares, 0)
@@ -154,10 +154,6 @@ def _divided(
     for key in shares:
         _require_all(place, key, rows[key], rows_of[key])
     return {key: joined(folded) for key, folded in found.items()}
-
-
-def _weight(file: SliceFile) -> float:
-    return file.size_bytes + FILE_COST_BYTES
 
 
 def _rows_in(by_table: Mapping[str, Folded]) -> int:

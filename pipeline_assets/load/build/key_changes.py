@@ -15,7 +15,7 @@ from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.file_tasks import FILE_COST_BYTES, Place, each_file, each_of, files_of, read_bytes
+from pipeline_assets.load.file_tasks import Place, each_file, each_of, files_of, read_bytes
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.transforms.compared_keys import (
     Comparing,
@@ -98,7 +98,7 @@ def _compared(
 
 
 def _weight(file: SliceFile | bytes) -> int:
-    return file.size_bytes + FILE_COST_BYTES if isinstance(file, SliceFile) else len(file)
+    return file.cost if isinstance(file, SliceFile) else len(file)
 
 
 def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 
 from pipeline_assets.domain.errors import DiskFullError, LakehouseError, ObjectMovedError, ReadTwiceError, TidemarkError
 from pipeline_assets.domain.placement import (
@@ -75,6 +75,24 @@ def test_many_files_are_opened_side_by_side(spark: Any, count: int) -> None:
     most, more = ([list(range(items))[at::count] for at in range(count)] for items in (64, 65))
     assert is_here(tasks, most)
     assert not is_here(tasks, more)
+
+
+def task_of(_: Sequence[Any]) -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
+
+
+@pytest.mark.parametrize(("items", "read_bytes", "new_bytes", "tasks"), [
+    (4, 0, 0, 1), (4, 1 << 30, 0, 4), (4, 0, 1 << 30, 4), (400, 0, 0, 4), (12, 1 << 19, 1 << 19, 2)
+])  # fmt: skip
+def test_a_step_has_few_tasks_where_there_is_little_to_do(
+    spark: Any, items: int, read_bytes: int, new_bytes: int, tasks: int
+) -> None:
+    """Each group is a call of its own in any case; what little is depends on bytes and on files to open."""
+    groups = [list(range(items))[at::4] for at in range(4)]
+    found = some_tasks(spark, new_bytes, local_bytes=0).run(task_of, groups, read_bytes=read_bytes)
+    assert (len(found), set(found)) == (4, set(range(tasks)))
 
 
 def test_nothing_to_do_starts_nothing() -> None:
