@@ -209,7 +209,7 @@ MUTATIONS = (
         "tests/scenarios/test_foreign_deletes.py::test_deleted_rows_come_back_from_the_recorded_files_and_are_counted",
     ),
     Mutation(
-        8, "files are published again by their names, whatever they hold", "pipeline_assets/load/deletes.py",
+        8, "files are published again by their names, whatever they hold", "pipeline_assets/load/ledger_sync.py",
         "proven = {key for key in change.slices if whole.get(key, EMPTY) == recorded[key].digest}", "proven = set(change.slices)",
         "tests/scenarios/test_foreign_deletes.py"
         "::test_other_files_are_replaced_from_inputs_and_landing_and_a_day_that_landing_lost_is_refused",

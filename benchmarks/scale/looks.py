@@ -26,11 +26,11 @@ from pipeline_assets.inspection.health.report import DUPLICATES, read_health
 from pipeline_assets.inspection.metrics.compute import read_samples
 from pipeline_assets.inspection.status import day_statuses, joined_statuses
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.late_arrivals import recent_lateness
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
-from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
+from pipeline_assets.load.staleness.finality import recent_lateness
+from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.sensors.arrivals import arrival_sensor
 from pipeline_assets.orchestration.sensors.heal import heal_sensor

@@ -58,7 +58,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
-from pipeline_assets.load.late_arrivals import too_narrow
+from pipeline_assets.load.staleness.finality import too_narrow
 from resources.ledger.engine import OUT_OF_REACH
 from resources.ledger.store import Ledger, own_ledger
 from resources.publishing.promise import promise_of

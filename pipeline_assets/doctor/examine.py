@@ -25,7 +25,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.health.report import DUPLICATES
 from pipeline_assets.inspection.receivers import receiver_troubles
-from pipeline_assets.load.late_arrivals import recent_lateness
+from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.operations.split.evidence import by_evidence
 from pipeline_assets.operations.split.prefix import read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

@@ -13,7 +13,7 @@ from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 from resources.iceberg.lake_identity import catalog_place
 from resources.iceberg.lake_mark import Mark
 from resources.ledger.checkup import ProcessOnRecord

@@ -15,7 +15,7 @@ from pipeline_assets.domain.skew import MOST_PARTS, part_weight, parts_of
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.domain.window import Lateness, advise, deciding, narrowness, percent
 from pipeline_assets.inspection.receivers import ReceiverTrouble
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures

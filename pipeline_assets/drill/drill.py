@@ -28,7 +28,7 @@ from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, scratch
 from pipeline_assets.drill.scenarios import Disturbance, Trial
 from pipeline_assets.in_process import run_job
-from pipeline_assets.load.measured import slice_digests
+from pipeline_assets.load.file_tasks import slice_digests
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime

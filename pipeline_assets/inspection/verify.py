@@ -22,7 +22,7 @@ from pipeline_assets.inspection.verify_dimensions import (
     slices_of,
     tables_of_dimensions,
 )
-from pipeline_assets.load.measured import slice_digests
+from pipeline_assets.load.file_tasks import slice_digests
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Slice
-from pipeline_assets.load.deliveries.snapshot_exclusions import exclusions_of_dimensions
+from pipeline_assets.load.deliveries.snapshots import exclusions_of_dimensions
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.history import days_on_record, month_of
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSIONS, OPTIONAL_TABLES

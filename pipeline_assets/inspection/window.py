@@ -20,7 +20,7 @@ from pipeline_assets.domain.window import (
     lateness,
     out_of_reach,
 )
-from pipeline_assets.load.late_arrivals import last_arrival
+from pipeline_assets.load.staleness.finality import last_arrival
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SliceConflictError
-from pipeline_assets.domain.records import Head
+from pipeline_assets.domain.records import Head, PublicationRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, neighbourhood
-from pipeline_assets.load.draft_steps import Place, batches_of, last_words, one_publication_per_slice, places_of
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.lost import slices_read
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import slices_to_look_at
 from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.slice_change import Published, SliceChange
@@ -31,6 +32,77 @@ if TYPE_CHECKING:
     from pipeline_assets.load.request import LoadRequest
     from pipeline_assets.tables.table import Table
     from resources.iceberg.lakehouse import Staged
+
+
+Place = tuple[str, Slice]
+"""(table key, slice)."""
+
+
+def batches_of(step: Changes) -> set[BatchKey]:
+    """All batches that a step has records of."""
+    return {*step.batch_days, *(one.batch for one in step.deliveries), *(one.key for one in step.batches)}
+
+
+def places_of(batch: BatchKey, days: Iterable[date]) -> frozenset[Place]:
+    """The slices that an accepted batch changes: its event days of raw, and its arrival day in quarantine (of both sources)."""
+    raw = RAW_TABLES[batch.source].key
+    quarantined = QUARANTINE.key, Slice(batch.arrival_date, batch.project_id)
+    return frozenset({quarantined, *((raw, Slice(day, batch.project_id)) for day in days)})
+
+
+def last_words(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
+    """Keep only the last record of each slice, with the hash that the first step read; keep only a table's last head.
+
+    Records of earlier passes were never visible to readers, so no notice mentions them.
+    """
+    first: dict[Place, str | None] = {}
+    last: dict[Place, int] = {}
+    last_of: dict[str, int] = {}
+    for number, (table, step) in enumerate(steps):
+        for record in step.slices:
+            first.setdefault((record.table, record.key), record.read_hash)
+            last[record.table, record.key] = number
+        if step.head is not None:
+            last_of[table] = number
+    return [
+        (
+            table,
+            replace(
+                step,
+                slices=[
+                    replace(record, read_hash=first[record.table, record.key])
+                    for record in step.slices
+                    if last[record.table, record.key] == number
+                ],
+                head=step.head if last_of.get(table) == number else None,
+            ),
+        )
+        for number, (table, step) in enumerate(steps)
+    ]
+
+
+def one_publication_per_slice(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
+    """Merge the publications of a slice into one: from the digest before the first step to the result of the last."""
+    first: dict[tuple[str, Slice], PublicationRecord] = {}
+    last: dict[tuple[str, Slice], int] = {}
+    for number, (_, step) in enumerate(steps):
+        for record in step.publications:
+            first.setdefault((record.table, record.key), record)
+            last[record.table, record.key] = number
+    return [
+        (
+            table,
+            replace(
+                step,
+                publications=[
+                    replace(record, digest_before=first[record.table, record.key].digest_before)
+                    for record in step.publications
+                    if last[record.table, record.key] == number
+                ],
+            ),
+        )
+        for number, (table, step) in enumerate(steps)
+    ]
 
 
 @dataclass

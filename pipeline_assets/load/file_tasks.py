@@ -1,22 +1,42 @@
-"""Tasks over the data files of slices: each file's rows, in a few columns, are reduced where they are read."""
+"""Tasks over the data files of slices: rows are reduced where they are read, keys are compared, rows are measured."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from typing import TYPE_CHECKING, TypeVar
 
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.placement import MOST_ITEMS
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.records import BatchDay
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.data_files import Store
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.file_rows import ReadingFiles, ReadingRows, RowsOf, SliceFile
+from pipeline_assets.transforms.key_halves import KEY_TYPES, KeyRows, KeysAmong, RangesOfKeys, StateKeys
+from pipeline_assets.transforms.narrow_raw import (
+    OBJECT_TYPES,
+    ArrivedRows,
+    ObjectRows,
+    RawSums,
+    SummingRaw,
+    arrived,
+    objects_of,
+    objects_together,
+)
+from pipeline_assets.transforms.narrow_refined import SummingRefined
 from resources.iceberg.metadata import slices_condition
 from resources.spark.tasks import EachTold, naming_what_workers_met
 
 if TYPE_CHECKING:
     from pipeline_assets.load.runtime import Runtime
+
 
 Result = TypeVar("Result")
 
@@ -124,3 +144,101 @@ def read_bytes(runtime: Runtime, places: Iterable[Place], files: Sequence[SliceF
         runtime.lakehouse.column_bytes(place.table, place.snapshot_id, place.slices, columns, place.held_in)
         for place in places
     )
+
+
+_KEYS_PER_RANGE = 4_000_000
+"""Rows whose keys one process compares, 16 bytes each, and about as much to sort them."""
+
+
+def each_range(
+    runtime: Runtime, states: Sequence[FilesOfSlices], collect: Callable[[int, Iterable[StateKeys]], Result]
+) -> list[Result]:
+    """`collect` of each range of keys: its number, and the keys of all rows with the place of their state in `states`.
+
+    Rows that only Spark can read pass through this process.
+    """
+    ranges = 1 + sum(files.rows for files in states) // _KEYS_PER_RANGE
+    if ranges == 1:
+        return [collect(0, [one for place, files in enumerate(states) for one in _held(runtime, place, files)])]
+    stores = {key: store for files in states for key, store in stores_of(runtime, files).items()}
+    items: list[tuple[int, SliceFile | KeyRows]] = []
+    for place, files in enumerate(states):
+        items += [(place, file) for file in files.files]
+        items += _held(runtime, place, replace(files, files=()))
+    weights = [one.rows if isinstance(one, SliceFile) else len(one.first) // 8 for _, one in items]
+    dividing = RangesOfKeys(stores, ranges)
+    return runtime.tasks.exchange(dividing, runtime.tasks.groups(items, weights), collect, ranges)
+
+
+def _held(runtime: Runtime, place: int, files: FilesOfSlices) -> list[StateKeys]:
+    return [StateKeys(place, one) for one in each_of(runtime, files, KEY_TYPES, KeysAmong(None))]
+
+
+_ByArrival = dict[Slice, dict[date | None, BatchDay]]
+
+
+def batch_days(
+    runtime: Runtime, table: Table, snapshot_id: int, batches: Collection[BatchKey]
+) -> dict[BatchKey, dict[date, BatchDay]]:
+    """Batch of a raw table -> event day -> its rows, from their stored hashes."""
+    days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
+    function = SummingRaw()
+    found = each_file(runtime, [_place_of(table, snapshot_id, batches)], function.types, function)
+    for key, arrivals in _by_arrival(found).items():
+        for arrival, part in arrivals.items():
+            batch = _batch_of(table, key.project_id, arrival)
+            # The files hold rows of other arrival days too.
+            if batch is not None and batch in days:
+                days[batch][key.event_date] = part
+    return days
+
+
+def objects_of_batches(
+    runtime: Runtime, table: Table, snapshot_id: int, batches: Collection[BatchKey]
+) -> dict[BatchKey, dict[str, ObjectRows]]:
+    """Batch of a raw table -> object -> its rows; an empty key for rows that another program wrote without one."""
+    objects: dict[BatchKey, dict[str, ObjectRows]] = {batch: {} for batch in batches}
+    found = each_file(runtime, [_place_of(table, snapshot_id, batches)], OBJECT_TYPES, objects_of)
+    for (project_id, arrival, object_key), rows in objects_together(found).items():
+        batch = _batch_of(table, project_id, arrival)
+        if batch is not None and batch in objects:
+            objects[batch][object_key or ""] = rows
+    return objects
+
+
+def arrival_days(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> _ByArrival:
+    """Slice of a raw table -> arrival day (None for rows that another program wrote without one) -> its rows.
+
+    The digest of rows of which a stored hash is false equals none of sound rows.
+    """
+    function = SummingRaw(event_hashes())
+    return _by_arrival(each_file(runtime, [Place(table, snapshot_id, frozenset(slices))], function.types, function))
+
+
+def slice_digests(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, Digest]:
+    """Slice -> digest of its rows; slices without rows are left out. False hashes count as in `arrival_days`."""
+    if HASH_COLUMNS[0] not in {column.name for column in table.columns}:
+        rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
+        return digests.slice_digests(rows, table.content_columns, table.day_column)
+    found: dict[Slice, Digest] = {}
+    function = SummingRefined(event_hashes(), has_keys=False)
+    for one in each_file(runtime, [Place(table, snapshot_id, frozenset(slices))], function.types, function):
+        found[one.key] = found.get(one.key, EMPTY) + one.sums.digest
+    return {key: digest for key, digest in found.items() if digest.rows}
+
+
+def _place_of(table: Table, snapshot_id: int, batches: Collection[BatchKey]) -> Place:
+    arrivals = frozenset(Slice(batch.arrival_date, batch.project_id) for batch in batches)
+    return Place(table, snapshot_id, arrivals, "_arrival_date")
+
+
+def _batch_of(table: Table, project_id: str, arrival: date | None) -> BatchKey | None:
+    return BatchKey(SOURCE_OF_TABLE[table.key], project_id, arrival) if arrival is not None else None
+
+
+def _by_arrival(found: Iterable[RawSums]) -> _ByArrival:
+    parts: dict[Slice, dict[date | None, list[ArrivedRows]]] = {}
+    for one in found:
+        for arrival, rows in one.arrivals.items():
+            parts.setdefault(one.key, {}).setdefault(arrival, []).append(rows)
+    return {key: {day: arrived(rows).batch_day for day, rows in days.items()} for key, days in parts.items()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, SliceConflictError
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import (
     DAMAGED,
     UNREAD,
@@ -18,15 +19,118 @@ from pipeline_assets.domain.records import (
     PublicationRecord,
     SliceRecord,
 )
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, days_by_project
-from pipeline_assets.load.deletes import NO_ERASURE, undo_deletes
-from pipeline_assets.load.measured import arrival_days, objects_of_batches, slice_digests
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, days_by_project
+from pipeline_assets.load.file_tasks import arrival_days, objects_of_batches, slice_digests
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.unrecorded_runs import UnrecordedRuns
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from resources.iceberg.metadata import NO_FILES, SliceFiles
+from resources.iceberg.metadata import NO_FILES, Commit, SliceFiles
+from resources.ledger.acts import ActKind
 from resources.ledger.changes import Changes
+from resources.ledger.store import Ledger
+from resources.publishing.promise import publisher_of
+from resources.publishing.request import PublishRequest
+
+_WORDS = {
+    ActKind.EXCLUDE: "exclusions",
+    ActKind.LIFT: "lifts",
+    ActKind.HOLD: "holds",
+    ActKind.RELEASE: "releases",
+}
+
+
+def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
+    """Copy decisions in both directions, so that the ledger and the warehouse hold the same ones; no effect if they do.
+
+    Raises LakehouseError or LakehouseUnavailableError if the warehouse cannot be read.
+    """
+    counts = ledger.interventions.read_back()
+    parts = [f"{counts[kind]} {_WORDS[kind]}" for kind in ActKind if counts[kind]]
+    if parts:
+        listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+        log(f"{listed} were read back from the warehouse: the ledger had lost them")
+
+
+@dataclass(frozen=True)
+class UnrecordedRuns:
+    """Commits of loads to one table, newest first, and the publications on record."""
+
+    commits: Sequence[Commit]
+    recorded: Collection[tuple[Slice, int]]
+    """(slice, snapshot id) of recorded publications."""
+
+    @classmethod
+    def read(cls, runtime: Runtime, table: Table, known: Head | None) -> UnrecordedRuns:
+        """Read the commits since the head that the ledger knew; if that is None, all commits that the table still keeps."""
+        since = None if known is None else known.snapshot_id
+        commits = [commit for commit in runtime.lakehouse.commits(table, since) if commit.run_id is not None]
+        recorded = runtime.ledger.recorded_snapshots(table.key, [commit.snapshot_id for commit in commits])
+        return cls(commits, recorded)
+
+    def last_that_changed(self, key: Slice) -> Commit | None:
+        """The last commit to a slice; None if no commit explains its difference from the ledger."""
+        made = next((commit for commit in self.commits if key in commit.slices), None)
+        # A recorded commit is no explanation: main was rolled back since, or another writer changed the slice later.
+        return None if made is None or (key, made.snapshot_id) in self.recorded else made
+
+
+NO_ERASURE = "a delete in a table is no way to erase: docs/operations.md"
+
+
+def undo_deletes(
+    runtime: Runtime,
+    table: Table,
+    head: int,
+    live: Mapping[Slice, SliceFiles],
+    recorded: Mapping[Slice, SliceRecord],
+    run_id: str,
+) -> int:
+    """Remove delete files from slices whose data files are the recorded ones; return main's head since.
+
+    A slice stays as it is unless its data files are there and hold the recorded rows. A held one gets its rows back too.
+    Raises SliceConflictError where another writer changes one of the slices meanwhile.
+    """
+    lakehouse = runtime.lakehouse
+
+    def digests(snapshot_id: int) -> dict[Slice, Digest]:
+        return slice_digests(runtime, table, snapshot_id, change.slices)
+
+    same = {
+        key
+        for key, files in live.items()
+        if files.deletes
+        and key in recorded
+        and replace(files, deletes=frozenset()).file_hash == recorded[key].file_hash
+    }
+    change = lakehouse.changes.without_deletes(table, head, same)
+    attempt = f"{run_id.replace('-', '')}_deletes"
+    branch = lakehouse.branches.create(table, attempt, head)
+    try:
+        whole = digests(lakehouse.changes.commit(change, branch, run_id, branch=branch).snapshot_id)
+        proven = {key for key in change.slices if whole.get(key, EMPTY) == recorded[key].digest}
+        change = lakehouse.changes.without_deletes(table, head, proven)
+        if not change.slices:
+            return head
+        seen, days = digests(head), {key.event_date for key in change.slices}
+        made = runtime.ledger.publications_of(table.key, sorted({key.project_id for key in change.slices}), days)
+        last = {one.key: one for one in made if one.key in recorded and one.digest_after == recorded[one.key].digest}
+        # The rows of slices stay as they are; publications tell what readers saw, and what they see again.
+        changes = Changes(head=(table.key, head, head))
+        for key in sorted(change.slices):
+            digest, before, files = recorded[key].digest, seen.get(key, EMPTY), recorded[key].file_hash or ""
+            changes.rewritten[table.key, key] = files, files
+            cause = Cause.undeleted(digest.rows - before.rows)
+            again = last.get(key, PublicationRecord(table.key, key, head, head, before, digest, cause, run_id))
+            again = replace(again, digest_before=before, cause=cause, run_id=run_id, accepted_reason=None, seconds=0.0)
+            changes.publications.append(replace(again, published_at=""))
+        request = PublishRequest(run_id, attempt, [change], [(table.key, changes)], minds_holds=False)
+        published = publisher_of(runtime.settings, lakehouse, runtime.ledger).publish(request)[table.key]
+    finally:
+        lakehouse.branches.drop(table, [branch])
+    rows = sum(one.digest_after.rows - one.digest_before.rows for one in changes.publications)
+    slices = few(sorted(map(str, change.slices)), 10)
+    runtime.log(f"{table.key}: removed another program's delete files, {rows} rows are back in {slices}; {NO_ERASURE}")
+    return published.snapshot_id
 
 
 def sync_ledger(runtime: Runtime, table: Table, run_id: str, *, may_publish: bool = True) -> int:

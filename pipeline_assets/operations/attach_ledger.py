@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.ledger_sync import read_back, sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE

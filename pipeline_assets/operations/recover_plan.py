@@ -16,7 +16,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.staleness.coverage import hours_on_record, is_short
+from pipeline_assets.load.staleness.finality import hours_on_record, is_short
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 

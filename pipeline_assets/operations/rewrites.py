@@ -11,7 +11,7 @@ from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, 
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, days_by_project
-from pipeline_assets.load import measured
+from pipeline_assets.load import file_tasks
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
@@ -169,8 +169,8 @@ class _Rewrite:
     def _measured(self, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, Digest]:
         """The digests of staged slices; raises LakehouseError where rows of raw came to lie in another batch, object or line."""
         if self.table.key not in SOURCE_OF_TABLE:
-            return measured.slice_digests(self.runtime, self.table, snapshot_id, slices)
-        parts = measured.arrival_days(self.runtime, self.table, snapshot_id, slices)
+            return file_tasks.slice_digests(self.runtime, self.table, snapshot_id, slices)
+        parts = file_tasks.arrival_days(self.runtime, self.table, snapshot_id, slices)
         self._require_same_batches(parts)
         return {key: sum((part.digest for part in of.values()), EMPTY) for key, of in parts.items()}
 

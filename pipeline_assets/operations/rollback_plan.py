@@ -10,8 +10,7 @@ from datetime import date, datetime
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice, neighbourhood
-from pipeline_assets.load.file_tasks import Place, files_of
-from pipeline_assets.load.key_ranges import each_range
+from pipeline_assets.load.file_tasks import Place, each_range, files_of
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.slice_restores import SliceRestore, restores_of, snapshots_of

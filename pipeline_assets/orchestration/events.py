@@ -19,8 +19,7 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
-from pipeline_assets.load.recorded import standing_outcomes
-from pipeline_assets.load.request import LoadRequest, Outcome, TableReport
+from pipeline_assets.load.request import LoadRequest, Outcome, TableReport, standing_outcomes
 from pipeline_assets.orchestration.day_metadata import changed_day, data_version, metadata_of, verdicts_text
 from pipeline_assets.orchestration.event_text import (
     description,

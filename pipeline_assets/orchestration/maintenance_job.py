@@ -6,7 +6,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.scratch import sweep_scratch
-from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done, summary
 from pipeline_assets.operations.notices import forget_notices
 from pipeline_assets.orchestration.assets import Clock

@@ -17,7 +17,7 @@ from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice, measure_texts
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rebuild.answer import abandon, undo
 from pipeline_assets.operations.rebuild.begin import RebuildRequest, begin, claimed, tables_of

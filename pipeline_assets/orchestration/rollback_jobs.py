@@ -12,7 +12,7 @@ from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import Held, preview, release
 from pipeline_assets.operations.rollback import roll_back

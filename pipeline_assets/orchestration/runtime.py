@@ -15,8 +15,7 @@ from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import bounded
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import StepSkew
-from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.skew import SkewLog
+from pipeline_assets.load.runtime import Runtime, SkewLog
 from pipeline_assets.orchestration.event_text import LONGEST_TAG
 from pipeline_assets.orchestration.kept_connections import kept_connections
 from pipeline_assets.orchestration.notices import telling_receivers

@@ -14,7 +14,6 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.load.build import refined as build_refined
-from pipeline_assets.load.build import winning_rows
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import with_row_hashes
@@ -159,7 +158,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
     alone; the day stays as it was."""
     p = closed
     published = p.digests()
-    whole, version = winning_rows.raw_rows, Table.code_version
+    whole, version = build_refined.raw_rows, Table.code_version
 
     is_hashed = False
 
@@ -172,7 +171,7 @@ def test_a_code_change_that_drops_a_property_is_refused(closed: Pipeline, monkey
         hashed = with_row_hashes(with_row_hashes(bare, meaning, ("_meaning_hash", "_other_half")), CONTENT)
         return hashed.drop("_other_half") if is_hashed else bare
 
-    monkeypatch.setattr(winning_rows, "raw_rows", without_device_type)
+    monkeypatch.setattr(build_refined, "raw_rows", without_device_type)
     # Through Spark: workers have code of their own.
     monkeypatch.setattr(build_refined, "raw_files", lambda _, __, slices: ([], frozenset(slices)))
     monkeypatch.setattr(Table, "code_version", lambda table, settings: f"new {version(table, settings)}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Digest, Slice, Source
-from pipeline_assets.load import key_ranges
+from pipeline_assets.load import file_tasks
 from pipeline_assets.load.build import competing_rows, refined_audit
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from tests.support.builders import PROJECT, an_event, events_on
@@ -113,7 +113,7 @@ def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any, mon
     head, (first, second) = last[DAYS[0]].snapshot_id, (Slice(day, PROJECT) for day in DAYS[:2])
     for most, range_rows, is_checked in ((refined_audit._MOST_KEYS, 100, False), (0, 100, True), (0, 10_000, False)):
         monkeypatch.setattr(refined_audit, "_MOST_KEYS", most)
-        monkeypatch.setattr(key_ranges, "_KEYS_PER_RANGE", range_rows)
+        monkeypatch.setattr(file_tasks, "_KEYS_PER_RANGE", range_rows)
         near = {old: {first}, head: {second}}
         measured = refined_audit.measure_refined(p.runtime, head, near, [second], is_checked=is_checked)
         assert measured.keys() == {second}

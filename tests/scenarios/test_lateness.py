@@ -24,7 +24,7 @@ from pipeline_assets.doctor.point import Light
 from pipeline_assets.domain.lateness import LatenessSketch, bin_of, merged
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill.sandbox import as_environment
-from pipeline_assets.load.measured import arrival_days
+from pipeline_assets.load.file_tasks import arrival_days
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing.move import Mover

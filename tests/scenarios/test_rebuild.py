@@ -370,7 +370,7 @@ def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> N
 
 
 def _measured(p: Any, name: str) -> dict[Slice, Any]:
-    from pipeline_assets.load.measured import slice_digests
+    from pipeline_assets.load.file_tasks import slice_digests
 
     table = table_by_key(name)
     head = p.lakehouse.head(table)

@@ -35,8 +35,7 @@ from pipeline_assets.inspection.health.figures import (
 )
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
-from pipeline_assets.load.late_arrivals import warnings_of
-from pipeline_assets.load.staleness.coverage import is_short
+from pipeline_assets.load.staleness.finality import is_short, warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines

@@ -11,7 +11,7 @@ from pipeline_assets.domain.recorded_settings import differing
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.inspection.replay.origin import Obstacle, Origin
-from pipeline_assets.load.staleness.as_of_history import items_of_days
+from pipeline_assets.load.staleness.as_of import items_of_days
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.table import Table

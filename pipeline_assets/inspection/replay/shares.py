@@ -20,8 +20,7 @@ from pipeline_assets.inspection.replay.replay import Keys, Share
 from pipeline_assets.inspection.replay.states import State, changes_between, count_keys, moved_figures, state_of
 from pipeline_assets.load.build.builder import Inputs, kept
 from pipeline_assets.load.build.builders import builder_of
-from pipeline_assets.load.build.refined import losers_among
-from pipeline_assets.load.build.winning_rows import PLACE, losing, with_source
+from pipeline_assets.load.build.refined import PLACE, losers_among, losing, with_source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES

@@ -26,7 +26,7 @@ from pipeline_assets.inspection.trace.rows import (
 )
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
-from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
+from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 MAX_SNAPSHOTS = 50

@@ -18,12 +18,10 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.golden import rest_of
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Proposal
+from pipeline_assets.load.build.builder import NamedRowsBuilder, Proposal
 from pipeline_assets.load.build.folds import form_of, slice_fold
-from pipeline_assets.load.build.named_rows import NamedRowsBuilder
 from pipeline_assets.load.build.refined import rows_from_raw
-from pipeline_assets.load.build.step import TablePlan
+from pipeline_assets.load.build.step import Audit, Build, TablePlan
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES

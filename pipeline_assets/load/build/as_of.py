@@ -18,10 +18,8 @@ from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.aggregate import refined_slice
-from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Proposal
-from pipeline_assets.load.build.named_rows import NamedRowsBuilder
-from pipeline_assets.load.build.step import TablePlan
+from pipeline_assets.load.build.builder import NamedRowsBuilder, Proposal
+from pipeline_assets.load.build.step import Audit, Build, TablePlan
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AsOfTable

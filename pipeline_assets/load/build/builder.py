@@ -8,19 +8,22 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from pyspark.sql import DataFrame
+
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.competing_rows import CompetingRows
-from pipeline_assets.load.build.step import StagedSlices, TablePlan
+from pipeline_assets.load.build.step import Build, StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.compared_keys import Contents
+from pipeline_assets.transforms.compared_keys import Contents, NamedContents
+from pipeline_assets.transforms.key_changes import row_contents, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 TableT = TypeVar("TableT", bound=Table)
 
@@ -118,3 +121,29 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
         yield rows
     finally:
         rows.unpersist()
+
+
+class NamedRowsBuilder(Builder[TableT], ABC):
+    """A builder that derives keys and contents of rows from `naming_columns`."""
+
+    def contents(self, rows: DataFrame) -> DataFrame:
+        """Keys from the naming columns; hashes over all content columns."""
+        return row_contents(rows, self.naming_columns, self.table.content_columns)
+
+    @property
+    def key_contents(self) -> Contents:
+        """The same, by tasks."""
+        types = {column.name: column.type for column in self.table.columns}
+        names = (("project_id", *self.naming_columns), self.table.content_columns)
+        return NamedContents(*({name: types[name] for name in of_kind} for of_kind in names))
+
+    def with_keys(self, rows: DataFrame) -> DataFrame:
+        """The rows plus keys from the naming columns."""
+        return with_keys(rows, self.naming_columns)
+
+    @contextmanager
+    def alone(self, rows: DataFrame) -> Iterator[Proposal]:
+        """A proposal without neighbours, because no other slice exchanges rows with it."""
+        with kept(rows) as built:
+            nowhere = self.contents(built).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
+            yield Proposal(built, nowhere, nowhere)

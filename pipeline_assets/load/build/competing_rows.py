@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline_assets.domain.skew import KeyShare, StepSkew, Unit, hashed_sizes
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
-from pipeline_assets.load.build.key_counts import KeyCounts
 from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -30,6 +30,37 @@ from pipeline_assets.transforms.key_halves import FIRST_HALF, first_halves, occu
 from pipeline_assets.transforms.longs import Longs
 from pipeline_assets.transforms.refine_files import Losers
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
+
+COMPARE = "compare"
+_LONG = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class KeyCounts:
+    """Counts of the keys that several rows share; a key is told by the first half of its hash."""
+
+    keys: int
+    rows: int
+    heaviest: Mapping[int, int]
+    """The key with the most rows -> its rows; empty if no key has rows."""
+    hot: Mapping[int, int]
+    """Hot keys, whose rows are divided among tasks -> their rows."""
+
+    def skew(self, table: str, tasks: int) -> StepSkew:
+        """The skew of rows over keys, and over tasks by ranges of keys; rows of hot keys are spread evenly."""
+        whole = _named(self.hot or self.heaviest)
+        ((name, most),) = _named(self.heaviest).items()
+        share = KeyShare("event key", self.keys, name, most / self.rows)
+        undivided = hashed_sizes(whole, self.rows - sum(whole.values()), tasks)
+        together = {} if self.hot else whole
+        forecast = hashed_sizes(together, self.rows - sum(together.values()), tasks)
+        return StepSkew(table, COMPARE, Unit.ROWS, (share,), undivided, forecast)
+
+
+def _named(keys: Mapping[int, int]) -> dict[str, int]:
+    """The keys as hexadecimal digits, which keeps ids of events out of logs."""
+    return {f"{key & _LONG:016x}": rows for key, rows in keys.items()}
+
 
 _MOST_KEYS = 20_000_000
 """Up to this many raw rows, this process holds half a key of each, 8 bytes, and sorts them to find keys that occur twice."""

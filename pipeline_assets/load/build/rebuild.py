@@ -10,19 +10,18 @@ from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.build.audit import Build
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.competing_rows import CompetingRows
-from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
+from pipeline_assets.load.build.step import Build, JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge, stand
-from pipeline_assets.load.deliveries.snapshot_exclusions import versions_of
+from pipeline_assets.load.deliveries.snapshots import versions_of
 from pipeline_assets.load.draft import Draft, LoadRuntime
 from pipeline_assets.load.lost import await_lost
 from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.inputs import rests_on
-from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
+from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint

@@ -5,38 +5,177 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
+from itertools import chain, groupby
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.builder import Builder, Inputs, Proposal, kept
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
-from pipeline_assets.load.build.refined_files import held_files, raw_files, write_refined, write_rows
-from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.build.winning_rows import PLACE, raw_rows, winning_rows, with_source, without
-from pipeline_assets.load.file_tasks import Place, files_of
-from pipeline_assets.load.key_ranges import each_range
+from pipeline_assets.load.build.step import Audit, Build, StagedSlices, TablePlan
+from pipeline_assets.load.file_tasks import Place, each_range, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.compared_keys import Contents, EventContents
 from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, RAW, Linking
 from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
-from pipeline_assets.transforms.refine_files import Losers
+from pipeline_assets.transforms.refine_files import Losers, WritingRows, file_parts, together, weight_of, work_of
+from pipeline_assets.transforms.refine_task import Refined, Refining
 from pipeline_assets.transforms.slice_difference import KeyDifference
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.table_files import FileChange
+from resources.spark.tasks import EachTold, naming_what_workers_met
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+_TYPES = {
+    "event_date": pa.date32(),
+    "project_id": pa.string(),
+    "_source": pa.string(),
+    "_object_key": pa.string(),
+    "_line_number": pa.int32(),
+}
+PLACE = tuple(_TYPES)
+"""Columns that identify a raw row."""
+
+
+def raw_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice], columns: Sequence[str]) -> DataFrame:
+    """The rows of these slices in both raw tables: `columns`, `_source`."""
+    tables = {table.key: table for table in RAW_TABLES.values()}
+    return with_source(
+        lambda name: runtime.lakehouse.read(tables[name], pins[name]).where(slices_condition(tables[name], slices)),
+        columns,
+    )
+
+
+def with_source(inputs: Callable[[str], DataFrame], columns: Sequence[str]) -> DataFrame:
+    """The union of the rows of both raw tables (key -> rows): `columns`, `_source`."""
+    named = [
+        inputs(table.key).select(*columns, F.lit(source.value).alias("_source")) for source, table in RAW_TABLES.items()
+    ]
+    return reduce(DataFrame.unionByName, named)
+
+
+def winning_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice], losers: Losers) -> DataFrame:
+    """The rows of these slices in both raw tables that do not lose, with the columns of refined.events."""
+    names = [column.name for column in REFINED_EVENTS.columns]
+    raw = raw_rows(runtime, pins, slices, [name for name in names if name != "_source"])
+    return without(raw.select(*names), {at: rows for at, rows in losers.items() if at[0] in slices})
+
+
+def without(raw: DataFrame, losers: Losers) -> DataFrame:
+    """The rows that do not lose, of rows with PLACE."""
+    if not losers:
+        return raw
+    # Object and line identify a row only within a slice: another day may still hold rows of an older version of the object.
+    return raw.join(losing(raw.sparkSession, losers), on=list(PLACE), how="left_anti").select(*raw.columns)
+
+
+def losing(spark: SparkSession, losers: Losers) -> DataFrame:
+    """PLACE of the rows that lose."""
+    nothing = pa.table({name: pa.array([], kind) for name, kind in _TYPES.items()})
+    return spark.createDataFrame(pa.concat_tables([nothing, *(_placed(at, rows) for at, rows in losers.items())]))
+
+
+def _placed(at: tuple[Slice, str], rows: pa.Table) -> pa.Table:
+    (key, source), count = at, rows.num_rows
+    fixed = {"event_date": key.event_date, "project_id": key.project_id, "_source": source}
+    columns = [
+        pa.repeat(pa.scalar(fixed[name], kind), count) if name in fixed else rows[name].cast(kind)
+        for name, kind in _TYPES.items()
+    ]
+    return pa.Table.from_arrays(columns, names=list(_TYPES))
+
+
+_STEP = "write"
+_MOST_COMPARED_ROWS = 8_000_000
+"""Most rows of a slice that is written as a difference: a task holds about 40 bytes for each row."""
+
+
+def raw_files(
+    runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]
+) -> tuple[list[SliceFile], frozenset[Slice]]:
+    """The files of these slices in both raw tables, and the slices, left out there, of which only Spark can read some rows."""
+    found = files_of(runtime, [Place(table, pins[table.key], frozenset(slices)) for table in RAW_TABLES.values()])
+    foreign = frozenset(key for place in found.others for key in place.slices)
+    return [file for file in found.files if file.key not in foreign], foreign
+
+
+def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[SliceFile]]:
+    """Slices that can be written as a difference -> their files in refined.events."""
+    found = files_of(runtime, [Place(REFINED_EVENTS, base_id, frozenset(slices))])
+    held = {key: list(files) for key, files in groupby(found.files, lambda file: file.key)}
+    return {key: files for key, files in held.items() if sum(file.rows for file in files) <= _MOST_COMPARED_ROWS}
+
+
+def write_refined(
+    runtime: Runtime, files: Sequence[SliceFile], losers: Losers, held: Mapping[Slice, Sequence[SliceFile]]
+) -> Refined:
+    """Write new files with the raw rows that did not lose; for slices in `held`, only with the rows that differ."""
+    names = runtime.lakehouse.files
+    parts = file_parts(files, runtime.tasks.most_groups, held.keys())
+    runtime.skew.forecast(_skew(files, parts, held), runtime)
+    refining = Refining(
+        stores={table.key: names.store(table) for table in RAW_TABLES.values()},
+        sources={table.key: source.value for source, table in RAW_TABLES.items()},
+        hashes=event_hashes(),
+        layout=names.layout(REFINED_EVENTS, is_ordered=False),
+        target=names.store(REFINED_EVENTS),
+    )
+    tables = {source.value: table.key for source, table in RAW_TABLES.items()}
+    work = work_of(parts, {(key, tables[source]): rows for (key, source), rows in losers.items()}, held)
+    # All columns are read, of the files that a difference rewrites, too.
+    read_bytes = sum(file.size_bytes for file in chain(files, *held.values()))
+    refined = together(runtime.tasks.run(refining, work, read_bytes=read_bytes))
+    runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)
+    return refined
+
+
+def write_rows(runtime: Runtime, rows: DataFrame) -> list[str]:
+    """Write rows with the columns of refined, of whole slices, which only Spark can read; return the files."""
+    at = (REFINED_EVENTS.day_column, "project_id")
+    names = runtime.lakehouse.files
+    writing = EachTold(WritingRows(names.layout(REFINED_EVENTS, is_ordered=False), names.store(REFINED_EVENTS)))
+    placed = rows.repartition(*at).sortWithinPartitions(*at)
+    with naming_what_workers_met():
+        return [row["file"] for row in placed.mapInArrow(writing, "file string").collect()]
+
+
+def _skew(files: Sequence[SliceFile], parts: Sequence[Sequence[SliceFile]], held: Collection[Slice]) -> StepSkew:
+    """The skew of the bytes to read over projects, event days, files and tasks."""
+    names: dict[str, Callable[[SliceFile], str]] = {
+        "project": lambda file: file.key.project_id,
+        "event day": lambda file: file.key.event_date.isoformat(),
+        "file": lambda file: file.path,
+    }
+    weights = {file: weight_of(file, held) for file in files}
+    keys = [share_of(key, ((name_of(file), weights[file]) for file in files)) for key, name_of in names.items()]
+    of_slice: dict[Slice, float] = {}
+    for file in files:
+        of_slice[file.key] = of_slice.get(file.key, 0.0) + weights[file]
+    whole = [0.0] * len(parts)
+    for weight, task in zip(of_slice.values(), balanced([*of_slice.values()], len(parts)), strict=True):
+        whole[task] += weight
+    tasks = sizes_of(sum(weights[file] for file in part) for part in parts)
+    return StepSkew(REFINED_EVENTS.key, _STEP, Unit.BYTES, tuple(keys), sizes_of(whole), tasks)
 
 
 class RefinedBuilder(Builder[Table]):

@@ -9,9 +9,8 @@ from typing import Any
 from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of
-from pipeline_assets.load.key_ranges import each_range
+from pipeline_assets.load.build.step import Audit
+from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, each_range, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes

@@ -14,9 +14,7 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Proposal
-from pipeline_assets.load.build.named_rows import NamedRowsBuilder
+from pipeline_assets.load.build.builder import NamedRowsBuilder, Proposal
 from pipeline_assets.load.build.snapshot_checks import (
     KnownSnapshot,
     MeasuredSnapshot,
@@ -24,10 +22,10 @@ from pipeline_assets.load.build.snapshot_checks import (
     judge_count,
     judge_whole,
 )
-from pipeline_assets.load.build.step import TablePlan
+from pipeline_assets.load.build.step import Audit, Build, TablePlan
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.counts import counts_on_record
 from pipeline_assets.load.staleness.decide import SlicePlan
+from pipeline_assets.load.staleness.facts import counts_on_record
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.snapshot_rows import read_snapshots

@@ -1,19 +1,57 @@
-"""The values that the steps of a rebuild pass on: decided, staged and judged slices."""
+"""The values that the steps of a rebuild pass on: rows to stage, their audit, and decided, staged and judged slices."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.build.audit import Audit
+from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.slice_difference import KeyDifference
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipeline_assets.transforms.slice_difference import KeyDifference
+    from resources.iceberg.table_files import FileChange
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The measurements of one staged slice."""
+
+    digest: Digest
+    measures: Mapping[str, float]
+    """Figures that `change_is_explained` bounds."""
+    figures: Mapping[str, float]
+    evaluations: tuple[Evaluation, ...]
+    competing_digests: str | None = None
+    """Digest of the rows on other days that share a key with the slice; None for tables without event keys."""
+    is_on_two_days: bool = False
+    """Whether it has duplicate keys, and all of them are shared with neighbouring days only."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """Rows to stage, and how to write and audit them."""
+
+    rows: DataFrame | None
+    """None if `write` writes them."""
+    audit: Callable[[int], dict[Slice, Audit]]
+    """Staged snapshot id -> one audit per slice to build, empty ones included."""
+    release: Callable[[], None] = lambda: None
+    """Frees what was cached between build and audit."""
+    write: Callable[[], FileChange] | None = None
+    """Writes the rows to files of the table without Spark's writer."""
+    keys: dict[Slice, KeyDifference] = field(default_factory=dict)
+    """Filled by `write`: how keys change in slices that it wrote as a difference."""
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,161 @@
-"""Builds the intervals of a dimension from its snapshots, month by month."""
+"""Builds the intervals of a dimension month by month, from its snapshots or from a delivered history."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from typing import Any
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row, Window
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
-from pipeline_assets.load.build.audit import Audit, Build
-from pipeline_assets.load.build.builder import Proposal
-from pipeline_assets.load.build.delivered_intervals import build_delivered
-from pipeline_assets.load.build.named_rows import NamedRowsBuilder
-from pipeline_assets.load.build.overlaps import MeasuredMonth, evaluate_overlaps, measured_months
-from pipeline_assets.load.build.step import TablePlan
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
+from pipeline_assets.formats.interval_objects import folder_of_intervals
+from pipeline_assets.formats.snapshot_objects import parse_name
+from pipeline_assets.load.build.builder import NamedRowsBuilder, Proposal
+from pipeline_assets.load.build.snapshot_checks import judge_unread, with_trimmed
+from pipeline_assets.load.build.step import Audit, Build, TablePlan
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.intervals import intervals_of
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
+from pipeline_assets.transforms.intervals import digests_by_day, intervals_by_month, intervals_of
+from pipeline_assets.transforms.snapshot_rows import read_histories
 from resources.iceberg.metadata import slices_condition
+from resources.spark.tasks import naming_what_workers_met
+
+
+@dataclass(frozen=True)
+class MeasuredMonth:
+    """The measurements of one month of intervals."""
+
+    digest: Digest = EMPTY
+    days: int = 0
+    """The sum of the days of all intervals."""
+    overlaps: int = 0
+    """Number of intervals that begin before the previous one of their id has ended, or end before they begin."""
+
+
+def measured_months(staged: DataFrame, table: Table) -> dict[Slice, MeasuredMonth]:
+    """Month -> measurements of its staged intervals; months without rows are left out."""
+    start, end = F.col("active_start_date"), F.col("active_end_date")
+    by_id = Window.partitionBy(*table.partition_columns, "id").orderBy("active_start_date", "active_end_date")
+    overlaps = F.coalesce(F.lag("active_end_date").over(by_id) >= start, F.lit(False)) | (end < start)
+    hashed = with_row_hashes(staged.withColumn("_overlaps", overlaps), table.content_columns)
+    figures = [F.sum(F.datediff(end, start) + 1).alias("days"), F.count_if("_overlaps").alias("overlaps")]
+    return {
+        Slice(row[table.day_column], row["project_id"]): MeasuredMonth(
+            digest_of(row.asDict()), int(row["days"]), int(row["overlaps"])
+        )
+        for row in hashed.groupBy(*table.partition_columns).agg(*digest_aggregates(), *figures).collect()
+    }
+
+
+def evaluate_overlaps(month: MeasuredMonth) -> Evaluation:
+    """The check `intervals_are_whole` of a staged month."""
+    is_passed = not month.overlaps
+    reason = (
+        None if is_passed else f"{month.overlaps} of {month.digest.rows} intervals overlap with another of their id"
+    )
+    hint = None if is_passed else "This is a defect of Tidemark: report it with what the intervals are made of"
+    figures = {"intervals": month.digest.rows, "overlaps": month.overlaps}
+    return Evaluation(Check.INTERVALS_ARE_WHOLE, is_passed, reason, hint, figures)
+
+
+def build_delivered(plan: TablePlan) -> Build:
+    """The build of the months in the plan, all from one delivery; raises LakehouseError if there is no such delivery."""
+    runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
+    if all(decision.delivered is None and not decision.present.upstream for decision in plan.to_build.values()):
+        return _build_nothing(plan)
+    deliveries = {one for decision in plan.to_build.values() if (one := decision.delivered) is not None}
+    if len(deliveries) != 1 or any(decision.delivered is None for decision in plan.to_build.values()):
+        raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
+    (delivery,) = deliveries
+    last = _day_of(table, delivery.key)
+    parsed = read_histories(runtime.spark, {last: delivery}, runtime.landing, runtime.settings).persist()
+    try:
+        with naming_what_workers_met():
+            (summary,) = parsed.where(F.col("id").isNull()).collect()
+    except BaseException:
+        parsed.unpersist()
+        raise
+    rows = intervals_by_month(parsed.where(F.col("id").isNotNull()), runtime.settings.calendar_start)
+    wanted = rows.where(F.col(table.day_column).isin([key.event_date for key in months]))
+    columns = [F.col(c.name) if c.name != "project_id" else F.lit(ALL_PROJECTS).alias(c.name) for c in table.columns]
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, months))
+        measured, by_day = measured_months(staged, table), digests_by_day(staged, last)
+        return {key: _audit_delivered(plan, delivery.key, summary, key, measured.get(key), by_day) for key in months}
+
+    return Build(wanted.select(*columns), audit, partial(_release, parsed))
+
+
+def _build_nothing(plan: TablePlan) -> Build:
+    """The build of months whose delivery is excluded without another one: no rows."""
+    runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
+    rows = runtime.lakehouse.read(table, plan.base_id).limit(0)
+
+    def audit(snapshot_id: int) -> dict[Slice, Audit]:
+        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, months))
+        measured = measured_months(staged, table)
+        last = max(key.event_date for key in months)
+        return {
+            key: _audit_delivered(plan, "", _OF_NOTHING, key, measured.get(key), digests_by_day(staged, last))
+            for key in months
+        }
+
+    return Build(rows, audit)
+
+
+_OF_NOTHING: Mapping[str, Any] = {"problem": None, "trimmed": 0}
+
+
+def _release(frame: DataFrame) -> None:
+    frame.unpersist()
+
+
+def _day_of(table: Table, key: str) -> date:
+    dimension = table.key.removeprefix("dimensions/").removesuffix("_validity")
+    named = parse_name(folder_of_intervals(dimension), key)
+    assert named is not None, "it was listed by its name"
+    return named[0]
+
+
+def _audit_delivered(
+    plan: TablePlan,
+    name: str,
+    summary: Row | Mapping[str, Any],
+    key: Slice,
+    found: MeasuredMonth | None,
+    by_day: Mapping[date, Digest],
+) -> Audit:
+    measured = found or MeasuredMonth()
+    told = {day.day: digest for day, digest in plan.to_build[key].present.upstream.items()}
+    differing = [day for day, digest in sorted(told.items()) if by_day.get(day, EMPTY) != digest]
+    days = sum(digest.rows for digest in told.values())
+    if measured.days != days and not differing:
+        differing = [key.event_date]
+    figures = {"rows": measured.digest.rows, "item_days": measured.days, "mismatch_count": len(differing)}
+    if summary["problem"] is not None:
+        whole = judge_unread(name, str(summary["problem"]), str(summary["detail"]))
+    else:
+        whole = with_trimmed(evaluate_overlaps(measured), name, summary["trimmed"])
+    reason = (
+        f"{measured.days} days lie in intervals, {days} in the delivery; {differing[0]} differs" if differing else None
+    )
+    hint = (
+        f"{name} may have changed while it was read: load again; else it is a defect: report it" if differing else None
+    )
+    agrees = Evaluation(Check.RECONCILES_WITH_SNAPSHOTS, not differing, reason, hint, figures)
+    return Audit(measured.digest, {"rows": measured.digest.rows}, figures, (agrees, whole))
+
 
 _KEY = ("id", "active_start_date")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, timedelta
+
+import pyspark.sql.functions as F
 
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.change_rule import explain_change, next_baseline
@@ -11,15 +14,92 @@ from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.checks import Check, Evaluation, complete, holds_nothing
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
-from pipeline_assets.load.build.audit import Audit
-from pipeline_assets.load.build.brought import brought_by_recoveries
+from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict, neighbourhood
+from pipeline_assets.load.build.builder import Inputs
 from pipeline_assets.load.build.builders import builder_of
-from pipeline_assets.load.build.linked_slices import WAITING_HINT, blocked_by, links_of, waiting_reason, waits_for
-from pipeline_assets.load.build.step import JudgedSlice, StagedSlices, TablePlan
+from pipeline_assets.load.build.step import Audit, JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.request import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.tables.kinds import AGGREGATE
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.iceberg.metadata import slices_condition
+
+
+def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
+    """Slice -> the blocked slices that it is linked to, directly or through others; blocked slices are left out.
+
+    `links` are pairs in either order: publishing one of the two alone would lose or double events.
+    """
+    neighbours: dict[Slice, set[Slice]] = {}
+    for left, right in links:
+        neighbours.setdefault(left, set()).add(right)
+        neighbours.setdefault(right, set()).add(left)
+    tied_to: dict[Slice, set[Slice]] = {}
+    for start in sorted(neighbours.keys() & set(blocked)):
+        reached, to_visit = {start}, [start]
+        while to_visit:
+            for neighbour in neighbours[to_visit.pop()] - reached:
+                reached.add(neighbour)
+                to_visit.append(neighbour)
+        for key in reached - set(blocked):
+            tied_to.setdefault(key, set()).add(start)
+    return {key: tuple(sorted(tied)) for key, tied in sorted(tied_to.items())}
+
+
+def waits_for(tied: Collection[Slice]) -> tuple[date, ...]:
+    """The days of these slices, which are all of one project, for a rejection."""
+    return tuple(key.event_date for key in sorted(tied))
+
+
+def waiting_reason(days: Iterable[date]) -> str:
+    """Why a slice waits for these days; the text is the same for the same days."""
+    named = ", ".join(day.isoformat() for day in days)
+    return f"shares events with {named}, which cannot be published now; alone it would lose or double them"
+
+
+WAITING_HINT = "It is published together with them: load or recover those days, or accept their change with a reason"
+
+
+def links_of(
+    exchanged: Collection[tuple[Slice, Slice]], blocked: Collection[Slice], built: Collection[Slice]
+) -> set[tuple[Slice, Slice]]:
+    """The pairs of slices that are both built or blocked; a slice that is up to date links nothing."""
+    relevant = {*blocked, *built}
+    return {(left, right) for left, right in exchanged if left in relevant and right in relevant}
+
+
+def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: SlicePlan) -> Mapping[str, float]:
+    """Measure -> by how much the staged rows of these objects raise it; empty where nothing is lifted.
+
+    Only objects count that arrived within the reprocessing window of the day, and that its baseline does not hold.
+    """
+    record, key, runtime = decision.record, decision.key, plan.runtime
+    if record is None or not decision.was_final or plan.table.kind.is_shared:
+        return {}
+    window = timedelta(days=runtime.settings.reprocessing_window_days)
+    first, last = key.event_date, key.event_date + window
+    since = (record.baseline.since if record.baseline is not None else None) or record.final_at or ""
+    written = runtime.ledger.recoveries.brought(key.project_id, first, last, since)
+    if not written:
+        return {}
+    held = runtime.ledger.deliveries(Source.BACKFILL, [key.project_id], first, last)
+    names = [name for name, size in written.items() if name in held and held[name].size_bytes == size]
+
+    snapshot = staged.snapshot_id if plan.table is REFINED_EVENTS else plan.pins[REFINED_EVENTS.key]
+    events = runtime.lakehouse.read(REFINED_EVENTS, snapshot).where(slices_condition(REFINED_EVENTS, [key]))
+    is_theirs = F.col("_object_key").isin(names)
+    if plan.table.kind is not AGGREGATE:
+        # No event adds more than one to a count of refined events, or of those that are joined with items.
+        return dict.fromkeys(plan.table.measures, events.where(is_theirs).count())
+    # Sums would do with these rows alone; of distinct users, some are counted without them.
+    inputs = Inputs(runtime, lambda _: events.where(~is_theirs), lambda _: ())
+    rows = builder_of(plan.table).rows_from(runtime.settings, key, inputs)
+    totals = rows.agg(*[measure.total().alias(name) for name, measure in plan.table.measures.items()]).collect()[0]
+    after = staged.audits[key].measures
+    # Counts stay integers, by which they are told from money.
+    return {name: value - type(value)(totals[name] or 0) for name, value in after.items()}
+
 
 _Brought = Mapping[str, float]
 

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pipeline_assets.domain.checks import lost_file
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.errors import ReadTwiceError
+from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.deliveries.attempt import Attempt, Losses
-from pipeline_assets.load.deliveries.known_bytes import skip_excluded, skip_touched
 from pipeline_assets.load.deliveries.outcomes import report
-from pipeline_assets.load.deliveries.plan import Plan
+from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.publish import Published, publish
-from pipeline_assets.load.deliveries.quarantine import quarantine
-from pipeline_assets.load.deliveries.stage import Staged, read_and_stage, without_refused
+from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of
+from pipeline_assets.load.deliveries.stage import Staged, quarantine, read_and_stage, without_refused
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.lost import batches_holding, brought_back
@@ -163,3 +162,56 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
             told = replace(record, verdict=Verdict.UNCHANGED, reason=None, hint=None, refused_evaluations=())
             changes.slices.append(told)
     runtime.draft.record(attempt.table, changes)
+
+
+def skip_excluded(attempt: Attempt, plan: Plan) -> Plan:
+    """Excluded bytes that came again under another etag stay excluded, which is recorded of that version as well.
+
+    Returns the plan without them.
+    """
+    doubtful: dict[str, tuple[BatchPlan, Delivery]] = {
+        delivery.key: (batch, delivery)
+        for batch in plan.work
+        for delivery in batch.changed
+        if any(exclusion.sha256 is not None for exclusion in batch.exclusions.get(delivery.key, ()))
+    }
+    if not doubtful:
+        return plan
+    again: list[Exclusion] = []
+    batches = dict(plan.batches)
+    for key, sha256 in hashes_of(attempt, [delivery for _, delivery in doubtful.values()]).items():
+        batch, delivery = doubtful[key]
+        same = [exclusion for exclusion in batch.exclusions[key] if exclusion.sha256 == sha256]
+        if same:
+            again.append(replace(same[-1], etag=delivery.etag))
+            batches[batch.key] = batches[batch.key].without(again[-1])
+    attempt.runtime.ledger.interventions.exclude(again, attempt.request.run_id)
+    if again:
+        attempt.runtime.log(f"{attempt.table.key}: {len(again)} excluded objects came again with the same bytes")
+    return replace(plan, batches=batches)
+
+
+def skip_touched(attempt: Attempt, plan: Plan) -> Plan:
+    """Objects with another etag that may hold the bytes already loaded are hashed, and need no parsing if they do.
+
+    Returns the plan that knows these.
+    """
+    known = {key: sha256 for batch in plan.work for key, sha256 in batch.known_bytes.items()}
+    recorded = {key: record for batch in plan.work for key, record in batch.recorded.items()}
+    doubtful = [
+        delivery
+        for batch in plan.work
+        for delivery in batch.changed
+        if delivery.key in known and delivery.size_bytes == recorded[delivery.key].size_bytes
+    ]
+    if not doubtful:
+        return plan
+    hashes = hashes_of(attempt, doubtful)
+    same = [delivery for delivery in doubtful if hashes.get(delivery.key) == known[delivery.key]]
+    touched = {
+        delivery.key: replace(recorded[delivery.key], etag=delivery.etag, size_bytes=delivery.size_bytes)
+        for delivery in same
+    }
+    if touched:
+        attempt.runtime.log(f"{attempt.table.key}: {len(touched)} objects have the bytes already loaded; only hashed")
+    return replace(plan, touched=touched)

@@ -12,11 +12,11 @@ from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
 from pipeline_assets.domain.deliveries import BatchKey, Listing, UnrecognizedObject
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
+from pipeline_assets.load.deliveries.losses import find_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.relocated import find_relocated
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
 
 _MOST_NAMED = 20

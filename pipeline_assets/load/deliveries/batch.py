@@ -14,10 +14,9 @@ from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, unpla
 from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING, BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.deliveries.losses import without_successor
+from pipeline_assets.load.deliveries.losses import Relocated, without_successor
 from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
-from pipeline_assets.load.deliveries.relocated import Relocated
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, hours_on_record
+from pipeline_assets.load.staleness.finality import HOURS_A_DAY, hours_on_record
 from resources.ledger.store import Ledger
 
 

@@ -13,12 +13,11 @@ from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict
 from pipeline_assets.domain.window import lateness, out_of_reach
-from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.publish import Published
+from pipeline_assets.load.deliveries.read import Attempt
 from pipeline_assets.load.deliveries.verdicts import Judged
-from pipeline_assets.load.recorded import DAY_VERDICTS, standing_outcomes
-from pipeline_assets.load.request import Outcome, TableReport
+from pipeline_assets.load.request import DAY_VERDICTS, Outcome, TableReport, standing_outcomes
 
 
 def report(attempt: Attempt, judged: Judged, published: Published) -> TableReport:

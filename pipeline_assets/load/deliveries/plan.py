@@ -22,9 +22,9 @@ from pipeline_assets.domain.records import (
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.deliveries.completeness import completeness
-from pipeline_assets.load.deliveries.snapshot_exclusions import versions_of
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from pipeline_assets.load.deliveries.losses import completeness
+from pipeline_assets.load.deliveries.snapshots import versions_of
+from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 from resources.ledger.changes import BatchAsRead
 
 

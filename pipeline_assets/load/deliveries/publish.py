@@ -14,9 +14,9 @@ from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
-from pipeline_assets.load import measured
-from pipeline_assets.load.deliveries.attempt import Attempt
+from pipeline_assets.load import file_tasks
 from pipeline_assets.load.deliveries.plan import BatchPlan
+from pipeline_assets.load.deliveries.read import Attempt
 from pipeline_assets.load.deliveries.stage import Staged
 from pipeline_assets.load.deliveries.verdicts import Judged
 from resources.failpoints import Failpoint, failpoint
@@ -45,7 +45,7 @@ def publish(attempt: Attempt, judged: Judged, staged: Staged | None) -> Publishe
     batches = [plan.key for plan in staged.plans]
     before = _batch_days(attempt, batches)
     # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
-    audited = measured.batch_days(attempt.runtime, table, staged.snapshot.snapshot_id, batches)
+    audited = file_tasks.batch_days(attempt.runtime, table, staged.snapshot.snapshot_id, batches)
     days = {batch: {**dict.fromkeys(before[batch], BatchDay()), **audited[batch]} for batch in batches}
     for plan in staged.plans:
         _require_parsed_rows(judged, plan, staged.present[plan.key], days[plan.key])

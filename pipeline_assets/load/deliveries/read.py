@@ -1,28 +1,67 @@
-"""Read the objects that changed into files; and what reading found of each."""
+"""One attempt at accepting a source's deliveries; reads the objects that changed into files; what reading found of each."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
+from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError
 from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord
 from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, Unit, null_share, share_of, sizes_of
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.deliveries.attempt import Attempt
 from pipeline_assets.load.deliveries.plan import Plan
+from pipeline_assets.load.draft import LoadRuntime
+from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.object_text import MOVED, Hashing
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.parsed_batches import SUMMARY_COUNTS, Summary
 from pipeline_assets.transforms.spread import Share, shares, weights
 from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Slices of a raw table that cannot be read, or whose day in quarantine cannot; lost ones are empty in the attempt's base."""
+
+    found: Mapping[Slice, Evaluation] = field(default_factory=dict)
+    """Slice -> its refusal, which names a data file that is gone."""
+    before: frozenset[Slice] = frozenset()
+    """Those of them that an earlier run found, too."""
+    of_lines: frozenset[Slice] = frozenset()
+    """Those of which quarantine lost the refused lines."""
+    holding: Mapping[Slice, Set[BatchKey]] = field(default_factory=dict)
+    """Slice -> the batches that brought rows or refused lines of it."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a load; another follows where objects moved."""
+
+    runtime: LoadRuntime
+    request: LoadRequest
+    source: Source
+    table: Table
+    base_id: int
+    """Snapshot of the table that everything is staged on."""
+    name: str
+    """Of branches and files; each attempt has another."""
+    started_at: float
+    """By the monotonic clock, seconds: of the first attempt."""
+    may_list_again: bool = False
+    """Whether batches that moved are tried once more in this run."""
+    losses: Losses = field(default_factory=Losses)
+    published_before: Mapping[Slice, Digest] = field(default_factory=dict)
+    """What former attempts of this load accepted."""
+
 
 _STEP = "read"
 _SEND_ID = EXPORT_FORMAT.identity.send_id

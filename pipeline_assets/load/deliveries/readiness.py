@@ -13,7 +13,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load.deliveries.plan import BatchPlan
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY
+from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,11 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.batch import is_empty_by_setting
-from pipeline_assets.load.staleness.as_of_history import items_of_days
-from pipeline_assets.load.staleness.counts import is_compared_with_another
-from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.as_of import items_of_days, wait_of_snapshot
+from pipeline_assets.load.staleness.facts import Facts, is_compared_with_another
 from pipeline_assets.load.staleness.finality import is_final_day, is_moot, is_settled_day, was_final
-from pipeline_assets.load.staleness.history import wait_of_month
+from pipeline_assets.load.staleness.history import Wait, wait_of_month
 from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
-from pipeline_assets.load.staleness.snapshots import wait_of_snapshot
-from pipeline_assets.load.staleness.waits import Wait
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.table import Table

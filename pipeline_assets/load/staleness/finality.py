@@ -1,16 +1,86 @@
-"""Decides which slices are final: everything that may still change them has arrived, or nobody awaits it after its deadline."""
+"""Which hours of a day came, from which day deliveries are expected, how late rows are, and which slices are final therefore."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING
 
+from pipeline_assets.domain.arrival_days import ALONE, first_believable
 from pipeline_assets.domain.days import deadline
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.staleness.coverage import HOURS_A_DAY, is_short, lacks_hours
-from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, deciding, lateness, narrowness
+from resources.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from pipeline_assets.load.staleness.facts import Facts
+
+
+HOURS_A_DAY = 24
+
+
+def hours_on_record(batch: BatchRecord | None) -> frozenset[int]:
+    """Hours for which a batch holds objects or markers; an older record has only counts, which become the first hours."""
+    if batch is None:
+        return frozenset()
+    if batch.hours is not None:
+        return frozenset(batch.hours)
+    return frozenset(range(max(batch.hours_delivered, batch.hours_marked)))
+
+
+def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bool:
+    """Whether hours of the day are recorded as missing, or only some were recovered, and nobody let the others go."""
+    if regular is not None and regular.is_let_go:
+        return False
+    is_told = regular is not None and regular.partial_hours is not None
+    is_recovered = backfill is not None and backfill.deliveries > 0 and not (regular is not None and regular.deliveries)
+    return (is_told or is_recovered) and len(hours_on_record(regular) | hours_on_record(backfill)) < HOURS_A_DAY
+
+
+def is_short(batches: Mapping[BatchKey, BatchRecord], key: BatchKey) -> bool:
+    """Whether a regular batch is recorded as missing hours, and no recovery brought them; or a recovery has unplaced objects."""
+    if key.source is Source.BACKFILL:
+        return key in batches and batches[key].has_unplaced
+    regular, backfill = batches.get(key), batches.get(replace(key, source=Source.BACKFILL))
+    is_told = regular is not None and regular.partial_hours is not None
+    return is_told and lacks_hours(regular, backfill)
+
+
+def first_arrivals(
+    ledger: Ledger,
+    settings: Settings,
+    projects: Sequence[str],
+    today: date,
+    *,
+    listing: Listing | None = None,
+    source: Source | None = None,
+) -> dict[str, date]:
+    """Project -> first arrival day, from settings, else from the listing and the ledger (one `source`, or both for None)."""
+    known = _first_days(ledger, projects, today, source)
+    for project, days in listing.arrival_days.items() if listing is not None else ():
+        known[project] = known.get(project, set()) | days
+    firsts = {project: settings.first_arrival or first_believable(days, today) for project, days in known.items()}
+    return {project: day for project, day in firsts.items() if day is not None}
+
+
+def _first_days(ledger: Ledger, projects: Sequence[str], today: date, source: Source | None) -> dict[str, set[date]]:
+    """Project -> its recorded arrival days, read from the first until two lie close together; later days do not matter."""
+    days: dict[str, set[date]] = {}
+    passed = dict.fromkeys(projects, date.min)
+    while passed:
+        following = ledger.next_arrivals(passed, source)
+        for project, day in following.items():
+            days.setdefault(project, set()).add(day)
+        passed = {
+            project: day
+            for project, day in following.items()
+            if day - passed[project] > ALONE and day <= today + timedelta(days=1)
+        }
+    return days
 
 
 def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
@@ -81,3 +151,42 @@ def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
         batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(facts, batch)
         for batch in batches.values()
     )
+
+
+def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> date:
+    """The newest arrival day of these projects in the ledger; today if there is none."""
+    after_today = dict.fromkeys(projects, today + timedelta(days=1))
+    return max(ledger.previous_arrivals(after_today, source).values(), default=today)
+
+
+def recent_lateness(
+    ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date
+) -> Mapping[str, Lateness]:
+    """Project -> lateness of the rows of the last 91 arrival days, without rows later than `max_lateness_days`."""
+    last = last_arrival(ledger, source, projects, today)
+    first = last - timedelta(days=ARRIVAL_DAYS - 1)
+    found = lateness(ledger.arrival_summaries.arrivals(source, projects, first, last))
+    return {project: late.without(settings.max_lateness_days) for project, late in found.items()}
+
+
+def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date) -> list[str]:
+    """A sentence for each project whose window misses a larger share of recent rows than is tolerated.
+
+    Covers regular exports only, because a recovery delivers old events on purpose.
+    """
+    if source is not Source.REGULAR:
+        return []
+    return warnings_of(recent_lateness(ledger, settings, source, projects, today), settings)
+
+
+def warnings_of(found: Mapping[str, Lateness], settings: Settings) -> list[str]:
+    """The same sentences from lateness that was already read by `recent_lateness`."""
+    days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
+    told = {
+        project or "all projects": narrowness(found[project], days, tolerated) for project in deciding(found, tolerated)
+    }
+    return [
+        f"the reprocessing window is too narrow for {project}: {why}; see tidemark window"
+        for project, why in sorted(told.items())
+        if why is not None
+    ]

@@ -14,8 +14,19 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
-from pipeline_assets.load.staleness.waits import Wait
 from pipeline_assets.tables.table import Table
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Why a slice cannot be built now."""
+
+    reason: str
+    is_early: bool = False
+    """It waits for a delivery whose deadline lies ahead."""
+    failure: Evaluation | None = None
+    """The evaluation that refuses the slice; None if it only waits."""
+
 
 _AWAITED_DAYS = 60
 """How many days back to search for the latest day whose deadline has passed."""

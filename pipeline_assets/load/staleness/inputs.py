@@ -11,7 +11,7 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.load.deliveries.snapshot_exclusions import is_ruled_out
+from pipeline_assets.load.deliveries.snapshots import is_ruled_out
 from pipeline_assets.load.staleness.as_of import ItemsOfDays
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.history import EXCLUDED, state_of_month

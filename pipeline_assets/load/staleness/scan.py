@@ -1,21 +1,85 @@
-"""Finds all recorded slices that do not match their recorded inputs, from the ledger alone and without a JVM."""
+"""Plans of many slices: those that a load touches beside the requested ones, and all recorded ones that are stale (no JVM)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict, neighbourhood
 from pipeline_assets.load.lost import await_lost
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide, release_waits
-from pipeline_assets.load.staleness.facts import Facts
+from pipeline_assets.load.staleness.facts import REACH, Facts, counts_on_record, former_day, refusal_of_count
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
+
+
+def decide_with_neighbours(
+    ledger: Ledger, facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
+) -> list[SlicePlan]:
+    """Plans for the slices of the facts, for the neighbours of those that may change, and so on until none are left.
+
+    Facts about neighbours are read on demand, once per round.
+    """
+    plans = decide(facts, table, requested, accepted, now)
+    decided_about = set(facts.slices)
+    while beyond := not_yet_decided(plans, decided_about, table.kind.exchange_days(facts.settings)):
+        decided_about |= beyond
+        plans += decide(facts.extended(ledger, beyond, [table]), table, requested, accepted, now)
+    return with_counts_judged_again(ledger, facts, table, plans, requested, accepted, now)
+
+
+def not_yet_decided(plans: Iterable[SlicePlan], decided_about: Set[Slice], window_days: int) -> set[Slice]:
+    """Slices without a decision that lie at most `window_days` days from a slice that may change."""
+    changing = [plan.key for plan in plans if plan.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
+    return neighbourhood(changing, window_days) - decided_about
+
+
+def with_counts_judged_again(
+    ledger: Ledger,
+    facts: Facts,
+    table: Table,
+    plans: Iterable[SlicePlan],
+    requested: Collection[Slice],
+    accepted: Acceptances,
+    now: datetime,
+) -> list[SlicePlan]:
+    """The plans, with a rebuild of each snapshot whose count was refused in comparison with one that is built now, and so on.
+
+    Snapshots are built in the order of their days, so each is compared with the new state of the one before it. Plans of
+    facts without counts are not about snapshots and stay as they are.
+    """
+    found = {plan.key: plan for plan in plans}
+    changing = {key.event_date for key, plan in found.items() if plan.todo is Todo.REBUILD}
+    while facts.item_counts is not None and changing:
+        refused = _refused_beside(ledger, table, changing)
+        if refused - found.keys():
+            days = {key.event_date for key in refused}
+            beyond = replace(facts, item_counts=counts_on_record(ledger, table, days))
+            beyond = beyond.extended(ledger, refused - found.keys(), [table])
+            found |= {plan.key: plan for plan in decide(beyond, table, requested, accepted, now)}
+        again = {key for key in refused & found.keys() if found[key].todo is Todo.KEEP_REFUSED}
+        if not again:
+            break
+        found |= {key: replace(found[key], todo=Todo.REBUILD, is_judged_again=True) for key in again}
+        changing |= {key.event_date for key in again}
+    return list(found.values())
+
+
+def _refused_beside(ledger: Ledger, table: Table, changing: Collection[date]) -> set[Slice]:
+    """Snapshots refused for their count whose preceding snapshot is, or will be, that of a day in `changing`."""
+    days = {day + timedelta(days=number) for day in changing for number in range(1, REACH.days + 1)}
+    counted = counts_on_record(ledger, table, days).keys() | set(changing)
+    return {
+        key
+        for key, record in ledger.slices(table.key, [ALL_PROJECTS], days).items()
+        if refusal_of_count(record) is not None and former_day(counted, key.event_date) in changing
+    }
+
 
 _UPSTREAM = sorted({name for table in DERIVED for name in table.upstream})
 _SLICES_AT_ONCE = 6_000

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.rebuilds import SliceDifference
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.key_changes import changed_keys
-from pipeline_assets.load.build.step import TablePlan
+from pipeline_assets.load.build.step import Audit, TablePlan
 from pipeline_assets.load.staleness.decide import SlicePlan
 
 

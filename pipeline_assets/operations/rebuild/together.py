@@ -11,8 +11,8 @@ from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.rebuilds import NOT_REPORTED, RebuildRecord, RebuildState, RebuiltSlice
 from pipeline_assets.domain.slices import Slice, neighbourhood
 from pipeline_assets.load.build.builders import builder_of
-from pipeline_assets.load.build.linked_slices import blocked_by
 from pipeline_assets.load.build.step import StagedSlices, TablePlan
+from pipeline_assets.load.build.verdicts import blocked_by
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo

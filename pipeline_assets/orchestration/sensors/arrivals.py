@@ -14,10 +14,10 @@ from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
+from pipeline_assets.load.deliveries.losses import find_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
-from pipeline_assets.load.deliveries.relocated import find_relocated
-from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, PRIORITIES
 from pipeline_assets.orchestration.landing_assets import delivered

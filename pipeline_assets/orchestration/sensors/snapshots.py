@@ -9,8 +9,7 @@ import dagster as dg
 
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.deliveries.snapshot_exclusions import by_version, exclusions_of_dimensions
-from pipeline_assets.load.deliveries.snapshots import SnapshotListing
+from pipeline_assets.load.deliveries.snapshots import SnapshotListing, by_version, exclusions_of_dimensions
 from pipeline_assets.load.dimensions import list_of, news_of_intervals, plans_of_snapshots
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.orchestration.assets import Clock

@@ -19,7 +19,7 @@ from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Source
 from pipeline_assets.inspection.window import read_window
-from pipeline_assets.load.late_arrivals import too_narrow
+from pipeline_assets.load.staleness.finality import too_narrow
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.recorded_history import LATE_BY_DAYS, record_history

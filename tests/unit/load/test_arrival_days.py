@@ -20,8 +20,7 @@ from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.late_arrivals import last_arrival
-from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from pipeline_assets.load.staleness.finality import first_arrivals, last_arrival
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

@@ -25,12 +25,12 @@ from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.inspection.health.answers import AnswerKind, commands
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
+from pipeline_assets.load.deliveries.losses import Relocated, sort_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import ReadResult, witnesses
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
-from pipeline_assets.load.deliveries.relocated import Relocated, sort_relocated
 from pipeline_assets.load.deliveries.verdicts import judge
-from pipeline_assets.load.staleness.coverage import is_short, lacks_hours
+from pipeline_assets.load.staleness.finality import is_short, lacks_hours
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)

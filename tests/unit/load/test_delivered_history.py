@@ -19,7 +19,7 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import Exclusion, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
-from pipeline_assets.load.build.history_checks import judge_history
+from pipeline_assets.load.build.snapshot_checks import judge_history
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.history import (

@@ -16,8 +16,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.load.draft import Draft, _TableDraft
-from pipeline_assets.load.draft_steps import last_words, one_publication_per_slice
+from pipeline_assets.load.draft import Draft, _TableDraft, last_words, one_publication_per_slice
 from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.changes import Changes

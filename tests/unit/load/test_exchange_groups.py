@@ -7,7 +7,7 @@ from datetime import date, timedelta
 import pytest
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.load.build.linked_slices import blocked_by, links_of, waiting_reason, waits_for
+from pipeline_assets.load.build.verdicts import blocked_by, links_of, waiting_reason, waits_for
 
 A, B, C, D = (Slice(date(2026, 2, 2) + timedelta(days=n), "1") for n in range(4))
 

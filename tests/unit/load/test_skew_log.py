@@ -9,7 +9,7 @@ import pytest
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import StepSkew, Unit, sizes_of
-from pipeline_assets.load.skew import SkewLog
+from pipeline_assets.load.runtime import SkewLog
 
 EVEN, UNEVEN = [100.0, 100.0, 100.0], [100.0, 1000.0, 100.0]
 

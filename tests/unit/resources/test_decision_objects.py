@@ -15,7 +15,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.load.read_back import read_back
+from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.orchestration.runtime import production_ledger
 from resources import failpoints
 from resources.failpoints import Failpoint

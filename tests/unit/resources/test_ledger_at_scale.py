@@ -17,8 +17,7 @@ from pipeline_assets.domain.records import BatchDay, BatchRecord, PublicationRec
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.load.late_arrivals import last_arrival
-from pipeline_assets.load.staleness.first_arrival import first_arrivals
+from pipeline_assets.load.staleness.finality import first_arrivals, last_arrival
 from resources.ledger.arrivals import arrivals_since
 from resources.ledger.changes import Changes
 from resources.ledger.schema import METADATA

@@ -22,15 +22,14 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.load.build.aggregate import AggregateBuilder
-from pipeline_assets.load.build.audit import Audit
 from pipeline_assets.load.build.builders import BUILDERS, builder_of
-from pipeline_assets.load.build.step import StagedSlices, TablePlan
+from pipeline_assets.load.build.step import Audit, StagedSlices, TablePlan
 from pipeline_assets.load.build.verdicts import judge
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
-from pipeline_assets.load.staleness.neighbours import decide_with_neighbours
+from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.kinds import Aggregate, TableKind
@@ -162,7 +161,7 @@ ASKED_ELSEWHERE = {
     "pipeline_assets/operations/rewrites.py": "quarantine is in no ledger: its slices are found in its files",
     "pipeline_assets/operations/maintenance.py": "quarantine is in no ledger, and its rows are kept for a time of their own",
     "pipeline_assets/orchestration/assets.py": "run config accepts missing deliveries of raw tables, and changes of the others",
-    "pipeline_assets/load/build/brought.py": "a recovery brings events, so their rows in refined tell what days grow by",
+    "pipeline_assets/load/build/verdicts.py": "a recovery brings events, so their rows in refined tell what days grow by",
     "pipeline_assets/operations/attach_ledger.py": "quarantine is in no ledger, so a new one needs nothing of it",
     "pipeline_assets/drill/drill.py": "the drill delivers to one source, so the other's table stays empty",
 }
