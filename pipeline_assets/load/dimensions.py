@@ -15,6 +15,7 @@ from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
 from pipeline_assets.formats.interval_objects import folder_of_intervals
+from pipeline_assets.load.build.snapshot import parsed_objects
 from pipeline_assets.load.build.snapshot_checks import judge_doubled, judge_history, judge_unread
 from pipeline_assets.load.deliveries.snapshots import (
     SnapshotListing,
@@ -51,7 +52,6 @@ from pipeline_assets.transforms.snapshot_rows import read_histories
 from resources.landing.place import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
-from resources.spark.tasks import naming_what_workers_met
 
 
 def look_at_history(
@@ -96,10 +96,8 @@ def look_at_history(
 def _read(runtime: Runtime, history: History) -> tuple[dict[date, Digest], Evaluation | None]:
     settings = runtime.settings
     deliveries = {history.day: history.delivery}
-    parsed = read_histories(runtime.spark, deliveries, runtime.landing, settings).persist()
+    parsed, (summary,) = parsed_objects(read_histories(runtime.spark, deliveries, runtime.landing, settings))
     try:
-        with naming_what_workers_met():
-            (summary,) = parsed.where(F.col("id").isNull()).collect()
         if summary["problem"] is not None:
             return {}, judge_unread(history.delivery.key, summary["problem"], summary["detail"])
         first = F.lit(settings.calendar_start)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SliceConflictError
-from pipeline_assets.domain.records import Head, PublicationRecord
+from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.lost import slices_read
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from resources.iceberg.lakehouse import Staged
 
 
+RecordT = TypeVar("RecordT", SliceRecord, PublicationRecord)
 Place = tuple[str, Slice]
 """(table key, slice)."""
 
@@ -50,58 +51,41 @@ def places_of(batch: BatchKey, days: Iterable[date]) -> frozenset[Place]:
     return frozenset({quarantined, *((raw, Slice(day, batch.project_id)) for day in days)})
 
 
-def last_words(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
+def last_words(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
     """Keep only the last record of each slice, with the hash that the first step read; keep only a table's last head.
 
     Records of earlier passes were never visible to readers, so no notice mentions them.
     """
-    first: dict[Place, str | None] = {}
-    last: dict[Place, int] = {}
-    last_of: dict[str, int] = {}
-    for number, (table, step) in enumerate(steps):
-        for record in step.slices:
-            first.setdefault((record.table, record.key), record.read_hash)
-            last[record.table, record.key] = number
-        if step.head is not None:
-            last_of[table] = number
+    kept = _last_of_each(
+        [step.slices for _, step in steps], lambda first, last: replace(last, read_hash=first.read_hash)
+    )
+    last_of = {table: number for number, (table, step) in enumerate(steps) if step.head is not None}
     return [
-        (
-            table,
-            replace(
-                step,
-                slices=[
-                    replace(record, read_hash=first[record.table, record.key])
-                    for record in step.slices
-                    if last[record.table, record.key] == number
-                ],
-                head=step.head if last_of.get(table) == number else None,
-            ),
-        )
+        (table, replace(step, slices=kept[number], head=step.head if last_of.get(table) == number else None))
         for number, (table, step) in enumerate(steps)
     ]
 
 
-def one_publication_per_slice(steps: list[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
+def one_publication_per_slice(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
     """Merge the publications of a slice into one: from the digest before the first step to the result of the last."""
-    first: dict[tuple[str, Slice], PublicationRecord] = {}
-    last: dict[tuple[str, Slice], int] = {}
-    for number, (_, step) in enumerate(steps):
-        for record in step.publications:
+    made = [step.publications for _, step in steps]
+    kept = _last_of_each(made, lambda first, last: replace(last, digest_before=first.digest_before))
+    return [(table, replace(step, publications=own)) for (table, step), own in zip(steps, kept, strict=True)]
+
+
+def _last_of_each(
+    records: Sequence[Sequence[RecordT]], joined: Callable[[RecordT, RecordT], RecordT]
+) -> list[list[RecordT]]:
+    """Each step's records, of every slice the last alone, joined with the first."""
+    first: dict[Place, RecordT] = {}
+    last: dict[Place, int] = {}
+    for number, own in enumerate(records):
+        for record in own:
             first.setdefault((record.table, record.key), record)
             last[record.table, record.key] = number
     return [
-        (
-            table,
-            replace(
-                step,
-                publications=[
-                    replace(record, digest_before=first[record.table, record.key].digest_before)
-                    for record in step.publications
-                    if last[record.table, record.key] == number
-                ],
-            ),
-        )
-        for number, (table, step) in enumerate(steps)
+        [joined(first[record.table, record.key], record) for record in own if last[record.table, record.key] == number]
+        for number, own in enumerate(records)
     ]
 
 

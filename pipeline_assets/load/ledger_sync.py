@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import date
 
 from pipeline_assets.domain.causes import Cause, CauseKind
@@ -51,27 +51,20 @@ def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
         log(f"{listed} were read back from the warehouse: the ledger had lost them")
 
 
-@dataclass(frozen=True)
-class UnrecordedRuns:
-    """Commits of loads to one table, newest first, and the publications on record."""
+def _unrecorded_runs(runtime: Runtime, table: Table, known: Head | None) -> dict[Slice, Commit]:
+    """Slice -> the last commit of a load to it, if this ledger has no record of that.
 
-    commits: Sequence[Commit]
-    recorded: Collection[tuple[Slice, int]]
-    """(slice, snapshot id) of recorded publications."""
-
-    @classmethod
-    def read(cls, runtime: Runtime, table: Table, known: Head | None) -> UnrecordedRuns:
-        """Read the commits since the head that the ledger knew; if that is None, all commits that the table still keeps."""
-        since = None if known is None else known.snapshot_id
-        commits = [commit for commit in runtime.lakehouse.commits(table, since) if commit.run_id is not None]
-        recorded = runtime.ledger.recorded_snapshots(table.key, [commit.snapshot_id for commit in commits])
-        return cls(commits, recorded)
-
-    def last_that_changed(self, key: Slice) -> Commit | None:
-        """The last commit to a slice; None if no commit explains its difference from the ledger."""
-        made = next((commit for commit in self.commits if key in commit.slices), None)
-        # A recorded commit is no explanation: main was rolled back since, or another writer changed the slice later.
-        return None if made is None or (key, made.snapshot_id) in self.recorded else made
+    Such runs exist only where the ledger is not in the catalog's database, so that a run can die between commit and record, or
+    where another ledger has just been attached. Read are the commits since `known`; if that is None, all that the table keeps.
+    """
+    commits = runtime.lakehouse.commits(table, None if known is None else known.snapshot_id)
+    made: dict[Slice, Commit] = {}
+    for commit in (commit for commit in commits if commit.run_id is not None):
+        for key in commit.slices:
+            made.setdefault(key, commit)
+    recorded = runtime.ledger.recorded_snapshots(table.key, sorted({one.snapshot_id for one in made.values()}))
+    # A recorded commit is no explanation: main was rolled back since, or another writer changed the slice later.
+    return {key: one for key, one in made.items() if (key, one.snapshot_id) not in recorded}
 
 
 NO_ERASURE = "a delete in a table is no way to erase: docs/operations.md"
@@ -184,7 +177,7 @@ def _found(
     if not differing:
         return changes
     runtime.log(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
-    runs = UnrecordedRuns.read(runtime, table, known)
+    runs = _unrecorded_runs(runtime, table, known)
     measured = _measure(runtime, table, head, differing)
     for key in sorted(differing):
         before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
@@ -210,7 +203,7 @@ def _found(
                 f"{table.key} {key}: another program's delete files hide {lost} rows, which the load brings back from"
                 f" {'landing' if table.key in SOURCE_OF_TABLE else 'its inputs'}; {NO_ERASURE}"
             )
-        made = runs.last_that_changed(key)
+        made = runs.get(key)
         changes.publications.append(
             PublicationRecord(
                 table.key,

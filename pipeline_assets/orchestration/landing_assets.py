@@ -13,7 +13,7 @@ from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.interval_objects import folder_of_intervals
-from pipeline_assets.formats.snapshot_objects import folder_of
+from pipeline_assets.formats.snapshot_lines import folder_of
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from typing import Any
 
 import pyspark.sql.functions as F
@@ -130,7 +129,7 @@ def _build(plan: TablePlan, table: AsOfTable) -> Build:
             for key in slices
         }
 
-    return Build(table.build(narrow, items.published, settings), audit, partial(_release, narrow))
+    return Build(table.build(narrow, items.published, settings), audit, narrow.unpersist)
 
 
 def _delivered(table: AsOfTable, present: InputState, settings: Settings) -> bool | None:
@@ -138,10 +137,6 @@ def _delivered(table: AsOfTable, present: InputState, settings: Settings) -> boo
     if not table.dimension.intervals_are_delivered(settings):
         return None
     return any(name.table == table.dimension.snapshot.key for name in present.upstream)
-
-
-def _release(frame: DataFrame) -> None:
-    frame.unpersist()
 
 
 def _by_slice(rows: DataFrame) -> dict[Slice, Mapping[str, Any]]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import partial
+from typing import NoReturn
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import LakehouseError, UsageError
-from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.load.build.builder import NamedRowsBuilder, Proposal
+from pipeline_assets.load.build.builder import NamedRowsBuilder
 from pipeline_assets.load.build.snapshot_checks import (
     KnownSnapshot,
     MeasuredSnapshot,
@@ -33,8 +32,6 @@ from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
 from resources.spark.tasks import naming_what_workers_met
 
-_KEY = ("id",)
-
 
 class SnapshotBuilder(NamedRowsBuilder[Table]):
     """Builds snapshots from landing; the id identifies a row."""
@@ -43,36 +40,32 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
         """Read every object once, one task per object; a refused object has no rows."""
         return _build(plan)
 
-    @contextmanager
-    def proposed(
-        self,
-        runtime: Runtime,  # noqa: ARG002 - it is refused whatever is asked
-        key: Slice,  # noqa: ARG002 - as above
-        heads: Mapping[str, int],  # noqa: ARG002 - as above
-        *,
-        on_published: bool,  # noqa: ARG002 - as above
-    ) -> Iterator[Proposal]:
-        """Raises UsageError, because a snapshot is not built from tables."""
-        raise self._no_inputs()
-        yield
+    naming_columns = ("id",)
 
-    def rows_from(
-        self,
-        settings: Settings,  # noqa: ARG002 - as above
-        key: Slice,  # noqa: ARG002 - as above
-        inputs: Callable[[str], DataFrame],  # noqa: ARG002 - as above
-    ) -> DataFrame:
+    def proposed(self, *_: object, **__: object) -> NoReturn:
         """Raises UsageError, because a snapshot is not built from tables."""
-        raise self._no_inputs()
-
-    def _no_inputs(self) -> UsageError:
         reason = "is read from landing, not built from tables"
-        return UsageError(self.table.key, reason, "Look at its object in landing")
+        raise UsageError(self.table.key, reason, "Look at its object in landing")
 
-    @property
-    def naming_columns(self) -> tuple[str, ...]:
-        """The column `id`."""
-        return _KEY
+    def rows_from(self, *_: object) -> NoReturn:
+        """Raises UsageError, as `proposed` does."""
+        self.proposed()
+
+
+def parsed_objects(parsed: DataFrame) -> tuple[DataFrame, list[Row]]:
+    """The frame of `read_snapshots` or `read_histories`, cached until the caller releases it, and its summaries."""
+    parsed.persist()
+    try:
+        with naming_what_workers_met():
+            return parsed, parsed.where(F.col("id").isNull()).collect()
+    except BaseException:
+        parsed.unpersist()
+        raise
+
+
+def columns_of_all_projects(table: Table) -> list[Column]:
+    """The table's columns, of parsed items."""
+    return [F.col(c.name) if c.name != "project_id" else F.lit(ALL_PROJECTS).alias(c.name) for c in table.columns]
 
 
 def _build(plan: TablePlan) -> Build:
@@ -82,24 +75,14 @@ def _build(plan: TablePlan) -> Build:
     if any(decision.delivered is None and not decision.present.is_nothing for decision in todo.values()):
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
     runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
-    parsed = read_snapshots(runtime.spark, deliveries, runtime.landing, runtime.settings).persist()
-    try:
-        with naming_what_workers_met():
-            summaries = {row["snapshot_date"]: row for row in parsed.where(F.col("id").isNull()).collect()}
-    except BaseException:
-        parsed.unpersist()
-        raise
-    columns = [F.col(c.name) if c.name != "project_id" else F.lit(ALL_PROJECTS).alias(c.name) for c in table.columns]
-    rows = parsed.where(F.col("id").isNotNull()).select(*columns)
+    parsed, read = parsed_objects(read_snapshots(runtime.spark, deliveries, runtime.landing, runtime.settings))
+    summaries = {row["snapshot_date"]: row for row in read}
+    rows = parsed.where(F.col("id").isNotNull()).select(*columns_of_all_projects(table))
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         return _audits(plan, summaries, _measure(runtime, table, snapshot_id, sorted(todo)))
 
-    return Build(rows, audit, partial(_release, parsed))
-
-
-def _release(frame: DataFrame) -> None:
-    frame.unpersist()
+    return Build(rows, audit, parsed.unpersist)
 
 
 def _measure(

@@ -46,7 +46,7 @@ class Build:
     """None if `write` writes them."""
     audit: Callable[[int], dict[Slice, Audit]]
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
-    release: Callable[[], None] = lambda: None
+    release: Callable[[], object] = lambda: None
     """Frees what was cached between build and audit."""
     write: Callable[[], FileChange] | None = None
     """Writes the rows to files of the table without Spark's writer."""

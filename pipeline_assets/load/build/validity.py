@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from typing import Any
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import DataFrame, Window
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.formats.interval_objects import folder_of_intervals
-from pipeline_assets.formats.snapshot_objects import parse_name
+from pipeline_assets.formats.snapshot_lines import parse_name
 from pipeline_assets.load.build.builder import NamedRowsBuilder, Proposal
+from pipeline_assets.load.build.snapshot import columns_of_all_projects, parsed_objects
 from pipeline_assets.load.build.snapshot_checks import judge_unread, with_trimmed
 from pipeline_assets.load.build.step import Audit, Build, TablePlan
 from pipeline_assets.load.runtime import Runtime
@@ -28,7 +28,6 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 from pipeline_assets.transforms.intervals import digests_by_day, intervals_by_month, intervals_of
 from pipeline_assets.transforms.snapshot_rows import read_histories
 from resources.iceberg.metadata import slices_condition
-from resources.spark.tasks import naming_what_workers_met
 
 
 @dataclass(frozen=True)
@@ -69,74 +68,53 @@ def evaluate_overlaps(month: MeasuredMonth) -> Evaluation:
 
 
 def build_delivered(plan: TablePlan) -> Build:
-    """The build of the months in the plan, all from one delivery; raises LakehouseError if there is no such delivery."""
-    runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
-    if all(decision.delivered is None and not decision.present.upstream for decision in plan.to_build.values()):
-        return _build_nothing(plan)
-    deliveries = {one for decision in plan.to_build.values() if (one := decision.delivered) is not None}
-    if len(deliveries) != 1 or any(decision.delivered is None for decision in plan.to_build.values()):
+    """The build of the months in the plan, all from one delivery; no rows where it is excluded without another one.
+
+    Raises LakehouseError if there is no such delivery.
+    """
+    runtime, table, todo = plan.runtime, plan.table, plan.to_build
+    if all(decision.delivered is None and not decision.present.upstream for decision in todo.values()):
+        nothing = runtime.lakehouse.read(table, plan.base_id).limit(0)
+        last = max(key.event_date for key in todo)
+        return Build(nothing, _auditing(plan, "", last, {"problem": None, "trimmed": 0}))
+    delivery, *others = {decision.delivered for decision in todo.values()}
+    if delivery is None or others:
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
-    (delivery,) = deliveries
-    last = _day_of(table, delivery.key)
-    parsed = read_histories(runtime.spark, {last: delivery}, runtime.landing, runtime.settings).persist()
-    try:
-        with naming_what_workers_met():
-            (summary,) = parsed.where(F.col("id").isNull()).collect()
-    except BaseException:
-        parsed.unpersist()
-        raise
+    dimension = table.key.removeprefix("dimensions/").removesuffix("_validity")
+    named = parse_name(folder_of_intervals(dimension), delivery.key)
+    assert named is not None, "it was listed by its name"
+    histories = read_histories(runtime.spark, {named[0]: delivery}, runtime.landing, runtime.settings)
+    parsed, (summary,) = parsed_objects(histories)
     rows = intervals_by_month(parsed.where(F.col("id").isNotNull()), runtime.settings.calendar_start)
-    wanted = rows.where(F.col(table.day_column).isin([key.event_date for key in months]))
-    columns = [F.col(c.name) if c.name != "project_id" else F.lit(ALL_PROJECTS).alias(c.name) for c in table.columns]
+    wanted = rows.where(F.col(table.day_column).isin([key.event_date for key in todo]))
+    audit = _auditing(plan, delivery.key, named[0], summary.asDict())
+    return Build(wanted.select(*columns_of_all_projects(table)), audit, parsed.unpersist)
+
+
+def _auditing(
+    plan: TablePlan, name: str, last: date, summary: Mapping[str, Any]
+) -> Callable[[int], dict[Slice, Audit]]:
+    runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, months))
         measured, by_day = measured_months(staged, table), digests_by_day(staged, last)
-        return {key: _audit_delivered(plan, delivery.key, summary, key, measured.get(key), by_day) for key in months}
-
-    return Build(wanted.select(*columns), audit, partial(_release, parsed))
-
-
-def _build_nothing(plan: TablePlan) -> Build:
-    """The build of months whose delivery is excluded without another one: no rows."""
-    runtime, table, months = plan.runtime, plan.table, sorted(plan.to_build)
-    rows = runtime.lakehouse.read(table, plan.base_id).limit(0)
-
-    def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, months))
-        measured = measured_months(staged, table)
-        last = max(key.event_date for key in months)
         return {
-            key: _audit_delivered(plan, "", _OF_NOTHING, key, measured.get(key), digests_by_day(staged, last))
+            key: _audit_delivered(plan, name, summary, key, measured.get(key, MeasuredMonth()), by_day)
             for key in months
         }
 
-    return Build(rows, audit)
-
-
-_OF_NOTHING: Mapping[str, Any] = {"problem": None, "trimmed": 0}
-
-
-def _release(frame: DataFrame) -> None:
-    frame.unpersist()
-
-
-def _day_of(table: Table, key: str) -> date:
-    dimension = table.key.removeprefix("dimensions/").removesuffix("_validity")
-    named = parse_name(folder_of_intervals(dimension), key)
-    assert named is not None, "it was listed by its name"
-    return named[0]
+    return audit
 
 
 def _audit_delivered(
     plan: TablePlan,
     name: str,
-    summary: Row | Mapping[str, Any],
+    summary: Mapping[str, Any],
     key: Slice,
-    found: MeasuredMonth | None,
+    measured: MeasuredMonth,
     by_day: Mapping[date, Digest],
 ) -> Audit:
-    measured = found or MeasuredMonth()
     told = {day.day: digest for day, digest in plan.to_build[key].present.upstream.items()}
     differing = [day for day, digest in sorted(told.items()) if by_day.get(day, EMPTY) != digest]
     days = sum(digest.rows for digest in told.values())
@@ -157,11 +135,10 @@ def _audit_delivered(
     return Audit(measured.digest, {"rows": measured.digest.rows}, figures, (agrees, whole))
 
 
-_KEY = ("id", "active_start_date")
-
-
 class ValidityBuilder(NamedRowsBuilder[Table]):
     """Builds intervals from published snapshots; the id and the first day identify an interval."""
+
+    naming_columns = ("id", "active_start_date")
 
     def build(self, plan: TablePlan) -> Build:
         """Build from the snapshots of the months, as of the pinned snapshot, or from a delivered history."""
@@ -210,11 +187,6 @@ class ValidityBuilder(NamedRowsBuilder[Table]):
         """Keys from id and first day; hashes over all content columns."""
         named = rows.withColumn("event_date", F.col(self.table.day_column))
         return super().contents(named)
-
-    @property
-    def naming_columns(self) -> tuple[str, ...]:
-        """The columns `id` and `active_start_date`."""
-        return _KEY
 
     def _rows(self, snapshots: DataFrame) -> DataFrame:
         also = {"project_id": F.lit(ALL_PROJECTS), "attributes": F.lit(None).cast("string")}

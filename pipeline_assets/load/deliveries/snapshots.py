@@ -12,7 +12,7 @@ from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.records import Exclusion, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Source
-from pipeline_assets.formats.snapshot_objects import SnapshotPart, folder_of, parse_name
+from pipeline_assets.formats.snapshot_lines import SnapshotPart, folder_of, parse_name
 
 if TYPE_CHECKING:
     from resources.landing.place import Listed
