@@ -240,7 +240,17 @@ class RefinedBuilder(Builder[Table]):
 
     def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:
         """Pairs of days that exchange events."""
-        return linked_slices(plan, staged.snapshot_id)
+        runtime, built = plan.runtime, frozenset(plan.to_build)
+        window = runtime.settings.dedupe_window_days
+        near = frozenset(neighbourhood(built, window))
+        states = {
+            BEFORE: [Place(REFINED_EVENTS, plan.base_id, near)],
+            # Only built slices are read from the staged snapshot, because a long-lived branch may hold older states of others.
+            BUILT: [Place(REFINED_EVENTS, staged.snapshot_id, built)],
+            RAW: [Place(table, plan.pins[table.key], near) for table in RAW_TABLES.values()],
+        }
+        found = [files_of(runtime, states[state]) for state in range(len(states))]
+        return set().union(*each_range(runtime, found, Linking(built, window)))
 
     def key_changes(self, plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
         """Key changes by cause, from keys and stored hashes."""
@@ -310,18 +320,3 @@ def losers_among(inputs: Inputs, settings: Settings, slices: Collection[Slice]) 
     """The rows of these slices that lose, by these settings, to others among inputs of refined.events."""
     places = [place for table in RAW_TABLES.values() for place in inputs.places(table.key)]
     return CompetingRows(replace(inputs.runtime, settings=settings), places, slices).losers(slices)
-
-
-def linked_slices(plan: TablePlan, staged_id: int) -> set[tuple[Slice, Slice]]:
-    """Pairs of slices that must be published together, or events would be lost or doubled."""
-    runtime, built = plan.runtime, frozenset(plan.to_build)
-    window = runtime.settings.dedupe_window_days
-    near = frozenset(neighbourhood(built, window))
-    states = {
-        BEFORE: [Place(REFINED_EVENTS, plan.base_id, near)],
-        # Only built slices are read from the staged snapshot, because a long-lived branch may hold older states of others.
-        BUILT: [Place(REFINED_EVENTS, staged_id, built)],
-        RAW: [Place(table, plan.pins[table.key], near) for table in RAW_TABLES.values()],
-    }
-    found = [files_of(runtime, states[state]) for state in range(len(states))]
-    return set().union(*each_range(runtime, found, Linking(built, window)))

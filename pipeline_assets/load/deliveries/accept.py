@@ -12,9 +12,8 @@ from pipeline_assets.domain.errors import ReadTwiceError
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.deliveries.outcomes import report
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.publish import Published, publish
+from pipeline_assets.load.deliveries.publish import Published, publish, report
 from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of
 from pipeline_assets.load.deliveries.stage import Staged, quarantine, read_and_stage, without_refused
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
@@ -25,7 +24,6 @@ from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import slices_condition
-from resources.ledger.changes import Changes
 
 
 def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:
@@ -125,13 +123,7 @@ def _beside_lost(attempt: Attempt, judged: Judged, staged: Staged | None) -> Jud
 
 
 def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
-    read, runtime = judged.read, attempt.runtime
-    changes = Changes(
-        batch_days={batch: dict(days) for batch, days in published.batch_days.items()},
-        slices=[*published.records],
-        publications=[*published.publications],
-        head=published.head,
-    )
+    read, runtime, changes = judged.read, attempt.runtime, published.changes
     for key, plan in read.plan.batches.items():
         verdict, evaluation = judged.verdicts[key]
         if attempt.may_list_again and verdict is BatchVerdict.MOVED:

@@ -9,18 +9,16 @@ from datetime import timedelta
 
 from pipeline_assets.domain.arrival_days import asked_for, describe_strays
 from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
-from pipeline_assets.domain.deliveries import BatchKey, Listing, UnrecognizedObject
+from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.losses import find_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
+from pipeline_assets.load.deliveries.snapshots import MOST_NAMED, log_some
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
-
-_MOST_NAMED = 20
-"""Objects that a load names one by one; a folder of strangers is counted."""
 
 
 def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source, read_again: Mapping[BatchKey, bool]) -> Plan:
@@ -71,36 +69,28 @@ def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source, read_a
         or plan.hours_unfinished
     }
     plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
-    _log_plans(runtime, table.key, plans, f"{len(listing.deliveries)} deliveries arrived {first} to {last}")
-    _log_odd_objects(runtime, table.key, listing.odd_objects)
+    _log_plans(runtime, table.key, plans, listing, f"arrived {first} to {last}")
     return Plan(plans)
 
 
-def _log_plans(runtime: Runtime, table_key: str, plans: Mapping[BatchKey, BatchPlan], arrived: str) -> None:
+def _log_plans(
+    runtime: Runtime, table_key: str, plans: Mapping[BatchKey, BatchPlan], listing: Listing, arrived: str
+) -> None:
     for key, plan in plans.items():
-        if plan.accepted_reason is not None:
-            runtime.log(f"{table_key}: {key} {plan.told_loss(runtime.settings)}")
-        if plan.told_relocation is not None:
-            runtime.log(f"{table_key}: {key} {plan.told_relocation}")
-        if plan.told_recovery is not None:
-            runtime.log(f"{table_key}: {key} {plan.told_recovery}")
+        loss = plan.told_loss(runtime.settings) if plan.accepted_reason is not None else None
+        for told in filter(None, (loss, plan.told_relocation, plan.told_recovery)):
+            runtime.log(f"{table_key}: {key} {told}")
     work = [plan for plan in plans.values() if plan.needs_work]
     objects = sum(len(plan.changed) for plan in work)
-    runtime.log(f"{table_key}: {arrived}, {objects} new or changed in {len(work)} batches")
-    ruled_out = [f"{table_key}: {key} {plan.exclusion_reason}" for key, plan in plans.items() if plan.exclusion_reason]
-    for line in ruled_out[:_MOST_NAMED]:
-        runtime.log(line)
-    if len(ruled_out) > _MOST_NAMED:
-        runtime.log(f"{table_key}: and {len(ruled_out) - _MOST_NAMED:,} more batches with excluded objects")
-
-
-def _log_odd_objects(runtime: Runtime, table_key: str, odd_objects: Sequence[UnrecognizedObject]) -> None:
-    for odd in odd_objects[:_MOST_NAMED]:
-        runtime.log(f"{table_key}: {odd.key} is not loaded: {odd.oddity.value}, {odd.detail}")
-    left_out = Counter(odd.oddity.value for odd in odd_objects[_MOST_NAMED:])
-    if left_out:
-        counts = ", ".join(f"{count:,} {oddity}" for oddity, count in sorted(left_out.items()))
-        runtime.log(f"{table_key}: and {left_out.total():,} more objects are not loaded: {counts}")
+    runtime.log(
+        f"{table_key}: {len(listing.deliveries)} deliveries {arrived}, {objects} new or changed in {len(work)} batches"
+    )
+    ruled_out = [f"{key} {plan.exclusion_reason}" for key, plan in plans.items() if plan.exclusion_reason]
+    log_some(ruled_out, table_key, "batches with excluded objects", runtime.log)
+    odd = [f"{one.key} is not loaded: {one.oddity.value}, {one.detail}" for one in listing.odd_objects]
+    left_out = Counter(one.oddity.value for one in listing.odd_objects[MOST_NAMED:])
+    counts = ", ".join(f"{count:,} {oddity}" for oddity, count in sorted(left_out.items()))
+    log_some(odd, table_key, f"objects are not loaded: {counts}", runtime.log)
 
 
 def _with_verdicts(

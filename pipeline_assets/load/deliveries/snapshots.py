@@ -91,7 +91,7 @@ def is_ruled_out(exclusions: Exclusions | None, record: SliceRecord | None) -> b
     return any(one.names(etag, None) for one in exclusions.get(key, ()))
 
 
-_MOST_NAMED = 20
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,12 @@ def log_odd_objects(
     beyond = [one.key for day, one in sorted(listing.days.items()) if day not in within]
     where = f"lies outside of the calendar ({calendar[0]} to {calendar[1]})"
     odd = [*(f"{text} is not loaded" for text in listing.odd), *(f"{key} {where} and is not loaded" for key in beyond)]
-    for text in odd[:_MOST_NAMED]:
-        log(f"{table}: {text}")
-    if len(odd) > _MOST_NAMED:
-        log(f"{table}: and {len(odd) - _MOST_NAMED:,} more objects are not loaded")
+    log_some(odd, table, "objects are not loaded", log)
+
+
+def log_some(lines: Sequence[str], table: str, others: str, log: Callable[[str], None]) -> None:
+    """Log lines about a table one by one, up to 20; `others` says what the rest, which is counted, is about."""
+    for line in lines[:MOST_NAMED]:
+        log(f"{table}: {line}")
+    if len(lines) > MOST_NAMED:
+        log(f"{table}: and {len(lines) - MOST_NAMED:,} more {others}")
