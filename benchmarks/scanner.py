@@ -28,7 +28,7 @@ from pipeline_assets.formats.gzip_lines import blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.native.library import PLACE
 from pipeline_assets.native.row_hash import row_hashes
-from pipeline_assets.transforms.row_hash_arrow import VERSION, in_arrow, plain_columns
+from pipeline_assets.transforms.event_hashes import VERSION, in_arrow, plain_columns
 
 _BLOCK_ROWS, _BLOCK_BYTES = 10_000, 16 << 20
 _MAX_LINE_BYTES = 1 << 20

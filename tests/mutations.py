@@ -175,12 +175,12 @@ MUTATIONS = (
         "tests/unit/transforms/test_contest_tasks.py::test_parts_have_the_outcome_of_the_whole",
     ),
     Mutation(
-        4, "a slice counts as unchanged where content alone decides between days", "pipeline_assets/transforms/competing.py",
+        4, "a slice counts as unchanged where content alone decides between days", "pipeline_assets/transforms/contest_tasks.py",
         "return with_tie(str(self.digest)) if self.is_tied else str(self.digest)", "return str(self.digest)",
         "tests/unit/transforms/test_competing.py::test_digests_are_those_of_all_pairs",
     ),
     Mutation(
-        7, "a file that is no export passes for a few bad lines", "pipeline_assets/formats/whole_objects.py",
+        7, "a file that is no export passes for a few bad lines", "pipeline_assets/transforms/object_text.py",
         "(look := _foreign_look(text, max_line_bytes)) is not None", "False",
         f"{_WHOLE}::test_an_object_without_an_event_of_the_vendor_is_refused_by_its_look",
     ),
@@ -190,7 +190,7 @@ MUTATIONS = (
         f"{_WHOLE}::test_an_hour_of_one_line_of_the_vendor_is_never_refused_for_it",
     ),
     Mutation(
-        7, "a text that was cut before it was compressed is whole", "pipeline_assets/formats/whole_objects.py",
+        7, "a text that was cut before it was compressed is whole", "pipeline_assets/transforms/object_text.py",
         "        _require_end(text, max_line_bytes)\n", "", f"{_WHOLE}::test_a_cut_last_line_refuses_its_object",
     ),
     Mutation(
@@ -403,7 +403,7 @@ MUTATIONS = (
         "tests/unit/inspection/test_replay_rules.py::test_the_first_cause_is_the_nearest_to_the_source",
     ),
     Mutation(
-        9, "eight late rows have two thousand copied", "pipeline_assets/transforms/arrival_parts.py",
+        9, "eight late rows have two thousand copied", "pipeline_assets/transforms/refine_task.py",
         "at = np.searchsorted(self.ends, _days(rows))", "at = np.zeros(rows.num_rows, dtype=np.int64)",
         "tests/unit/transforms/test_slice_difference.py"
         "::test_ten_late_events_read_wide_only_what_loses_and_copy_only_late_rows",

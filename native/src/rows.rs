@@ -1,4 +1,4 @@
-//! The hash of rows of Arrow columns, as `transforms/row_hash_arrow.py` defines it: `version;numbers;texts` by SHA-256.
+//! The hash of rows of Arrow columns, as `transforms/event_hashes.py` defines it: `version;numbers;texts` by SHA-256.
 
 use crate::sha256;
 

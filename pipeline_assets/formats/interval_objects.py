@@ -12,8 +12,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.formats.snapshot_lines import BadSnapshotError, records, subject_of, told
-from pipeline_assets.formats.snapshot_objects import SnapshotPart
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart, records, subject_of, told
 
 START, END = "active_start_date", "active_end_date"
 REQUIRED = ("id", "status", START, END)

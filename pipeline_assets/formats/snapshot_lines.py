@@ -7,14 +7,47 @@ import csv
 import io
 import json
 import re
+from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
 from math import isfinite
 from typing import IO, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
 from pipeline_assets.domain.plain_text import shown
-from pipeline_assets.formats.snapshot_objects import SnapshotPart
+
+FOLDER = "dimensions"
+_NAME = re.compile(r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})(?P<rest>\.csv|\.jsonl|_complete)")
+
+
+class SnapshotPart(StrEnum):
+    """The kind of an object in a dimension's folder."""
+
+    CSV = ".csv"
+    JSONL = ".jsonl"
+    MARKER = "_complete"
+
+
+def folder_of(dimension: str) -> str:
+    """The folder of a dimension's objects, such as `dimensions/item`."""
+    return f"{FOLDER}/{dimension}"
+
+
+def parse_name(dimension: str, key: str) -> tuple[date, SnapshotPart] | None:
+    """The day and kind of an object by its full key; None for any other name."""
+    match = _NAME.fullmatch(key.removeprefix(f"{folder_of(dimension)}/"))
+    if match is None:
+        return None
+    try:
+        return date.fromisoformat(match["day"]), SnapshotPart(match["rest"])
+    except ValueError:
+        return None
+
 
 _SEEN = re.compile(f"{SOMETHING_TO_SEE}(?:.*{SOMETHING_TO_SEE})?", re.DOTALL)
 _DELETE = "\x7f"
@@ -250,3 +283,72 @@ def _is_unstorable(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+REQUIRED = ("id", "name", "status")
+"""Columns that every snapshot must have; further columns are kept as `attributes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotItem:
+    """One item of a snapshot."""
+
+    line: int
+    """Line on which its record begins, from 1."""
+    id: str
+    name: str | None
+    status: str
+    attributes: str | None
+    """JSON text of the further columns, keys sorted; None without any."""
+    is_trimmed: bool = False
+    """Whether white space around id or status was removed."""
+
+
+def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
+    """Yield the items of a snapshot; raises BadSnapshotError if the object is not a valid snapshot.
+
+    Duplicate ids are found only at the end, so the caller must not use any item before it has read all. `stored` and
+    `max_line_bytes`: see `records`.
+    """
+    ids = _Ids()
+    for item in _items(stored, part, max_line_bytes):
+        ids.add(item.id)
+        yield item
+    if not len(ids):
+        raise BadSnapshotError(0, "holds no item")
+    doubtful = ids.twice()
+    lines: dict[str, int] = {}
+    for item in _items(stored, part, max_line_bytes) if doubtful else ():
+        if hash(item.id) not in doubtful:
+            continue
+        if item.id in lines:
+            raise BadSnapshotError(item.line, f"the id {told(item.id)} is already on line {lines[item.id]}")
+        lines[item.id] = item.line
+
+
+class _Ids:
+    """Finds ids that may occur twice, from eight bytes per id: an id whose hash is unique is unique itself."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, key: str) -> None:
+        self._hashes.append(hash(key))
+
+    def twice(self) -> frozenset[int]:
+        values = pa.Array.from_buffers(pa.int64(), len(self._hashes), [None, pa.py_buffer(self._hashes)])
+        ordered = values.take(pc.array_sort_indices(values))
+        is_same = pc.equal(ordered[1:], ordered[:-1])
+        return frozenset(ordered[1:].filter(is_same).to_pylist())
+
+
+def _items(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:
+    for line, fields in records(stored, part, REQUIRED, max_line_bytes):
+        name = fields["name"]
+        # Nothing rests on a name, so one that is no text refuses no snapshot.
+        name = name if name is None or isinstance(name, str) else json.dumps(name, ensure_ascii=False)
+        subject = subject_of(line, fields, REQUIRED, name)
+        yield SnapshotItem(line, subject.id, name, subject.status, subject.attributes, subject.is_trimmed)

@@ -1,12 +1,18 @@
-"""Finds and loads the library, and declares its functions; without it callers do the same work in Python."""
+"""The native library, built from native/: loaded where it is there, and its scanner of lines."""
 
 from __future__ import annotations
 
 import os
 import sys
-from ctypes import CDLL, POINTER, Structure, c_char_p, c_int64, c_uint32, c_uint64, c_void_p
+from collections.abc import Sequence
+from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
+
+import pyarrow as pa
 
 VARIABLE = "TIDEMARK_NATIVE"
 """An environment variable; the library is not used where it has another value than `on`."""
@@ -98,3 +104,104 @@ def _declare(found: CDLL) -> None:
         c_void_p,
     )
     found.tidemark_row_hashes.restype = c_uint32
+
+
+class Kind(IntEnum):
+    """What a column holds, and how it is delivered; `Kind` in native/src/columns.rs."""
+
+    TEXT = 0
+    LONG = 1
+    TIME = 2
+    DOUBLE = 3
+    BOOLEAN = 4
+    JSON = 5
+    BAG = 6
+    """JSON that is never a string; the scanner is not sure of one."""
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type of such a column."""
+        return _TYPES[self]
+
+
+_TYPES = {
+    Kind.TEXT: pa.string(),
+    Kind.LONG: pa.int64(),
+    Kind.TIME: pa.timestamp("us", tz="UTC"),
+    Kind.DOUBLE: pa.float64(),
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.JSON: pa.string(),
+    Kind.BAG: pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedColumn:
+    """A column of a format."""
+
+    key: str
+    """As delivered."""
+    name: str
+    kind: Kind
+
+
+class Scanner:
+    """Scans lines of one format; threads may share it."""
+
+    def __init__(self, library: CDLL, columns: Sequence[ScannedColumn]) -> None:
+        """Raise ValueError for columns that the library cannot scan."""
+        keys = [column.key.encode() for column in columns]
+        ends = (c_uint64 * len(keys))(*accumulate(map(len, keys)))
+        kinds = bytes(column.kind for column in columns)
+        self._library, self._free = library, library.tidemark_format_free
+        self._columns = tuple(columns)
+        self._format = library.tidemark_format_new(b"".join(keys), ends, kinds, len(keys))
+        if not self._format:
+            msg = "the native scanner does not take these columns"
+            raise ValueError(msg)
+
+    def __del__(self) -> None:
+        """Free the library's side."""
+        if format_ := getattr(self, "_format", None):
+            self._free(format_)
+
+    def place(self, name: str) -> int:
+        """The place of a column, as rules name it."""
+        return next(place for place, column in enumerate(self._columns) if column.name == name)
+
+    def scan(self, text: bytes, count: int, rules: Rules) -> dict[str, pa.Array] | None:
+        """Column -> values of all lines; None if it is not sure of one, or if one breaks a rule.
+
+        `text`: `count` lines, at least one, each with its line break.
+        """
+        table = self._library.tidemark_scan(self._format, text, len(text), count, byref(rules))
+        if not table:
+            return None
+        owner = _Table(self._library, table)
+        buffers = self._library.tidemark_table_columns(table)
+        return {
+            column.name: _array(column.kind.arrow, buffers[place], count, owner)
+            for place, column in enumerate(self._columns)
+        }
+
+
+class _Table:
+    """Owns what the library allocated for a block, until the last array is gone."""
+
+    def __init__(self, library: CDLL, table: int) -> None:
+        self._free, self._table = library.tidemark_table_free, table
+
+    def __del__(self) -> None:
+        self._free(self._table)
+
+
+def _array(kind: pa.DataType, column: Buffers, rows: int, owner: _Table) -> pa.Array:
+    if not column.present:
+        return pa.nulls(rows, kind)
+    nulls = rows - column.present
+    buffers = [pa.foreign_buffer(column.validity, (rows + 7) // 8, owner) if nulls else None]
+    if column.offsets:
+        buffers.append(pa.foreign_buffer(column.offsets, 4 * (rows + 1), owner))
+    # Without a byte in any text there is no address either.
+    buffers.append(pa.foreign_buffer(column.values, column.length, owner) if column.length else pa.py_buffer(b""))
+    return pa.Array.from_buffers(kind, rows, buffers, nulls)

@@ -35,7 +35,7 @@ _OFFSET_BYTES = 4
 
 
 def row_hashes(columns: Sequence[pa.Array], version: str) -> tuple[pa.Array, pa.Array] | None:
-    """Both halves (int64) of the hash of each row, as `transforms/row_hash_arrow.py` defines it.
+    """Both halves (int64) of the hash of each row, as `transforms/event_hashes.py` defines it.
 
     None where there is no library, or a column has another type than texts, bytes, int64, int32, booleans and doubles have.
     """

@@ -14,7 +14,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, neighbourhood
 from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.formats.snapshot_objects import SnapshotPart, parse_name
+from pipeline_assets.formats.snapshot_lines import SnapshotPart, parse_name
 from pipeline_assets.load.deliveries.snapshot_exclusions import sha256_of
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime

@@ -6,10 +6,21 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AsOfTable, Measure, TableColumn
-from pipeline_assets.transforms.event_items import PROPERTIES, with_item
+from pipeline_assets.transforms.named import named
+
+PROPERTIES = ("event_properties",)
+"""Columns from which an item is read."""
+
+
+def with_item(events: DataFrame, settings: Settings) -> DataFrame:
+    """The events (with `event_properties`) plus item_id (string): the first property present, or null if none names an item."""
+    found = [F.get_json_object(*PROPERTIES, property_path(name)) for name in settings.item_properties]
+    return events.withColumn("item_id", named(F.coalesce(*found, F.lit(None).cast("string"))))
+
 
 _DAY_AND_ITEM = ["event_date", "item_id"]
 

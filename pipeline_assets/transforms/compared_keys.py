@@ -13,12 +13,10 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.contest import group_numbers
 from pipeline_assets.transforms.contested_columns import numbers_of
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_hashes import named, whole
-from pipeline_assets.transforms.event_keys import KEY
+from pipeline_assets.transforms.event_hashes import Encoded, Longs, Mask, named, whole
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
 from pipeline_assets.transforms.key_halves import KeyRows
-from pipeline_assets.transforms.longs import Longs, Mask
-from pipeline_assets.transforms.row_hash_arrow import Encoded
+from pipeline_assets.transforms.named import KEY
 from pipeline_assets.transforms.slice_difference import KEYS, KEYS_OF, KeyDifference
 
 _IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)

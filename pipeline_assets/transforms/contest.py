@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.transforms.contested_columns import PROCESSED, RECEIVED, numbers_of
-from pipeline_assets.transforms.event_hashes import whole
-from pipeline_assets.transforms.event_keys import KEY, ROW_ID
-from pipeline_assets.transforms.longs import Longs, Mask
+from pipeline_assets.transforms.event_hashes import Longs, Mask, whole
+from pipeline_assets.transforms.named import KEY, ROW_ID
 
 FATES = tuple(RowFate)
 """A fate's number is its place."""

@@ -12,9 +12,8 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
-from pipeline_assets.transforms.event_hashes import named, whole
-from pipeline_assets.transforms.event_keys import KEY, ROW_ID
-from pipeline_assets.transforms.longs import LOWEST, Longs, longs
+from pipeline_assets.transforms.event_hashes import LOWEST, Longs, longs, named, whole
+from pipeline_assets.transforms.named import KEY, ROW_ID
 
 RECEIVED, PROCESSED = EXPORT_FORMAT.rank_columns
 _SEND_ID = EXPORT_FORMAT.identity.send_id

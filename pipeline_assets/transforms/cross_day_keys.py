@@ -10,8 +10,8 @@ import numpy as np
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
+from pipeline_assets.transforms.event_hashes import Longs, Mask, are_among
 from pipeline_assets.transforms.key_halves import StateKeys
-from pipeline_assets.transforms.longs import Longs, Mask, are_among
 
 
 @dataclass(frozen=True)

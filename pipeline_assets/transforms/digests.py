@@ -15,9 +15,7 @@ from pipeline_assets.domain.row_hash import ROW_HASH_VERSION, is_text
 from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_digests import HashSource
-from pipeline_assets.transforms.event_hashes import EventHashes, whole
-from pipeline_assets.transforms.row_hash_arrow import Encoded
+from pipeline_assets.transforms.event_hashes import Encoded, EventHashes, HashSource, whole
 
 HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
 """Event tables store these columns; for other tables they are computed on demand."""

@@ -14,8 +14,7 @@ from pipeline_assets.domain.json_members import member, members_of
 from pipeline_assets.domain.numerals import long_of
 from pipeline_assets.domain.revenue import NO_MONEY, PLACES, UNKNOWN, RevenueRule
 from pipeline_assets.formats.base import EXTRA_COLUMN
-from pipeline_assets.transforms.event_hashes import named, whole
-from pipeline_assets.transforms.longs import Mask
+from pipeline_assets.transforms.event_hashes import Mask, named, whole
 
 USER_COLUMNS = ("data", EXTRA_COLUMN, "amplitude_id", "user_id", "device_id")
 """Columns from which a user is read."""

@@ -1,17 +1,88 @@
-"""The hashes stored with an event in raw and refined: computed by the parser, recomputed when a file is checked."""
+"""The hashes stored with an event, how Arrow columns are hashed to them, and the digests that they sum up to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
-from pipeline_assets.domain.row_hash import MEANING
+from pipeline_assets.domain.row_hash import MEANING, NAN_BITS, NULL, ROW_HASH_VERSION, is_text
+from pipeline_assets.domain.slices import UNMEASURABLE, Digest
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.row_hash_arrow import Encoded
+from pipeline_assets.native.row_hash import row_hashes as native_hashes
+
+VERSION = str(ROW_HASH_VERSION)
+_STORED_HALF = np.dtype(">i8")
+
+
+class Encoded:
+    """Columns that are hashed together."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> None:
+        """`types`: column -> Spark type, in hashing order; raises ValueError for a type without an encoding."""
+        self._columns = plain_columns(columns, types)
+
+    def hashes(self) -> tuple[pa.Array, pa.Array]:
+        """Both halves (int64) of the hash of each row."""
+        return native_hashes(self._columns, VERSION) or in_arrow(self._columns)
+
+
+def plain_columns(columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> list[pa.Array]:
+    """The columns of `types` as texts, bytes, booleans, doubles or integers; raises ValueError as `Encoded` does."""
+    return [_plain(columns[name], kind) for name, kind in types.items()]
+
+
+def _plain(values: pa.Array, kind: str) -> pa.Array:
+    if is_text(kind):
+        return values if kind in ("string", "binary") else values.cast(pa.string())
+    if kind in ("timestamp", "date"):
+        return values.cast(pa.int64() if kind == "timestamp" else pa.int32())
+    return values
+
+
+def in_arrow(columns: Sequence[pa.Array]) -> tuple[pa.Array, pa.Array]:
+    """Both halves of the hash of each row, without the native library."""
+    count = len(columns[0])
+    numbers = [
+        pa.scalar(NULL) if one.null_count == count else pc.fill_null(_numbers(one).cast(pa.string()), NULL)
+        for one in columns
+    ]
+    if not any(isinstance(one, pa.Array) for one in numbers):
+        numbers[0] = pa.repeat(NULL, count)
+    told = pc.binary_join_element_wise(*numbers, ",").cast(pa.binary())
+    texts = [one.cast(pa.binary()).fill_null(b"") for one in columns if one.type in _TEXTS and one.null_count < count]
+    return _sha256(pc.binary_join_element_wise(f"{VERSION};".encode(), told, b";", *texts, b""))
+
+
+_TEXTS = (pa.string(), pa.binary())
+
+
+def _numbers(values: pa.Array) -> pa.Array:
+    if values.type in _TEXTS:
+        return pc.binary_length(values)
+    if values.type == pa.float64():
+        plain = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+        bits = np.where(np.isnan(plain), NAN_BITS, plain.view(np.int64))
+        return pa.array(bits, mask=np.asarray(values.is_null()))
+    return values.cast(pa.int64())
+
+
+def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Both halves (int64) of the first 16 bytes of each text's SHA-256; `texts` (binary) holds no null."""
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1].tolist()
+    bytes_of = memoryview(data or b"")
+    halves = b"".join(sha256(bytes_of[start:end]).digest()[:16] for start, end in pairwise(ends))
+    pairs = np.frombuffer(halves, _STORED_HALF).astype(np.int64).reshape(-1, 2)
+    return pa.array(np.ascontiguousarray(pairs[:, 0])), pa.array(np.ascontiguousarray(pairs[:, 1]))
+
 
 HASH_COLUMNS = ("_hash_a", "_hash_b", "_meaning_hash", "_key_a", "_key_b")
 _IDENTITY = EXPORT_FORMAT.identity
@@ -66,3 +137,87 @@ def named(texts: pa.Array) -> pa.Array:
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one array; a chunked column is combined."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+Longs = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+LOWEST = int(np.iinfo(np.int64).min)
+_HALF = 32
+"""Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""
+
+
+def longs(column: pa.Array | pa.ChunkedArray, null: int = 0) -> Longs:
+    """The column's values; a null is `null`, a time is in microseconds, a date in days, since 1970."""
+    values = whole(column)
+    if pa.types.is_date32(values.type):
+        values = values.cast(pa.int32())
+    values = values.cast(pa.int64())
+    return np.asarray(values.fill_null(null).to_numpy() if values.null_count else values.to_numpy())
+
+
+def are_null(column: pa.Array | pa.ChunkedArray) -> Mask:
+    """Which values are null."""
+    return np.asarray(whole(column).is_null().to_numpy(zero_copy_only=False))
+
+
+def exact_sum(values: Longs) -> int:
+    """The sum, exact for fewer than two billion values."""
+    return (int((values >> _HALF).sum()) << _HALF) + int((values & ((1 << _HALF) - 1)).sum())
+
+
+def are_among(values: Longs, wanted: Longs) -> Mask:
+    """Which values are among the wanted ones, which are sorted."""
+    if not len(wanted):
+        return np.zeros(len(values), dtype=np.bool_)
+    return np.asarray(wanted[np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)] == values)
+
+
+def part_of(hashes: Longs, parts: int) -> Longs:
+    """The number of the range, of `parts` of equal width, that each hash lies in; at most a million parts."""
+    # The upper 40 bits, so that the product stays within 64.
+    found = (hashes.view(np.uint64) >> np.uint64(24)) * np.uint64(max(1, parts)) >> np.uint64(40)
+    return found.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class HashedRows:
+    """Both halves of the hash of each row, and which rows are not what their stored hashes say."""
+
+    first: Longs
+    second: Longs
+    are_false: Mask
+
+    def digest(self, chosen: Mask | slice = slice(None)) -> Digest:
+        """Of all rows or some; with a row whose stored hash is false it equals none of sound rows."""
+        first, second, are_false = self.first[chosen], self.second[chosen], self.are_false[chosen]
+        version = UNMEASURABLE if are_false.any() else ROW_HASH_VERSION
+        return Digest(len(first), exact_sum(first), exact_sum(second), version)
+
+
+@dataclass(frozen=True)
+class HashSource:
+    """Where the hashes of rows come from: what is stored, or what `checked` makes of all columns, compared with it."""
+
+    checked: EventHashes | None = None
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """Column to read -> Spark type."""
+        if self.checked is None:
+            return dict.fromkeys(HASH_COLUMNS[:2], "bigint")
+        return {**self.checked.types, **dict.fromkeys(HASH_COLUMNS, "bigint")}
+
+    def of(self, rows: pa.Table, project_id: str | None = None) -> HashedRows:
+        """The hashes of rows with the columns of `types`, all of one project, or with a column of it."""
+        if self.checked is None:
+            first, second = (longs(rows.column(name)) for name in HASH_COLUMNS[:2])
+            return HashedRows(first, second, np.zeros(rows.num_rows, np.bool_))
+        if project_id is not None:
+            of_project = pa.repeat(pa.scalar(project_id, pa.string()), rows.num_rows)
+            rows = rows.select(list(self.types)).append_column("project_id", of_project)
+        made = self.checked.of(rows)
+        are_false = np.zeros(rows.num_rows, np.bool_)
+        for name, values in made.items():
+            is_equal = pc.fill_null(pc.equal(rows.column(name), values), False)
+            are_false |= ~is_equal.to_numpy()
+        return HashedRows(longs(made[HASH_COLUMNS[0]]), longs(made[HASH_COLUMNS[1]]), are_false)

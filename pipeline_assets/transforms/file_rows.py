@@ -17,7 +17,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.placement import FILE_COST_BYTES
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, Store, by_slice
-from pipeline_assets.transforms.longs import Mask
+from pipeline_assets.transforms.event_hashes import Mask
 
 Result = TypeVar("Result")
 BATCH_ROWS = 200_000

@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 from pipeline_assets.domain.revenue import PLACES, RevenueRule
 from pipeline_assets.transforms.event_facts import event_facts
-from pipeline_assets.transforms.event_hashes import whole
+from pipeline_assets.transforms.event_hashes import Longs, whole
 from pipeline_assets.transforms.file_metrics import unscaled
-from pipeline_assets.transforms.longs import Longs
 
 Rows = dict[tuple[str | None, ...], tuple[int, ...]]
 _MIX = np.uint64(0x9E3779B97F4A7C15)

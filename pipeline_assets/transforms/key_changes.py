@@ -8,8 +8,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
-from pipeline_assets.transforms.event_keys import KEY
-from pipeline_assets.transforms.named import is_nameless
+from pipeline_assets.transforms.named import KEY, is_nameless
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
 _AT = ("event_date", "project_id", *KEY)

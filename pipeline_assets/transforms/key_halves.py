@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import Store
+from pipeline_assets.transforms.event_hashes import Longs, are_among, longs, part_of
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
-from pipeline_assets.transforms.longs import Longs, are_among, longs, part_of
 
 FIRST_HALF = {"_key_a": "bigint"}
 KEY_TYPES = {**FIRST_HALF, "_key_b": "bigint"}

@@ -10,9 +10,8 @@ from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.digests import HASH_A
-from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.key_changes import with_event_keys
-from pipeline_assets.transforms.named import named, named_sender
+from pipeline_assets.transforms.named import KEY, named, named_sender
 
 SAME, DIFFERENT, ONLY_HERE, ONLY_THERE = "same", "different", "only here", "only there"
 FEWER_HERE, MORE_HERE = "fewer here", "more here"

@@ -16,10 +16,8 @@ from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_digests import HashSource
-from pipeline_assets.transforms.event_hashes import EventHashes, whole
+from pipeline_assets.transforms.event_hashes import EventHashes, HashSource, Longs, Mask, are_null, longs, whole
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.longs import Longs, Mask, are_null, longs
 
 LINEAGE = "p1"
 """Version of the lineage, at the begin of its text: texts of different versions cannot be compared."""

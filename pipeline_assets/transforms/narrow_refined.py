@@ -11,11 +11,19 @@ import pyarrow as pa
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_digests import HashSource
-from pipeline_assets.transforms.event_hashes import EventHashes, named, whole
+from pipeline_assets.transforms.event_hashes import (
+    EventHashes,
+    HashSource,
+    Longs,
+    Mask,
+    are_among,
+    are_null,
+    longs,
+    named,
+    whole,
+)
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_halves import FIRST_HALF, KeyRows, StateKeys, halves_of, occurring_twice
-from pipeline_assets.transforms.longs import Longs, Mask, are_among, are_null, longs
 
 _DAY_MICROS = 86_400_000_000
 _RECEIVED = EXPORT_FORMAT.received_column

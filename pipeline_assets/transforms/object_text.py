@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
+import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,12 +14,114 @@ from typing import IO, Protocol
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.placement import most_text_bytes, require_room
+from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.spool import naming_the_disk
-from pipeline_assets.formats.gzip_lines import BadObjectError
-from pipeline_assets.formats.whole_objects import open_export
+from pipeline_assets.formats.gzip_lines import BOM, BadObjectError, Line, blocks, decompress
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.parsed_batches import Found, Summary, refused_of
 from pipeline_assets.transforms.spread import Share
+
+_HEAD_BYTES, _STEP_BYTES, _MOST_LINES = 4096, 1 << 16, 1000
+_JSON = json.JSONDecoder(parse_int=str, parse_float=str, strict=False)
+_ARCHIVES = (
+    (rb"\x1f\x8b", "another gzip inside"), (rb"PK\x03\x04", "a zip archive"), (rb"(?s)(?!\{).{257}ustar", "a tar archive"),
+    (rb"PAR1", "Parquet"), (rb"Obj\x01", "Avro"), (rb"ORC", "ORC"), (rb"\x28\xb5\x2f\xfd", "zstd inside"),
+    (rb"BZh", "bzip2 inside"), (rb"\xfd7zXZ", "xz inside"),
+)  # fmt: skip
+_LOOKS = (
+    (rb"\x00+\Z", "zero bytes alone"),
+    (rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff|(?:[^\x00]\x00{3}){4}|(?:\x00{3}[^\x00]){4}", "UTF-32"),
+    (rb"\xff\xfe|\xfe\xff|(?:[^\x00]\x00){4}|(?:\x00[^\x00]){4}", "UTF-16"),
+    (rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|body)\b", "HTML"), (rb"(?:\xef\xbb\xbf)?\s*<", "XML"),
+    (rb"(?:\xef\xbb\xbf)?\s*\[", "a JSON array"),
+)  # fmt: skip
+"""How a text begins -> what it is."""
+
+
+def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[bytes]:
+    """The decompressed object, which the caller closes; raises BadObjectError where it is unreadable, no export, or cut."""
+    text = decompress(stored, max_bytes)
+    try:
+        if (look := _foreign_look(text, max_line_bytes)) is not None:
+            raise BadObjectError(QuarantineReason.NOT_AN_EXPORT, look)
+        _require_end(text, max_line_bytes)
+    except BaseException:
+        text.close()
+        raise
+    text.seek(0)
+    return text
+
+
+def _foreign_look(text: IO[bytes], max_line_bytes: int) -> str | None:
+    """What an object looks like without any line of the vendor, else None; one suffices, and the first of a good object is."""
+    head, first, lines = text.read(_HEAD_BYTES), None, 0
+    if (archive := _begins(head, _ARCHIVES)) is not None:
+        return archive  # which may hold whole lines of the vendor
+    text.seek(0)
+    for block in blocks(text, _MOST_LINES, _STEP_BYTES, max_line_bytes):
+        for line in () if block.is_blank else block.each():
+            lines += not line.is_blank
+            if first is None and not line.is_blank:
+                first = line
+                # Written one event a line, the last one of an array would pass for a line of the vendor.
+                if line.text.lstrip().startswith(b"[") and not _is_json(line.text):
+                    return "a JSON array over several lines"
+            keys = None if line.left_out else EXPORT_FORMAT.line_keys(line.text)
+            if keys is not None and len(EXPORT_FORMAT.own_keys & keys) >= EXPORT_FORMAT.least_own_keys:
+                return None
+    is_odd_event = first is not None and lines == 1 and _began_as_event(first)
+    return None if first is None or is_odd_event else _begins(head, _LOOKS) or _look_of(first)
+
+
+def _began_as_event(line: Line) -> bool:
+    """Whether a line that is no JSON began as an event of the vendor: one such line may be all that a quiet hour had."""
+    named = sum(b'"%b"' % key.encode() in line.text for key in EXPORT_FORMAT.own_keys)
+    is_like_one = line.text.lstrip().startswith(b"{") and named >= EXPORT_FORMAT.least_own_keys
+    return is_like_one and (line.left_out > 0 or EXPORT_FORMAT.line_keys(line.text) is None)
+
+
+def _begins(head: bytes, looks: Sequence[tuple[bytes, str]]) -> str | None:
+    return next((look for form, look in looks if re.match(form, head)), None)
+
+
+def _look_of(line: Line) -> str:
+    if line.left_out:
+        return f"a line of {line.length} bytes, beyond TIDEMARK_MAX_LINE_BYTES"
+    keys = EXPORT_FORMAT.line_keys(line.text)
+    if keys is not None:
+        own = ", ".join(sorted(EXPORT_FORMAT.own_keys))
+        return f"no event of this vendor, which has at least {EXPORT_FORMAT.least_own_keys} of {own}; this has {few(keys, 6)}"
+    if "\N{REPLACEMENT CHARACTER}" in line.text.decode("utf-8", "replace"):
+        return "bytes that are not UTF-8"
+    if line.text.lstrip().startswith(b"{"):
+        return "no line is whole JSON, as where one object spans several lines"
+    return "delimited text (CSV)" if re.search(rb"[,;\t|].*[,;\t|]", line.text) else "text that is no JSON"
+
+
+def _require_end(text: IO[bytes], max_line_bytes: int) -> None:
+    """An export ends in a line break, or at least in whole JSON; a text that was cut before it was compressed does not."""
+    size = text.seek(0, io.SEEK_END)
+    for step in (_STEP_BYTES, max_line_bytes + 1):
+        text.seek(max(0, size - step))
+        _, line_break, last = text.read().rpartition(b"\n")
+        if is_whole := bool(line_break) or step >= size:
+            break
+    last = last.removeprefix(BOM).strip()
+    if last and not (_is_json(last) if is_whole else last.endswith(b"}")):
+        detail = f"the text ends at byte {size} within a line, {len(last)} bytes after its start"
+        raise BadObjectError(QuarantineReason.CUT_OFF, detail)
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        _JSON.decode(line.decode("utf-8", "replace").strip())
+    except ValueError:
+        return False
+    except RecursionError:
+        pass  # too deep to tell; the line parser refuses it with that reason
+    return True
+
 
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_hashes import named, whole
-from pipeline_assets.transforms.longs import Longs, Mask
+from pipeline_assets.transforms.event_hashes import Longs, Mask, named, whole
 
 NAMES = ("_object_key", "_line_number", "_hash_a")
 """Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""

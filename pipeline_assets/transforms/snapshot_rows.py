@@ -19,9 +19,7 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.spool import a_spool, naming_the_disk
 from pipeline_assets.formats.interval_objects import Interval, read_intervals
-from pipeline_assets.formats.snapshot_items import SnapshotItem, read_snapshot
-from pipeline_assets.formats.snapshot_lines import BadSnapshotError
-from pipeline_assets.formats.snapshot_objects import SnapshotPart
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotItem, SnapshotPart, read_snapshot
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader
 

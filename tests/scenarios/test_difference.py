@@ -32,7 +32,7 @@ from pipeline_assets.operations.rollback import roll_back
 from pipeline_assets.operations.rollback_plan import RollbackRequest
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.transforms import arrival_parts
+from pipeline_assets.transforms import refine_task
 from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
@@ -178,7 +178,7 @@ def test_random_histories_end_in_the_same_rows(
             lambda runtime, *rest: {} if runtime.settings is q.settings else by_difference(runtime, *rest),
         )
         # So that late rows of these small days lie apart; tasks of the lake of differences run in this process.
-        monkeypatch.setattr(arrival_parts, "_LEAST_ROWS", 3)
+        monkeypatch.setattr(refine_task, "_LEAST_ROWS", 3)
         p.now = q.now = SOON
         lakes, vendor = _TwoLakes(p, q), Vendor(random.Random(7))
         files = first_exports(vendor)

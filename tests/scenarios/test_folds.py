@@ -30,7 +30,7 @@ from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms import fold_tasks
 from pipeline_assets.transforms.fold import SliceFold
-from pipeline_assets.transforms.folded_files import WritingSlices, WrittenSlice
+from pipeline_assets.transforms.fold_tasks import WritingSlices, WrittenSlice
 from pipeline_assets.transforms.narrow_events import fold_events, narrow_events
 from resources.iceberg.metadata import slices_condition
 from resources.landing.store import LandingStore

@@ -11,8 +11,7 @@ import pyarrow as pa
 from pipeline_assets.formats.amplitude.columns import BAG_COLUMNS, DELIVERED_KEYS, VENDOR_COLUMNS
 from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, FIRST_MOMENT, too_late
 from pipeline_assets.formats.base import EVENT_TIME, ColumnType
-from pipeline_assets.native.library import Rules, library
-from pipeline_assets.native.scanner import Kind, ScannedColumn, Scanner
+from pipeline_assets.native.library import Kind, Rules, ScannedColumn, Scanner, library
 
 _KINDS = {
     ColumnType.STRING: Kind.TEXT,

@@ -28,8 +28,8 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH
-from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, with_event_keys
+from pipeline_assets.transforms.named import KEY
 
 _NAME = ("_name_a", "_name_b")
 _BATCH = ("_source", "event_date", "_arrival_date")

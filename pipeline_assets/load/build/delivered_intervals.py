@@ -14,7 +14,7 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.formats.interval_objects import folder_of_intervals
-from pipeline_assets.formats.snapshot_objects import parse_name
+from pipeline_assets.formats.snapshot_lines import parse_name
 from pipeline_assets.load.build.audit import Audit, Build
 from pipeline_assets.load.build.history_checks import judge_unread, with_trimmed
 from pipeline_assets.load.build.overlaps import MeasuredMonth, evaluate_overlaps, measured_months

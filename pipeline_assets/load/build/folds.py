@@ -15,8 +15,16 @@ from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.event_facts import columns_of
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Folded, SliceFold, joined
-from pipeline_assets.transforms.fold_tasks import DividingFiles, FoldingShares, FoldingSlices, Reading
-from pipeline_assets.transforms.folded_files import FoldedTable, TableRows, WritingSlices, WrittenSlice
+from pipeline_assets.transforms.fold_tasks import (
+    DividingFiles,
+    FoldedTable,
+    FoldingShares,
+    FoldingSlices,
+    Reading,
+    TableRows,
+    WritingSlices,
+    WrittenSlice,
+)
 from pipeline_assets.transforms.narrow_events import fold_events
 from resources.iceberg.metadata import slices_condition
 

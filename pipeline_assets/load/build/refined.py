@@ -30,9 +30,9 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.compared_keys import Contents, EventContents
 from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, RAW, Linking
-from pipeline_assets.transforms.event_keys import KEY
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
+from pipeline_assets.transforms.named import KEY
 from pipeline_assets.transforms.refine_files import Losers
 from pipeline_assets.transforms.slice_difference import KeyDifference
 from resources.iceberg.metadata import slices_condition

@@ -8,7 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.dimensions import SnapshotDelivery
-from pipeline_assets.formats.snapshot_objects import SnapshotPart, folder_of, parse_name
+from pipeline_assets.formats.snapshot_lines import SnapshotPart, folder_of, parse_name
 from pipeline_assets.load.deliveries.snapshot_exclusions import Exclusions
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from datetime import date
 import pytest
 
 from pipeline_assets.formats.interval_objects import Interval, read_intervals
-from pipeline_assets.formats.snapshot_lines import BadSnapshotError
-from pipeline_assets.formats.snapshot_objects import SnapshotPart
+from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart
 
 CSV, JSONL = SnapshotPart.CSV, SnapshotPart.JSONL
 DAY = date(2026, 2, 10)

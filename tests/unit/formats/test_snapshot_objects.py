@@ -7,9 +7,13 @@ from datetime import date
 
 import pytest
 
-from pipeline_assets.formats.snapshot_items import SnapshotItem, read_snapshot
-from pipeline_assets.formats.snapshot_lines import BadSnapshotError
-from pipeline_assets.formats.snapshot_objects import SnapshotPart, parse_name
+from pipeline_assets.formats.snapshot_lines import (
+    BadSnapshotError,
+    SnapshotItem,
+    SnapshotPart,
+    parse_name,
+    read_snapshot,
+)
 
 CSV, JSONL = SnapshotPart.CSV, SnapshotPart.JSONL
 LONGEST = 200_000

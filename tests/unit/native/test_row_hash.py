@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipeline_assets.native import row_hash
 from pipeline_assets.native.library import Bytes, HashedColumn, library
 from pipeline_assets.native.row_hash import Kind, row_hashes
-from pipeline_assets.transforms.row_hash_arrow import VERSION, in_arrow
+from pipeline_assets.transforms.event_hashes import VERSION, in_arrow
 
 BUILT = pytest.mark.skipif(library() is None, reason="the native library is not built: make setup, with cargo")
 _LONGS = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 from pipeline_assets.formats.amplitude import native_lines
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.gzip_lines import blocks
-from pipeline_assets.native.library import library
-from pipeline_assets.native.scanner import Kind, ScannedColumn, Scanner
+from pipeline_assets.native.library import Kind, ScannedColumn, Scanner, library
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 from tests.support.builders import PROJECT, an_event

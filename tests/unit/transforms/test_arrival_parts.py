@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.transforms import arrival_parts
-from pipeline_assets.transforms.arrival_parts import RECEIVED, ArrivalParts
+from pipeline_assets.transforms import refine_task
 from pipeline_assets.transforms.data_files import DataFileWriter
+from pipeline_assets.transforms.refine_task import RECEIVED, ArrivalParts
 from tests.support.builders import PROJECT
 from tests.unit.transforms.test_refine_files import REFINED
 from tests.unit.transforms.test_write_objects import DAY, Shelf
@@ -51,7 +51,7 @@ def test_parts_are_few_spans_of_days(days: list[int | None], least: int) -> None
     """Outcome: a day lies in one part, parts follow one another, are nine at most, and each but the last one has an eighth of the
     rows and the least number of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrival_parts, "_LEAST_ROWS", least)
+        patch.setattr(refine_task, "_LEAST_ROWS", least)
         parts = list(_divided(days).values())
     spans = [sorted(-1 if day is None else day for day in part) for part in parts]
     assert all(one[-1] < other[0] for one, other in pairwise(spans))

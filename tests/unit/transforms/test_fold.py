@@ -36,8 +36,16 @@ from pipeline_assets.transforms.data_files import ARROW_TYPES, FileLayout
 from pipeline_assets.transforms.event_facts import columns_of, rows_with
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, joined, shares_of
-from pipeline_assets.transforms.fold_tasks import DividingFiles, FoldingShares, FoldingSlices, Reading
-from pipeline_assets.transforms.folded_files import FoldedTable, TableRows, WritingSlices, WrittenSlice
+from pipeline_assets.transforms.fold_tasks import (
+    DividingFiles,
+    FoldedTable,
+    FoldingShares,
+    FoldingSlices,
+    Reading,
+    TableRows,
+    WritingSlices,
+    WrittenSlice,
+)
 from resources.iceberg.lake_objects import LakeObjects
 
 SETTINGS = Settings()

@@ -20,8 +20,7 @@ from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.identity import named as named_in_python
 from pipeline_assets.domain.row_hash import event_hash, row_hash
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.transforms.event_hashes import EventHashes, key_hashes, named
-from pipeline_assets.transforms.row_hash_arrow import Encoded
+from pipeline_assets.transforms.event_hashes import Encoded, EventHashes, key_hashes, named
 
 TYPES = {
     "s": "string",

@@ -29,7 +29,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import Name, RawRow, shown
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.refined_events import event_hashes
-from pipeline_assets.transforms import arrival_parts, refine_task
+from pipeline_assets.transforms import refine_task
 from pipeline_assets.transforms.refine_task import Input, Refined, Refining, SliceWork, as_bytes
 from resources.iceberg.lake_objects import LakeObjects
 from tests.support.builders import PROJECT
@@ -44,7 +44,7 @@ SMALL_FILES = replace(REFINED, file_bytes=12_000, row_group_bytes=6_000)
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_are_divided() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrival_parts, "_LEAST_ROWS", 4)
+        patch.setattr(refine_task, "_LEAST_ROWS", 4)
         yield
 
 

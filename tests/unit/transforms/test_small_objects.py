@@ -19,7 +19,7 @@ import pytest
 
 from pipeline_assets.domain.errors import ObjectMovedError
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.transforms import small_objects
+from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.spread import Share
 from tests.support.read_objects import a_share, read
@@ -88,8 +88,8 @@ def test_they_are_parsed_at_once_and_as_soon_as_they_are_enough(monkeypatch: pyt
         return read(ObjectWork(Shelf(dict.fromkeys(keys, body)), 1 << 20, 1 << 20), places).sizes
 
     assert rows_of_batches() == [500]
-    monkeypatch.setattr(small_objects, "_MOST_LINES", 100)
+    monkeypatch.setattr(parse, "_MOST_LINES", 100)
     assert rows_of_batches() == [100] * 5
-    monkeypatch.setattr(small_objects, "_MOST_LINES", 10_000)
-    monkeypatch.setattr(small_objects, "_MOST_BYTES", 20 * len(LINES[0]))
+    monkeypatch.setattr(parse, "_MOST_LINES", 10_000)
+    monkeypatch.setattr(parse, "_MOST_BYTES", 20 * len(LINES[0]))
     assert rows_of_batches() == [20] * 25
