@@ -220,8 +220,8 @@ class OurLoad(Contender):
     def load(self, objects: Sequence[Path], days: Sequence[date]) -> dict[str, float]:
         import dagster as dg
 
-        from pipeline_assets.orchestration.kept_connections import kept_connections
-        from pipeline_assets.orchestration.tags import range_tags
+        from pipeline_assets.orchestration.runtime import kept_connections
+        from pipeline_assets.orchestration.specs import range_tags
 
         op: Any = importlib.import_module("pipeline_assets.orchestration.assets")
         parts: dict[str, float] = {}

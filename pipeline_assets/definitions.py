@@ -12,10 +12,9 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock, load_assets
-from pipeline_assets.orchestration.dead_runs import dead_runs_sensor
 from pipeline_assets.orchestration.health_asset import health_asset, health_job, health_schedule
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs
-from pipeline_assets.orchestration.landing_assets import landing_assets, snapshot_assets
+from pipeline_assets.orchestration.live_runs import dead_runs_sensor
 from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
 from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.partitions import calendar
@@ -25,6 +24,7 @@ from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.run_config import CONSOLE, closed, guarded_executor
 from pipeline_assets.orchestration.sensors import load_sensors
+from pipeline_assets.orchestration.specs import landing_assets, snapshot_assets
 from pipeline_assets.tables.registry import require_known_bounds, require_known_dimensions
 from resources.landing.store import LandingStore
 from resources.spark.session import spark_resource

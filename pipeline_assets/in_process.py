@@ -11,8 +11,8 @@ import dagster as dg
 from pipeline_assets.config import dagster_home
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.orchestration.dead_runs import report_dead_runs
-from pipeline_assets.orchestration.kept_connections import kept_connections
+from pipeline_assets.orchestration.live_runs import report_dead_runs
+from pipeline_assets.orchestration.runtime import kept_connections
 from resources.heartbeat import heartbeat
 from resources.ledger.store import own_ledger
 

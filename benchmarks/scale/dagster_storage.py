@@ -18,8 +18,7 @@ import dagster as dg
 
 from benchmarks.scale.sizes import FIRST_DAY
 from pipeline_assets.orchestration.live_runs import WORKING
-from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.orchestration.tags import range_tags
+from pipeline_assets.orchestration.specs import asset_key, range_tags
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
 

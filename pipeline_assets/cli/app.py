@@ -17,7 +17,6 @@ from pipeline_assets.cli import dev as cli_dev
 from pipeline_assets.cli import doctor as cli_doctor
 from pipeline_assets.cli import inspect as cli_look
 from pipeline_assets.cli import install as cli_install
-from pipeline_assets.cli import metrics as cli_metrics
 from pipeline_assets.cli import rebuild as cli_rebuild
 from pipeline_assets.cli import reconcile as cli_reconcile
 from pipeline_assets.cli import recover as cli_recover
@@ -46,9 +45,8 @@ from pipeline_assets.cli.command import (
     require_reasons,
     run,
 )
-from pipeline_assets.cli.render_processes import process_lines
-from pipeline_assets.cli.render_rebuild import rebuild_lines
-from pipeline_assets.cli.render_tables import fault_lines, mismatch_lines, print_grid, print_statuses
+from pipeline_assets.cli.rebuild import rebuild_lines
+from pipeline_assets.cli.render_tables import fault_lines, mismatch_lines, print_grid, print_statuses, process_lines
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
@@ -165,7 +163,6 @@ cli_rebuild.register(app)
 cli_look.register(app)
 cli_replay.register(app)
 cli_report.register(app)
-cli_metrics.register(app)
 cli_changes.register(app)
 cli_snapshots.register(app)
 cli_attach.register(app)
@@ -257,7 +254,7 @@ def _explain(
     identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
 ) -> int:
     from pipeline_assets.cli.render_trace import print_explanation, to_json  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.trace.trace import explain as explain_event  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()

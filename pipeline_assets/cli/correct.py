@@ -164,8 +164,7 @@ def _decide(
 
 
 def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
-    from pipeline_assets.cli.run import run_rollback  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.run import open_runtime, run_rollback  # noqa: PLC0415 - `status` starts without Dagster
     from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
     from resources.iceberg.lake_identity import Purpose  # noqa: PLC0415 - `status` starts without Iceberg

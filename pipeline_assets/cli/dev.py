@@ -18,9 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, Panel, VerboseOption, run
-from pipeline_assets.cli.downloads import downloads_shown
 from pipeline_assets.cli.install import WORKSPACE_NAME
-from pipeline_assets.cli.terminal import PlainConsole, page
+from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import UsageError
 

@@ -95,7 +95,7 @@ def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
 
 
 def _replayed(settings: Settings, days: Sequence[date], verbose: bool) -> Point:
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.verify import prove_range  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.doctor.recorded import recomputed  # noqa: PLC0415 - other commands start without it
     from pipeline_assets.inspection.verify import Compared, ReplayMatch  # noqa: PLC0415 - `status` starts without Spark

@@ -152,7 +152,7 @@ def _publication_json(record: PublicationRecord) -> dict[str, Any]:
 
 
 def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verbose: bool) -> int:
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.verify import print_proof, proof_json, prove_range  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
@@ -173,7 +173,7 @@ def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verb
 
 
 def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, samples: int, verbose: bool) -> int:
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.compare import compare  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.difference import lines_of  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.page import write_page  # noqa: PLC0415 - `status` starts without Spark
@@ -195,7 +195,7 @@ def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, sa
 
 def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
     from pipeline_assets.cli.render_drill import drill_json, print_drill  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.drill import PROJECT, carry_out  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.sandbox import require_catalog_of_its_own  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.scenarios import planned  # noqa: PLC0415 - `status` starts without Spark

@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, Panel, VerboseOption, run
-from pipeline_assets.cli.downloads import downloads_shown
-from pipeline_assets.cli.terminal import PlainConsole, page
+from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import CONFIG_NAME, INSTANCE_NAME, TEMPLATES, load_settings
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import few

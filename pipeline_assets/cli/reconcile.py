@@ -177,8 +177,8 @@ def _keys(
     *,
     verbose: bool,
 ) -> Callable[[], _Found]:
-    from pipeline_assets.cli import render_keys as render  # noqa: PLC0415 - golden totals are compared without Spark
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - as above
+    from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - golden totals are compared without Spark
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - as above
     from pipeline_assets.formats.key_list import read_key_list  # noqa: PLC0415 - as above
     from pipeline_assets.inspection.keys import compare  # noqa: PLC0415 - as above
 

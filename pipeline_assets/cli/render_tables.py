@@ -11,15 +11,20 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipeline_assets.cli.terminal import line, styled
+from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.arrival_days import describe_strays
 from pipeline_assets.domain.golden import GoldenComparison, GoldenFault
+from pipeline_assets.domain.processes import Life, Process, Sight
 from pipeline_assets.domain.records import Exclusion, PublicationRecord
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.status import NOT_LOADED, DayStatus
+from resources.ledger.store import Ledger
+from resources.this_process import sight
 
 if TYPE_CHECKING:
     from pipeline_assets.operations.release import Held
     from pipeline_assets.operations.slice_restores import SliceRestore
+
 
 _MOST_MISMATCHES = 20
 _STYLES = {
@@ -133,3 +138,30 @@ def fault_lines(faults: Sequence[GoldenFault]) -> list[Text]:
 
 def _cell(status: DayStatus) -> Text:
     return line(_styled(status.verdict), f" {status.rows:,}{'' if status.is_final else ' ~'}")
+
+
+def process_lines(ledger: Ledger) -> list[str]:
+    """Return a line per running run, and per run whose process is dead."""
+    processes = [(process, sight(process.identity)) for process in ledger.processes.look([], {}).values()]
+    lines = [
+        _working(process, seen)
+        for process, seen in processes
+        if process.identity and process.life(seen) is not Life.DEAD
+    ]
+    if any(process.has_died_with_its_run(seen) for process, seen in processes):
+        import dagster as dg  # noqa: PLC0415 - `status` starts without Dagster
+
+        from pipeline_assets.orchestration.live_runs import report_dead_runs  # noqa: PLC0415 - `status` starts without Dagster
+
+        dagster_home()
+        with dg.DagsterInstance.get() as instance:
+            lines += [str(dead) for dead in report_dead_runs(instance, ledger)]
+    return lines
+
+
+def _working(process: Process, seen: Sight) -> str:
+    assert process.identity is not None
+    who = f"process {process.identity.pid} on {process.identity.host}"
+    line = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
+    is_silent = seen is not Sight.THERE and process.watch.still > 0
+    return f"{line}; not heard from since {(process.beat_at or '')[:19]} UTC" if is_silent else line

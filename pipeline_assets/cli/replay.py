@@ -70,7 +70,7 @@ def _replay(
     as_json: bool,
     verbose: bool,
 ) -> int:
-    from pipeline_assets.cli.runtime import open_runtime  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.replay.recompute import choose, derived_table, replay  # noqa: PLC0415 - as above
     from pipeline_assets.inspection.replay.replay import ReplayBasis, lines_of, replay_json  # noqa: PLC0415 - as above
 

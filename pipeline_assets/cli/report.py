@@ -1,17 +1,23 @@
-"""`tidemark report`: write the health page."""
+"""`tidemark report` and `tidemark metrics`: the health page, and figures for Prometheus."""
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
 from pipeline_assets.cli.terminal import page
-from pipeline_assets.config import load_settings
+from pipeline_assets.config import dagster_home, load_settings
+from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.places import METRICS_SUFFIX
 from resources.ledger.store import own_ledger
+
+if TYPE_CHECKING:
+    from pipeline_assets.inspection.metrics.compute import RunQueue, Sample
 
 
 def report(
@@ -26,11 +32,6 @@ def report(
     run(lambda: _report(out), verbose)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.INSPECT)(report)
-
-
 def _report(out: Path) -> int:
     from pipeline_assets.inspection.health.report import read_health  # noqa: PLC0415 - other commands start without it
     from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415 - others start without charts
@@ -43,3 +44,69 @@ def _report(out: Path) -> int:
     waiting = health.waiting
     console.print(f"{waiting} questions wait for a person" if waiting else "nothing waits for a person")
     return EXIT_OK
+
+
+def metrics(
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="A file *.prom to write; default standard output.")
+    ] = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Print figures for Prometheus, or write them for node_exporter's textfile collector.
+
+    Reads the ledger and Dagster's queue, and changes neither. Exits 0 when the figures are told, 1 when the ledger cannot
+    be read, which tidemark_up 0 tells as well, 2 on bad usage.
+    """
+    run(lambda: _metrics(output), verbose)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    app.command(rich_help_panel=Panel.INSPECT)(report)
+    app.command(rich_help_panel=Panel.INSPECT)(metrics)
+
+
+def _metrics(output: Path | None) -> int:
+    from pipeline_assets.inspection.metrics.compute import read_samples, samples_of_nothing  # noqa: PLC0415 - others start without
+
+    if output is not None and output.suffix != METRICS_SUFFIX:
+        raise UsageError(
+            str(output), f"does not end in {METRICS_SUFFIX}", "node_exporter reads no other files; rename it"
+        )
+    settings, now = load_settings(), datetime.now(UTC)
+    settings.require_projects()
+    try:
+        with own_ledger(settings) as ledger:
+            samples = read_samples(ledger, settings, now, _queue())
+    except (UsageError, SettingsError):
+        raise
+    except TidemarkError:
+        # Write first, so that monitoring sees the outage of the ledger instead of old figures.
+        _tell(samples_of_nothing(now), output)
+        raise
+    _tell(samples, output)
+    return EXIT_OK
+
+
+def _tell(samples: list[Sample], output: Path | None) -> None:
+    from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile  # noqa: PLC0415 - others start without
+
+    text = text_of(samples)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_textfile(text, output)
+
+
+def _queue() -> RunQueue | None:
+    import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
+
+    from pipeline_assets.orchestration.live_runs import run_queue  # noqa: PLC0415 - other commands start without Dagster
+
+    try:
+        dagster_home()
+        with dg.DagsterInstance.get() as instance:
+            return run_queue(instance)
+    except Exception:
+        # DAGSTER_HOME or its storage is missing or of another version; reported as tidemark_dagster_up 0.
+        return None

@@ -1,13 +1,15 @@
-"""Run the jobs of `load`, `exclude`, `include`, `rollback`, `release`, `rebuild` and `maintenance` in this process."""
+"""Run the jobs of commands in this process, and open the runtime of commands that work without Dagster."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime
 from typing import Any
 
 import dagster as dg
+from dagster_aws.s3 import S3Resource
 from rich.console import Console
 
 from pipeline_assets.cli.command import LoadSource
@@ -17,18 +19,32 @@ from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.in_process import run_job
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import batch_named, touched_slices
 from pipeline_assets.operations.release import Held
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
 from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, REBUILD_OP
 from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
-from pipeline_assets.orchestration.tags import range_tags
+from pipeline_assets.orchestration.specs import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS, table_by_key, with_descendants
+from pipeline_assets.tables.registry import (
+    AS_OF_TABLES,
+    DERIVED,
+    DIMENSIONS,
+    EVERY_TABLE,
+    table_by_key,
+    with_descendants,
+)
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
-from resources.ledger.store import own_ledger
+from resources.iceberg.errors import lakehouse_failures
+from resources.iceberg.lake_identity import Purpose
+from resources.iceberg.lakehouse import Lakehouse
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger, own_ledger
+from resources.spark.engine_life import LastWords, naming_a_dead_engine
+from resources.spark.session import configure_catalog, spark_resource
 
 
 def load_in_chunks(
@@ -214,3 +230,17 @@ class _Handler(logging.Handler):
         meta = getattr(record, "dagster_meta", None) or {}
         if meta.get("orig_message") and not meta.get("dagster_event"):
             self._console.print(line(styled(f"{datetime.now(UTC):%H:%M:%S}", "dim"), f" {meta['orig_message']}"))
+
+
+@contextmanager
+def open_runtime(settings: Settings, log: Callable[[str], None], purpose: Purpose = Purpose.LOOK) -> Iterator[Runtime]:
+    """Yield the runtime of the load path in a process without Dagster; starts Spark."""
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        session = spark_resource(settings).spark_session
+        configure_catalog(session, settings)
+        landing = LandingStore.from_settings(settings, S3Resource())
+        lakehouse = Lakehouse(session, settings.catalog_name)
+        words = LastWords(log)
+        with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory), lakehouse_failures("tables"):
+            lakehouse.require_own(settings, EVERY_TABLE, purpose, ledger.lake)
+            yield Runtime(lakehouse, ledger, landing, settings, words)

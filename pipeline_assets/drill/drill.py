@@ -21,22 +21,19 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.drill.invariants import Change, DrillState, faults
 from pipeline_assets.drill.process import VictimError, a_victim
 from pipeline_assets.drill.rebuild import COUNTS, REVENUE, rebuild_faults
 from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, scratch
-from pipeline_assets.drill.scenarios import Disturbance, Trial
+from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, Trial, faults
 from pipeline_assets.in_process import run_job
 from pipeline_assets.load.file_tasks import slice_digests
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.orchestration.dead_runs import report_dead_runs
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
-from pipeline_assets.orchestration.live_runs import WORKING, liveness
-from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.orchestration.tags import range_tags
+from pipeline_assets.orchestration.live_runs import WORKING, liveness, report_dead_runs
+from pipeline_assets.orchestration.specs import asset_key, range_tags
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key

@@ -17,8 +17,13 @@ from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.run import run_load
 from pipeline_assets.operations.exclude import exclude, lift
-from pipeline_assets.orchestration.events import events_of, failure_of, standing_elsewhere, told_backfill
-from pipeline_assets.orchestration.golden_events import golden_evaluations
+from pipeline_assets.orchestration.events import (
+    events_of,
+    failure_of,
+    golden_evaluations,
+    standing_elsewhere,
+    told_backfill,
+)
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec

@@ -14,18 +14,24 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
+from pipeline_assets.domain.golden import GoldenComparison
+from pipeline_assets.domain.golden import evaluation as golden_evaluation
 from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
+from pipeline_assets.load.golden import compare_recorded
 from pipeline_assets.load.request import LoadRequest, Outcome, TableReport, standing_outcomes
-from pipeline_assets.orchestration.day_metadata import changed_day, data_version, metadata_of, verdicts_text
 from pipeline_assets.orchestration.event_text import (
+    changed_day,
+    data_version,
     description,
     markdown_blocks,
     markdown_list,
     markdown_text,
+    metadata_of,
+    verdicts_text,
 )
 from pipeline_assets.orchestration.specs import UNCOUNTED, asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
@@ -266,3 +272,31 @@ def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
     ]
     metadata: dict[str, Any] = {"reasons": markdown_list(reasons), "slices": len(failed)}
     return dg.Failure(description(reasons, "\n"), metadata=metadata, allow_retries=False)
+
+
+def golden_evaluations(
+    instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield `reconciles_with_golden` per day for all projects together; a day without totals was not compared and has none."""
+    if not days:
+        return
+    by_day: dict[date, list[GoldenComparison]] = {}
+    for one in compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,)):
+        # A day outside the calendar has no partition.
+        if one.total.key.event_date in days and one.total.key.event_date >= settings.calendar_start:
+            by_day.setdefault(one.total.key.event_date, []).append(one)
+    key = asset_key(table)
+    targets = targets_of(instance, key, [day.isoformat() for day in by_day])
+    for day, comparisons in sorted(by_day.items()):
+        found = golden_evaluation(comparisons)
+        yield dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=found.check.name,
+            partition=day.isoformat(),
+            passed=found.is_passed,
+            blocking=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            target_materialization_data=targets.get(day.isoformat()),
+            description=markdown_text([text for text in (found.reason, found.hint) if text]) or None,
+            metadata=dict(found.figures),
+        )

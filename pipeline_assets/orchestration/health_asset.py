@@ -10,7 +10,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
-from pipeline_assets.orchestration.schedules import schedule
+from pipeline_assets.orchestration.jobs import schedule
 from resources.ledger.store import own_ledger
 
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])

@@ -1,9 +1,10 @@
-"""Jobs: which assets are loaded together."""
+"""Jobs: which assets are loaded together, and schedules."""
 
 from __future__ import annotations
 
 import dagster as dg
 
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -50,3 +51,16 @@ def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
         tags={"tidemark/source": "dimensions", "dagster/priority": str(PRIORITY_OF_DIMENSIONS)},
     )
     return [*loads, heal, dimensions]
+
+
+def schedule(
+    name: str, job: dg.JobDefinition | dg.UnresolvedAssetJobDefinition, cron: str, settings: Settings
+) -> dg.ScheduleDefinition:
+    """Return a schedule at `cron` (UTC); on by default if `sensors_running` is set, else off until enabled."""
+    is_running = settings.sensors_running
+    return dg.ScheduleDefinition(
+        name=name,
+        job=job,
+        cron_schedule=cron,
+        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
+    )

@@ -1,16 +1,21 @@
-"""Which runs are alive, by their processes in the ledger, or by Dagster for runs without a recorded process."""
+"""Which runs are alive, by their processes in the ledger, else by Dagster; the sensor that reports dead ones; the run queue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import dagster as dg
+from dagster._core.events import JobFailureData, RunFailureReason
 
-from pipeline_assets.domain.processes import Life
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.processes import Life, Process
 from pipeline_assets.domain.rebuilds import GREEN
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.inspection.metrics.compute import RunQueue
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
-from resources.ledger.store import Ledger
+from resources.ledger.store import Ledger, own_ledger
 from resources.this_process import sight
 
 WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
@@ -63,3 +68,132 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
 def _dashed(run_id: str) -> str:
     parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
     return "-".join(parts)
+
+
+SENSOR_NAME = "dead_runs"
+DIED_TAG = "tidemark/died"
+"""Tag of a run whose process died, which is no evidence against the days it loaded."""
+OWN_JOBS = frozenset(
+    {
+        "daily_load",
+        "backfill_load",
+        "heal_load",
+        "dimension_load",
+        "maintenance",
+        "rollback",
+        "release",
+        "recover_exports",
+        "rebuild",
+        "reconcile",
+    }
+)
+_EVERY_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class DeadRun:
+    """A run that was found dead."""
+
+    run_id: str
+    job: str
+    what: str
+    """A phrase that says how its process ended."""
+    is_reported: bool
+    """False where this Dagster does not know the run: the Dagster that does learns of it from the ledger."""
+
+    def __str__(self) -> str:
+        """Describe the dead run in one sentence."""
+        consequence = (
+            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which reports it there"
+        )
+        return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {consequence}"
+
+
+def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
+    """Return the sensor. It is on by default: it starts no run, and without it a dead run keeps the pool's slot."""
+
+    @dg.sensor(
+        name=SENSOR_NAME,
+        minimum_interval_seconds=_EVERY_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            "Reports runs of Tidemark as failed whose process died with its code server, container or machine. "
+            "Starts nothing by itself: Dagster's run retries and the other sensors do."
+        ),
+    )
+    def dead_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        origin = context.code_location_origin
+        try:
+            with own_ledger(settings) as ledger:
+                dead = report_dead_runs(context.instance, ledger, origin.location_name if origin else None)
+        except TidemarkError as error:
+            return dg.SkipReason(str(error))
+        for dead_run in dead:
+            context.log.warning(str(dead_run))
+        return dg.SkipReason("; ".join(map(str, dead)) or "no run is dead")
+
+    return dead_runs
+
+
+def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str | None = None) -> list[DeadRun]:
+    """Check every process once, report dead ones to ledger and Dagster, and return them.
+
+    `location` is the calling code location. A run of this location without a recorded process counts as missing. Runs of other
+    locations, and runs that also do other work, count only once their process is on record.
+    """
+    runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING)))}
+    expected = {run_id: run.job_name for run_id, run in runs.items() if _is_expected(run, location)}
+    processes = ledger.processes.look(runs.keys(), expected)
+    dead = [process for process in processes.values() if process.has_died_with_its_run(sight(process.identity))]
+    reported = []
+    for process in dead:
+        what, run = _what(process), instance.get_run_by_id(process.run_id)
+        if run is not None and not run.is_finished:
+            _report(instance, run, what)
+        # A finished run was reported by another process, or its own process could not reach the ledger.
+        if run is None or not run.is_finished:
+            reported.append(DeadRun(process.run_id, process.job, what, is_reported=run is not None))
+    # Record this last: if this process dies before, the next check reports the run again.
+    ledger.processes.lose([process.run_id for process in dead])
+    return reported
+
+
+def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:
+    # A starting run may wait for its machine or image as long as Dagster's own monitoring allows.
+    if run.status is dg.DagsterRunStatus.STARTING:
+        return False
+    if location is None or run.remote_job_origin is None or run.remote_job_origin.location_name != location:
+        return False
+    return run.job_name in OWN_JOBS or only_ours(run)
+
+
+def _report(instance: dg.DagsterInstance, run: dg.DagsterRun, what: str) -> None:
+    message = f"The run is dead: {what}."
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, message)
+    else:
+        instance.add_run_tags(run.run_id, {DIED_TAG: "true"})
+        reason = JobFailureData(error=None, failure_reason=RunFailureReason.UNEXPECTED_TERMINATION)
+        instance.report_run_failed(run, message, reason)
+    # If pools count ops, the end of a run does not free its slot.
+    if instance.event_log_storage.supports_global_concurrency_limits:
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+
+
+def _what(process: Process) -> str:
+    if process.identity is None:
+        return "its process ended before it began to work"
+    who = f"process {process.identity.pid} on {process.identity.host}"
+    return f"{who} is gone, last heard from at {(process.beat_at or '')[:19]} UTC"
+
+
+def run_queue(instance: dg.DagsterInstance) -> RunQueue | None:
+    """Return how many runs are queued and how many are running; None where Dagster's storage does not answer."""
+    try:
+        waiting, working = (
+            instance.get_runs_count(dg.RunsFilter(statuses=list(statuses))) for statuses in (_WAITING, WORKING)
+        )
+    except Exception:
+        # None reports the failure by itself; the figures of the ledger must not be lost because of it.
+        return None
+    return RunQueue(waiting, working)

@@ -11,9 +11,9 @@ from pipeline_assets.operations.maintenance import TableUpkeep, maintain, requir
 from pipeline_assets.operations.notices import forget_notices
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.jobs import schedule
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
-from pipeline_assets.orchestration.schedules import schedule
 from resources.landing.store import LandingStore
 
 JOB_NAME = "maintenance"

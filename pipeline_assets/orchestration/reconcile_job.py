@@ -14,9 +14,9 @@ from pipeline_assets.load.golden import GOLDEN_TABLES, reconcile
 from pipeline_assets.operations.repair_plan import plan_repairs
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table
-from pipeline_assets.orchestration.golden_events import golden_evaluations
+from pipeline_assets.orchestration.events import golden_evaluations
+from pipeline_assets.orchestration.jobs import schedule
 from pipeline_assets.orchestration.runtime import op_runtime
-from pipeline_assets.orchestration.schedules import schedule
 from resources.landing.store import LandingStore
 
 RECONCILE_JOB = "reconcile"

@@ -19,7 +19,7 @@ from pipeline_assets.operations.recover_progress import grouped, in_lines, size_
 from pipeline_assets.orchestration.assets import OP_NAME, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.runtime import op_runtime
-from pipeline_assets.orchestration.tags import range_tags
+from pipeline_assets.orchestration.specs import range_tags
 from resources.export_api.client import ExportApi
 from resources.iceberg.lake_identity import Purpose
 from resources.landing.store import LandingStore

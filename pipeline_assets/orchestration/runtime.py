@@ -1,26 +1,32 @@
-"""What every op needs: the runtime of its run, and our errors translated to Dagster's failures."""
+"""What every op needs: the runtime of its run, kept connections, its metrics file, and our errors as Dagster's failures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import dagster as dg
+from dagster._core.storage.event_log import SqliteEventLogStorage  # no public name in Dagster 1.13
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME
+from dagster._core.storage.runs import SqliteRunStorage
+from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 
 from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, TransientError
 from pipeline_assets.domain.masking import tellable
-from pipeline_assets.domain.plain_text import bounded
+from pipeline_assets.domain.plain_text import bounded, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import StepSkew
 from pipeline_assets.load.runtime import Runtime, SkewLog
 from pipeline_assets.orchestration.event_text import LONGEST_TAG
-from pipeline_assets.orchestration.kept_connections import kept_connections
+from pipeline_assets.orchestration.live_runs import run_queue
 from pipeline_assets.orchestration.notices import telling_receivers
-from pipeline_assets.orchestration.tags import SKEW_TAG
-from pipeline_assets.orchestration.watching import writing_metrics
+from pipeline_assets.orchestration.specs import SKEW_TAG
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
@@ -32,6 +38,101 @@ from resources.ledger.decision_objects import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
 from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.session import configure_catalog
+
+
+@contextmanager
+def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[None]:
+    """Write the metrics file after the block, also if it fails. A failure to write does not fail the run."""
+    try:
+        yield
+    finally:
+        if runtime.settings.metrics_file is not None:
+            _write(runtime, instance)
+
+
+def _write(runtime: Runtime, instance: dg.DagsterInstance) -> None:
+    # Import here: only runs with a metrics file need the library.
+    from pipeline_assets.inspection.metrics.compute import read_samples, samples_of_nothing  # noqa: PLC0415
+    from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile  # noqa: PLC0415
+
+    path, now = runtime.settings.metrics_file, datetime.now(UTC)
+    assert path is not None
+    try:
+        try:
+            samples = read_samples(runtime.ledger, runtime.settings, now, run_queue(instance))
+        except Exception as error:
+            runtime.log(f"metrics: {shown(str(error))}; {path} says that the ledger cannot be read")
+            samples = samples_of_nothing(now)
+        write_textfile(text_of(samples), path)
+    except Exception as error:
+        # No failure of metrics may fail a load.
+        runtime.log(f"metrics: {shown(str(error))}; the figures of this run are not written")
+
+
+_LONGEST = {"timeout": SQLITE_BUSY_TIMEOUT_SECONDS}
+
+
+@contextmanager
+def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
+    """Use one engine per SQLite file in the block, and so its connection and its compiled statements, and close all at its end.
+
+    Does nothing for other databases, and nothing in a block within such a block.
+    """
+    events, runs = instance.event_log_storage, instance.run_storage
+    with ExitStack() as stack:
+        engines = _Engines()
+        stack.callback(engines.close)
+        if type(events) is SqliteEventLogStorage and "_connect" not in vars(events):
+            index = events.conn_string_for_shard(INDEX_SHARD_NAME)
+            _replace(stack, events, "_connect", _of_events(events, engines))
+            _replace(stack, events, "has_table", lambda name: inspect(engines.of(index)).has_table(name))
+        if type(runs) is SqliteRunStorage and "connect" not in vars(runs):
+            _replace(stack, runs, "connect", lambda: engines.of(runs._conn_string).begin())
+        yield
+
+
+class _Engines:
+    def __init__(self) -> None:
+        self._kept: dict[str, Engine] = {}
+
+    def of(self, url: str) -> Engine:
+        """The engine of a file."""
+        if url not in self._kept:
+            engine = self._kept[url] = create_engine(url, connect_args=_LONGEST)
+            event.listen(engine, "connect", _wait_for_no_disk)
+        return self._kept[url]
+
+    def close(self) -> None:
+        """Close all files."""
+        for engine in self._kept.values():
+            engine.dispose()
+
+
+def _wait_for_no_disk(connection: Any, _: object) -> None:
+    """A machine that loses power may lose the last events, which leaves a run for `dead_runs`; a killed process loses none."""
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _of_events(
+    storage: SqliteEventLogStorage, engines: _Engines
+) -> Callable[[str], AbstractContextManager[Connection]]:
+    @contextmanager
+    def connect(shard: str) -> Iterator[Connection]:
+        with storage._db_lock:
+            engine = engines.of(storage.conn_string_for_shard(shard))
+            if shard not in storage._initialized_dbs:
+                storage._initdb(engine)
+                storage._initialized_dbs.add(shard)
+            with engine.begin() as connection:
+                yield connection
+
+    return connect
+
+
+def _replace(stack: ExitStack, storage: object, name: str, method: Callable[..., Any]) -> None:
+    setattr(storage, name, method)
+    stack.callback(delattr, storage, name)
+
 
 _RETRIES, _RETRY_PAUSE_SECONDS = 2, 10
 """How often an op is retried after a transient failure, beyond the retries of each request."""

@@ -23,7 +23,7 @@ from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.drill.process import Victim
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
-from pipeline_assets.orchestration.dead_runs import report_dead_runs
+from pipeline_assets.orchestration.live_runs import report_dead_runs
 from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES
 from resources import failpoints
 from resources.failpoints import OF_MOVES, OF_REBUILDS, OF_RECOVERY, OF_ROLLBACKS, OF_TABLE_BY_TABLE, Failpoint

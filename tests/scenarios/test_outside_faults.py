@@ -212,7 +212,7 @@ def test_the_answer_to_a_commit_is_lost(pipeline: Any) -> None:
 
 _ENGINE_DIES = """
 import os, signal, sys
-from pipeline_assets.cli.runtime import open_runtime
+from pipeline_assets.cli.run import open_runtime
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS

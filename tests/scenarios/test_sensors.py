@@ -21,7 +21,7 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Completeness
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.dead_runs import DIED_TAG
+from pipeline_assets.orchestration.live_runs import DIED_TAG
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, Pipeline, events_on
 

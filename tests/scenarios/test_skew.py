@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.orchestration.tags import SKEW_TAG
+from pipeline_assets.orchestration.specs import SKEW_TAG
 from tests.support.builders import Outcome, Pipeline, events_on
 
 pytestmark = pytest.mark.slow

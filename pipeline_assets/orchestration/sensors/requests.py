@@ -15,11 +15,10 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.orchestration.dead_runs import DIED_TAG
 from pipeline_assets.orchestration.event_text import LONGEST_TAG, description
-from pipeline_assets.orchestration.live_runs import under_way
+from pipeline_assets.orchestration.live_runs import DIED_TAG, under_way
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject, admit, attempted
-from pipeline_assets.orchestration.tags import REASON_TAG, days_of, range_tags
+from pipeline_assets.orchestration.specs import REASON_TAG, days_of, range_tags
 from resources.ledger.store import Ledger, own_ledger
 
 _NEWEST_RUNS = 200

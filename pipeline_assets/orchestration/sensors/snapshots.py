@@ -14,9 +14,9 @@ from pipeline_assets.load.dimensions import list_of, news_of_intervals, plans_of
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, PRIORITY_OF_DIMENSIONS
-from pipeline_assets.orchestration.landing_assets import snapshot_delivered, source_of
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
 from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
+from pipeline_assets.orchestration.specs import snapshot_delivered, source_of
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
 from resources.landing.store import LandingStore

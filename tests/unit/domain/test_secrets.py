@@ -30,8 +30,8 @@ from pipeline_assets.domain.records import Exclusion, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.landing_assets import landing_assets
 from pipeline_assets.orchestration.runtime import production_ledger
+from pipeline_assets.orchestration.specs import landing_assets
 from resources.export_api.answers import _told as told_by_vendor
 from resources.iceberg.errors import first_line
 from resources.landing.errors import _short as landing_errors_short

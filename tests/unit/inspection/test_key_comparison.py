@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from pipeline_assets.cli.render_keys import keys_json, print_keys
+from pipeline_assets.cli.render_reconcile import keys_json, print_keys
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.key_list import read_key_list
 from pipeline_assets.inspection.keys.compare import KeyComparison, KeyRange, are_rows_counted

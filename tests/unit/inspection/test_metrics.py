@@ -32,7 +32,7 @@ from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.inspection.metrics.compute import RunQueue, read_samples
 from pipeline_assets.inspection.metrics.families import FAMILIES, Kind
 from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile
-from pipeline_assets.orchestration.run_queue import run_queue
+from pipeline_assets.orchestration.live_runs import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.whole_file import write_whole

@@ -18,15 +18,14 @@ from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin a
 from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from pipeline_assets.cli.render_processes import process_lines
+from pipeline_assets.cli.render_tables import process_lines
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Identity
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.orchestration.dead_runs import DIED_TAG, OWN_JOBS, report_dead_runs
-from pipeline_assets.orchestration.live_runs import liveness, under_way
+from pipeline_assets.orchestration.live_runs import DIED_TAG, OWN_JOBS, liveness, report_dead_runs, under_way
 from pipeline_assets.orchestration.sensors.requests import died_on
-from pipeline_assets.orchestration.tags import RANGE_END, RANGE_START
+from pipeline_assets.orchestration.specs import RANGE_END, RANGE_START
 from resources import this_process
 from resources.ledger.schema import PROCESSES
 from resources.ledger.store import Ledger

@@ -17,8 +17,13 @@ from pipeline_assets.inspection.diff.difference import Difference, Sample, lines
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.orchestration.day_metadata import data_version
-from pipeline_assets.orchestration.event_text import LONGEST_DESCRIPTION, LONGEST_TAG, description, markdown_table
+from pipeline_assets.orchestration.event_text import (
+    LONGEST_DESCRIPTION,
+    LONGEST_TAG,
+    data_version,
+    description,
+    markdown_table,
+)
 from pipeline_assets.orchestration.events import failure_of, told_backfill
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from pipeline_assets.orchestration.kept_connections import kept_connections
+from pipeline_assets.orchestration.runtime import kept_connections
 
 DAYS = dg.DailyPartitionsDefinition("2026-02-01", end_date="2026-02-11")
 

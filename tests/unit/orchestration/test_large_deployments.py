@@ -33,9 +33,9 @@ from pipeline_assets.load.staleness import scan
 from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.sensors import arrivals, heal, windows
+from pipeline_assets.orchestration.sensors import arrivals, heal
 from pipeline_assets.orchestration.sensors.cursor import Cursor
-from pipeline_assets.orchestration.tags import REASON_TAG
+from pipeline_assets.orchestration.specs import REASON_TAG
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DIMENSIONS
 from resources.ledger.changes import Changes
@@ -288,7 +288,7 @@ def test_arrivals_are_listed_in_bounded_parts_of_which_the_newest_days_are_in_ea
 ) -> None:
     """Scenario: 40 days of two projects where one look lists 24 of theirs; then a day of the horizon is delivered anew. Outcome:
     each look lists the newest days, no more than it may, and everything comes in turn, the horizon more often than older days."""
-    monkeypatch.setattr(windows, "MOST_BATCHES", 24)
+    monkeypatch.setattr(arrivals, "MOST_BATCHES", 24)
     settings = SIZE.settings(place.folder)
     listed, asked = _looks_at_landing(settings, Source.REGULAR, monkeypatch, 10)
     days = [{day for first, last in look for day in _between(first, last)} for look in listed]
@@ -307,7 +307,7 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
     horizon and at as many older days as the setting says; what was recovered is asked for in one run, when it rested."""
     settings = SIZE.settings(place.folder).model_copy(update={"sensor_days_per_tick": 10})
     whole = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8])
-    monkeypatch.setattr(windows, "MOST_BATCHES", 24)
+    monkeypatch.setattr(arrivals, "MOST_BATCHES", 24)
     assert _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8]) == whole
     recent = SIZE.now.date() - timedelta(days=settings.redelivery_horizon_days)
     listed, asked = whole
@@ -318,8 +318,8 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
 def test_many_recovered_names_are_listed_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: all of 14 days of both projects was recovered, 240 names a day, and a look is at 2,000 names. Outcome: no
     look is at more than these; the newest days are in each, and everything is asked for in turn."""
-    monkeypatch.setattr(windows, "MOST_BATCHES", 12)
-    monkeypatch.setattr(windows, "MOST_NAMES", 2_000)
+    monkeypatch.setattr(arrivals, "MOST_BATCHES", 12)
+    monkeypatch.setattr(arrivals, "MOST_NAMES", 2_000)
     few_days = {"calendar_start": DAYS[26], "redelivery_horizon_days": 10}
     settings = SIZE.settings(place.folder).model_copy(update=few_days)
     listed, asked = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 10, DAYS[26:])
@@ -346,7 +346,7 @@ def _looks_of_a_round(source: Source, settings: Settings, today: date) -> int:
     cursor, looks = Cursor(), 0
     landing = NoLanding()
     while cursor.sweep_from is None or looks == 0 or cursor.sweep_from < today - timedelta(days=30):
-        windows.list_windows(landing, source, settings, cursor, today)  # type: ignore[arg-type]  # what is asked is nothing here
+        arrivals.list_windows(landing, source, settings, cursor, today)  # type: ignore[arg-type]  # what is asked is nothing here
         looks += 1
     return looks
 

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_assets.cli.downloads import downloads_shown
-from pipeline_assets.cli.terminal import PlainConsole
+from pipeline_assets.cli.terminal import PlainConsole, downloads_shown
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from resources.spark import jar_download, jars
 from resources.spark.jar_download import JarError
