@@ -398,7 +398,7 @@ MUTATIONS = (
         "tests/unit/resources/test_ledger_rows.py::test_a_publication_keeps_what_it_was_built_from",
     ),
     Mutation(
-        8, "a replay on other inputs counts as one", "pipeline_assets/inspection/replay/causes.py",
+        8, "a replay on other inputs counts as one", "pipeline_assets/inspection/replay/origin.py",
         "if not one.is_gone and not one.is_as_recorded:", "if False:",
         "tests/unit/inspection/test_replay_rules.py::test_the_first_cause_is_the_nearest_to_the_source",
     ),
@@ -462,16 +462,16 @@ MUTATIONS = (
         "        if used is None:", "        if True:", f"{_LOST}::test_no_table_is_created_where_anything_lies",
     ),
     Mutation(
-        11, "the files of another table count as orphans", "pipeline_assets/operations/leftovers.py",
+        11, "the files of another table count as orphans", "pipeline_assets/operations/maintenance.py",
         "    if foreign:", "    if False:", f"{_LOST}::test_orphans_that_history_does_not_explain_stay",
     ),
     Mutation(
-        11, "any share of a table's files may be orphans", "pipeline_assets/operations/leftovers.py",
+        11, "any share of a table's files may be orphans", "pipeline_assets/operations/maintenance.py",
         "    if is_bulk(len(orphans), data, max_share):", "    if False:",
         f"{_LOST}::test_orphans_that_history_does_not_explain_stay",
     ),
     Mutation(
-        11, "a file of any name below a table counts as an orphan", "pipeline_assets/operations/leftovers.py",
+        11, "a file of any name below a table counts as an orphan", "pipeline_assets/operations/maintenance.py",
         "    owned = {path: name for path, name in unknown.items() if is_written(name, below.table_uuid)}",
         "    owned = dict(unknown)", f"{_UPKEEP}::test_leftovers_go_and_what_rollback_needs_stays",
     ),

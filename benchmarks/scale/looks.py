@@ -23,7 +23,7 @@ from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.health.report import DUPLICATES, read_health
-from pipeline_assets.inspection.metrics.compute import read_samples
+from pipeline_assets.inspection.metrics import read_samples
 from pipeline_assets.inspection.status import day_statuses, joined_statuses
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.request import LoadRequest

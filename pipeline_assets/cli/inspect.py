@@ -175,8 +175,7 @@ def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verb
 def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, samples: int, verbose: bool) -> int:
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.compare import compare  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.diff.difference import lines_of  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.diff.page import write_page  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.inspection.diff.difference import lines_of, write_page  # noqa: PLC0415 - as above
 
     settings = load_settings()
     chosen, wanted = settings.require_projects(projects), parse_day(day)

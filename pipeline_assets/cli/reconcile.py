@@ -180,10 +180,10 @@ def _keys(
     from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - golden totals are compared without Spark
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - as above
     from pipeline_assets.formats.key_list import read_key_list  # noqa: PLC0415 - as above
-    from pipeline_assets.inspection.keys import compare  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection import key_comparison  # noqa: PLC0415 - as above
 
-    table = compare.event_table(whose)
-    of = compare.KeyRange(projects, days[0], days[-1])
+    table = key_comparison.event_table(whose)
+    of = key_comparison.KeyRange(projects, days[0], days[-1])
     listed = None
     if keys is not None:
         try:
@@ -191,14 +191,14 @@ def _keys(
                 listed = read_key_list(str(keys), lines)
         except OSError as error:
             raise UsageError(str(keys), f"cannot be read: {error.strerror}", "Name a file") from None
-    other = compare.event_table(against) if against is not None else None
+    other = key_comparison.event_table(against) if against is not None else None
 
     def look() -> _Found:
         with terminal(verbose=verbose) as console, open_runtime(settings, plainly(console)) as runtime:
             if listed is not None:
-                found = compare.compare_with_list(runtime, table, of, str(keys), listed, samples)
+                found = key_comparison.compare_with_list(runtime, table, of, str(keys), listed, samples)
             else:
-                found = compare.compare_tables(runtime, table, other or table, of, samples)
+                found = key_comparison.compare_tables(runtime, table, other or table, of, samples)
         return _Found(found.is_equal, found.lacking, partial(render.print_keys, found=found), render.keys_json(found))
 
     return look

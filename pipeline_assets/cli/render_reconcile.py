@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.domain.golden import plain, signed
 from pipeline_assets.domain.repairs import Repair
-from pipeline_assets.inspection.keys.compare import KeyComparison
+from pipeline_assets.inspection.key_comparison import KeyComparison
 from pipeline_assets.load.golden import Reconciliation
 from pipeline_assets.transforms.key_presence import STATES
 

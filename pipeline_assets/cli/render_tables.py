@@ -23,7 +23,7 @@ from resources.this_process import sight
 
 if TYPE_CHECKING:
     from pipeline_assets.operations.release import Held
-    from pipeline_assets.operations.slice_restores import SliceRestore
+    from pipeline_assets.operations.rollback_plan import SliceRestore
 
 
 _MOST_MISMATCHES = 20

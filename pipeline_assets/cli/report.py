@@ -17,7 +17,7 @@ from pipeline_assets.domain.places import METRICS_SUFFIX
 from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
-    from pipeline_assets.inspection.metrics.compute import RunQueue, Sample
+    from pipeline_assets.inspection.metrics import RunQueue, Sample
 
 
 def report(
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _metrics(output: Path | None) -> int:
-    from pipeline_assets.inspection.metrics.compute import read_samples, samples_of_nothing  # noqa: PLC0415 - others start without
+    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing  # noqa: PLC0415 - others start without
 
     if output is not None and output.suffix != METRICS_SUFFIX:
         raise UsageError(
@@ -89,7 +89,7 @@ def _metrics(output: Path | None) -> int:
 
 
 def _tell(samples: list[Sample], output: Path | None) -> None:
-    from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile  # noqa: PLC0415 - others start without
+    from pipeline_assets.inspection.metrics import text_of, write_textfile  # noqa: PLC0415 - others start without
 
     text = text_of(samples)
     if output is None:

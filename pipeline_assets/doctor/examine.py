@@ -26,8 +26,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.health.report import DUPLICATES
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.load.staleness.finality import recent_lateness
-from pipeline_assets.operations.split.evidence import by_evidence
-from pipeline_assets.operations.split.prefix import read_prefix
+from pipeline_assets.operations.split.evidence import by_evidence, read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table

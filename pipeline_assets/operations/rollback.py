@@ -15,13 +15,14 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rollback_plan import (
     RollbackRequest,
+    SliceRestore,
     after_its_run,
     plan,
     require_whole_exchanges,
     restores_of_table,
+    snapshots_of,
     tables_of,
 )
-from pipeline_assets.operations.slice_restores import SliceRestore, snapshots_of
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.diff.refused import refused_changes
+from pipeline_assets.inspection.diff.compare import refused_changes
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.run import run_load

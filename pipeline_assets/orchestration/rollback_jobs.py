@@ -16,8 +16,7 @@ from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import Held, preview, release
 from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest, plan
-from pipeline_assets.operations.slice_restores import SliceRestore
+from pipeline_assets.operations.rollback_plan import RollbackRequest, SliceRestore, plan
 from pipeline_assets.orchestration.assets import POOL, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import standing_evaluations

@@ -52,8 +52,7 @@ def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[
 
 def _write(runtime: Runtime, instance: dg.DagsterInstance) -> None:
     # Import here: only runs with a metrics file need the library.
-    from pipeline_assets.inspection.metrics.compute import read_samples, samples_of_nothing  # noqa: PLC0415
-    from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile  # noqa: PLC0415
+    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415  # noqa: PLC0415
 
     path, now = runtime.settings.metrics_file, datetime.now(UTC)
     assert path is not None

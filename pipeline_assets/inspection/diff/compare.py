@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.change_rule import explain_change, is_bounded
-from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.checks import number
-from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.checks import Check, number
+from pipeline_assets.domain.errors import TidemarkError, UsageError
+from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import Head
-from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.inspection.diff.difference import Difference
-from pipeline_assets.inspection.diff.samples import samples_of
+from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
+from pipeline_assets.inspection.diff.difference import Difference, Sample
 from pipeline_assets.load.build.builders import builder_of
-from pipeline_assets.load.build.key_changes import key_change
+from pipeline_assets.load.build.key_changes import MOVED, key_change
+from pipeline_assets.load.request import Outcome, TableReport
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
@@ -29,8 +30,66 @@ from pipeline_assets.load.staleness.inputs import cause_of
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, ancestors
 from pipeline_assets.tables.table import Measure, Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.key_changes import key_changes
+from pipeline_assets.transforms.key_changes import ADDED, CHANGED, REMOVED, key_changes
+from resources.iceberg.errors import FAILURES
 from resources.iceberg.metadata import slices_condition
+
+_LONGEST_VALUE = 200
+
+
+def samples_of(
+    table: Table, live: DataFrame, proposed: DataFrame, changes: DataFrame, keys: KeyChange, most: int
+) -> Iterator[Sample]:
+    """At most a third of `most` samples (at least one) for each kind of change, chosen by the smallest key hashes.
+
+    `changes`: the result of `key_changes` for the two frames, which hold the table's columns.
+    """
+    chosen = {change: _first(changes, change, max(1, most // 3)) for change in (CHANGED, REMOVED, ADDED)}
+    pairs = [(row["_key_a"], row["_key_b"]) for rows in chosen.values() for row in rows]
+    if not pairs:
+        return
+    old, new = (_rows_of(table, frame, pairs) for frame in (live, proposed))
+    for change, rows in chosen.items():
+        for row in rows:
+            pair = (row["_key_a"], row["_key_b"])
+            left, right = old.get(pair), new.get(pair)
+            shown = right or left
+            if shown is not None:
+                cause = MOVED if row["is_moved"] else _other_cause(keys, change)
+                yield Sample(change, cause, _name(table, shown), _values(table, left, right))
+
+
+def _first(changes: DataFrame, change: str, most: int) -> list[Row]:
+    of_kind = changes.where(F.col("change") == change).orderBy("_key_a", "_key_b").limit(most)
+    return of_kind.select("_key_a", "_key_b", "is_moved").collect()
+
+
+def _name(table: Table, row: Row) -> str:
+    columns = builder_of(table).naming_columns
+    return ", ".join(f"{name} {row[name]}" for name in columns if row[name] is not None)
+
+
+def _other_cause(keys: KeyChange, change: str) -> str:
+    causes = {ADDED: keys.added, REMOVED: keys.removed, CHANGED: keys.changed}[change]
+    return next((cause for cause in causes if cause != MOVED), "")
+
+
+def _rows_of(table: Table, frame: DataFrame, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
+    firsts = [pair[0] for pair in pairs]
+    rows = builder_of(table).with_keys(frame).where(F.col("_key_a").isin(firsts)).collect()
+    return {(row["_key_a"], row["_key_b"]): row for row in rows}
+
+
+def _values(table: Table, left: Row | None, right: Row | None) -> dict[str, tuple[str | None, str | None]]:
+    def text(row: Row | None, column: str) -> str | None:
+        if row is None or row[column] is None:
+            return None
+        value = str(row[column])
+        return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
+
+    both = {column: (text(left, column), text(right, column)) for column in table.content_columns}
+    return {column: values for column, values in both.items() if values[0] != values[1]}
+
 
 _UNKNOWN = Cause.of(CauseKind.UNKNOWN)
 
@@ -179,3 +238,28 @@ def _next_load(recorded: _Recorded) -> str:
         )
     why = plan.reason or plan.cause.text
     return f"{_NEXT_LOAD[plan.todo]}{f' ({why})' if why else ''}"
+
+
+_SAMPLES = 9
+
+
+def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: int) -> Iterator[Difference]:
+    """The differences of the first `most` slices whose change this load refused, if no earlier load had refused it.
+
+    Each slice is built again for this: refusals are rare, and the staged data is gone by then. A slice that cannot be
+    compared is logged and skipped, so that the load can still report the refusal.
+    """
+    refused = [outcome for outcome in report.outcomes if _is_refused_change(outcome)]
+    for outcome in refused[:most]:
+        day, project = outcome.key.event_date, outcome.key.project_id
+        try:
+            yield compare(runtime, outcome.table, day, project, now, samples=_SAMPLES, on_published=True)
+        except (TidemarkError, *FAILURES) as error:
+            runtime.log(
+                f"{outcome.table} {outcome.key}: cannot be compared with what is published: {shown(error, 300)}"
+            )
+
+
+def _is_refused_change(outcome: Outcome) -> bool:
+    failed = {evaluation.check for evaluation in outcome.evaluations if not evaluation.is_passed}
+    return outcome.verdict is Verdict.REFUSED and not outcome.is_repeat and failed == {Check.CHANGE_IS_EXPLAINED}

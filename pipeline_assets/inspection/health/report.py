@@ -23,12 +23,13 @@ from pipeline_assets.inspection.health.answers import (
     rebuild_questions,
     table_of,
 )
-from pipeline_assets.inspection.health.calendar import Calendar, calendar
 from pipeline_assets.inspection.health.figures import (
+    Calendar,
     RefusedByReason,
     RunTime,
     Span,
     Volume,
+    calendar,
     refused_by_reason,
     run_times,
     volumes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -14,16 +14,16 @@ from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.recorded_settings import differing
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.inspection.replay.items import Items, items_of
-from pipeline_assets.inspection.replay.origin import Origin
-from pipeline_assets.inspection.replay.places import Kept, places
+from pipeline_assets.inspection.replay.origin import Obstacle, Origin
 from pipeline_assets.inspection.replay.replay import InputSlice
 from pipeline_assets.load.build.builder import Inputs
 from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.staleness.as_of import items_of_days
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.registry import table_by_key
@@ -31,6 +31,93 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The remaining snapshots and records of a table."""
+
+    snapshot_ids: Collection[int]
+    head: int
+    today: Mapping[Slice, Digest]
+    """Slice -> its recorded digest now."""
+    publications: Mapping[Slice, Sequence[PublicationRecord]]
+    """Slice -> its publications, oldest first."""
+
+
+def places(kept: Kept, key: Slice, digest: Digest, pin: int | None) -> tuple[int, ...]:
+    """Existing snapshots in which the slice has this digest according to the ledger; the pinned one first.
+
+    The pinned snapshot is included whatever the ledger says. The others are the head, snapshots that published this content,
+    and the parents of the publications that replaced it.
+    """
+    found = [pin, *_recorded(kept, key, digest)]
+    return tuple(dict.fromkeys(place for place in found if place is not None and place in kept.snapshot_ids))
+
+
+def _recorded(kept: Kept, key: Slice, digest: Digest) -> Iterator[int]:
+    # The head comes first because maintenance never expires it.
+    if kept.today.get(key, EMPTY) == digest:
+        yield kept.head
+    records = kept.publications.get(key, ())
+    for number, record in enumerate(records):
+        if record.digest_after == digest:
+            yield record.snapshot_id
+            if number + 1 < len(records):
+                yield records[number + 1].parent_id
+
+
+_DELIVER = "Have the snapshot of the day delivered; or replay it from its own items: --as-published"
+_SET_BACK = "Replay it with the settings of then in the environment; or from its own items: --as-published"
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items that a load would join with a day's events."""
+
+    days: tuple[InputDay, ...] = ()
+    """The snapshot's day; empty where no snapshot applies, or the table joins none."""
+    reason: str = ""
+    """Why a load would not build the day now; empty where it would."""
+
+    @property
+    def are_missing(self) -> bool:
+        """Whether there are events but no items to join."""
+        return bool(self.reason) and not self.days
+
+
+def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
+    """The choice for a slice of a table joined with a dimension, from the ledger."""
+    assert table.dimension is not None
+    items = items_of_days(facts, table.dimension, now)
+    days = tuple(items.inputs(key.event_date))
+    events = (facts.records[name].get(key) for name in table.upstream if not is_dimension(name))
+    if not any(record is not None and record.digest != EMPTY for record in events):
+        # Without events there is nothing to join.
+        return Items(days)
+    wait = items.wait_of(key.event_date)
+    if wait is None and not days:
+        lacks = f"{table.dimension.snapshot.key} holds no snapshot of"
+        if table.dimension.intervals_are_delivered(facts.settings):
+            lacks = f"{table.dimension.validity.key} does not tell of"
+        return Items(reason=f"{lacks} {key.event_date} or of a day before it")
+    return Items(days, wait.reason if wait is not None else "")
+
+
+def without_items(
+    table: Table, origin: Origin | Obstacle, today: Settings, reason: str, choose: Callable[[Settings], Items]
+) -> list[Obstacle]:
+    """Why a day cannot be built from current inputs; settings first, if changed settings are the reason.
+
+    `reason`: why the current settings choose no items; `choose`: the choice that other settings would make now.
+    """
+    told = Obstacle(reason, _DELIVER)
+    if isinstance(origin, Obstacle) or not choose(origin.settings).days:
+        return [told]
+    sides = ({name: getattr(side, name) for name in table.kind.chosen_by} for side in (origin.settings, today))
+    changed = differing(*sides)
+    return [*(Obstacle(f"setting {name}: {then} -> {now}", _SET_BACK) for name, (then, now) in changed.items()), told]
+
 
 Placed = Mapping[InputDay, int | None]
 """Upstream day -> the snapshot to read its rows from; None for an empty day."""

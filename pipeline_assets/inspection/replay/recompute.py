@@ -15,8 +15,7 @@ from pipeline_assets.domain.recorded_settings import differing
 from pipeline_assets.domain.records import Head, PublicationRecord
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.inspection.diff.samples import samples_of
-from pipeline_assets.inspection.replay.causes import PublishedToday, as_published_causes, gone, of_published
+from pipeline_assets.inspection.diff.compare import samples_of
 from pipeline_assets.inspection.replay.inputs import (
     Present,
     find_inputs,
@@ -29,12 +28,19 @@ from pipeline_assets.inspection.replay.inputs import (
     present_inputs,
     reading,
     slice_of,
+    without_items,
 )
-from pipeline_assets.inspection.replay.items import without_items
-from pipeline_assets.inspection.replay.origin import Obstacle, Origin, origin_of
+from pipeline_assets.inspection.replay.origin import (
+    Obstacle,
+    Origin,
+    PublishedToday,
+    as_published_causes,
+    gone,
+    of_published,
+    origin_of,
+)
 from pipeline_assets.inspection.replay.replay import InputSlice, Replay, ReplayBasis, ReplayResult
-from pipeline_assets.inspection.replay.shares import Then, shares_of
-from pipeline_assets.inspection.replay.states import State, changes_between, count_keys, state_of
+from pipeline_assets.inspection.replay.shares import State, Then, changes_between, count_keys, shares_of, state_of
 from pipeline_assets.load.build.builder import kept as kept_frame
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.runtime import Runtime

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
+from pipeline_assets.domain.checks import number
 from pipeline_assets.domain.input_state import InputDay
 from pipeline_assets.domain.recorded_settings import differing, with_recorded
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.inspection.diff.compare import measures_of
 from pipeline_assets.inspection.replay.inputs import Placed, Present, input_days, reading
 from pipeline_assets.inspection.replay.origin import Origin
 from pipeline_assets.inspection.replay.replay import Keys, Share
-from pipeline_assets.inspection.replay.states import State, changes_between, count_keys, moved_figures, state_of
 from pipeline_assets.load.build.builder import Inputs, kept
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.refined import PLACE, losers_among, losing, with_source
@@ -26,9 +27,71 @@ from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, table_by_key
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH
-from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, with_event_keys
+from pipeline_assets.transforms.digests import (
+    HASH_A,
+    HASH_B,
+    MEANING_HASH,
+    checked_hashes,
+    digest_aggregates,
+    digest_of,
+    with_row_hashes,
+)
+from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, key_changes, with_event_keys
 from pipeline_assets.transforms.named import KEY
+from resources.iceberg.metadata import slices_condition
+
+
+@dataclass(frozen=True)
+class State:
+    """A slice as built from one set of inputs and settings, or as published."""
+
+    rows: DataFrame
+    digest: Digest
+    figures: Mapping[str, float]
+    """`rows` and the table's measures."""
+
+
+def state_of(table: Table, key: Slice, rows: DataFrame) -> State:
+    """Measure the slice among these rows in one pass; a caller that compares it with another state persists the rows."""
+    own = rows.where(slices_condition(table, [key]))
+    hashed, also = checked_hashes(own, table.content_columns)
+    figures = [measure.total().alias(name) for name, measure in measures_of(table).items() if name != "rows"]
+    (measured,) = hashed.agg(*digest_aggregates(), *also, *figures).collect()
+    found = measured.asDict()
+    digest = digest_of(found) if found["rows"] else EMPTY
+    return State(own, digest, {name: float(number(found[name])) for name in measures_of(table)})
+
+
+def changes_between(table: Table, before: State, after: State) -> DataFrame:
+    """The change of each key, as `key_changes` gives it; a key that moves to another day shows only as removed or added.
+
+    All content columns are hashed again: the digest also covers how an event travelled, and stored hashes are wrong where
+    somebody changed a file in place.
+    """
+    contents = [_contents(table, state.rows) for state in (before, after)]
+    nowhere = contents[0].limit(0)
+    return key_changes(contents[0], contents[1], nowhere, nowhere, 0)
+
+
+def _contents(table: Table, rows: DataFrame) -> DataFrame:
+    keyed = builder_of(table).with_keys(rows)
+    return with_row_hashes(keyed, table.content_columns).select("event_date", "project_id", *KEY, HASH_A, HASH_B)
+
+
+def count_keys(changes: DataFrame) -> Keys:
+    """The number of keys per kind of change."""
+    counts = {row["change"]: row["count"] for row in changes.groupBy("change").count().collect()}
+    return Keys(*(counts.get(change, 0) for change in (KEPT, ADDED, REMOVED, CHANGED)))
+
+
+def moved_figures(before: State, after: State) -> dict[str, float]:
+    """Measure -> difference, for measures that differ."""
+    return {
+        name: after.figures[name] - before.figures[name]
+        for name in before.figures
+        if after.figures[name] != before.figures[name]
+    }
+
 
 _NAME = ("_name_a", "_name_b")
 _BATCH = ("_source", "event_date", "_arrival_date")

@@ -12,8 +12,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rebuild.swap import drop_branches, swap_publications, tables_shown
 from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest
-from pipeline_assets.operations.slice_restores import SliceRestore
+from pipeline_assets.operations.rollback_plan import RollbackRequest, SliceRestore
 
 
 def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:

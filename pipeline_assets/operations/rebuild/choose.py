@@ -8,20 +8,90 @@ from datetime import datetime
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
 from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.change_rule import explain_change
+from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice
 from pipeline_assets.domain.records import Head, SliceRecord
 from pipeline_assets.domain.retry import tries
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict, neighbourhood
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.inputs import cause_of
-from pipeline_assets.operations.rebuild.neighbours import is_computed, is_judged_beside, states_beside
+from pipeline_assets.load.staleness.inputs import Match, cause_of, compare, judging
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
-from resources.iceberg.metadata import NO_FILES
+from resources.iceberg.metadata import NO_FILES, SliceFiles
+
+
+def is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan: SlicePlan, live: SliceFiles) -> bool:
+    """Whether the green branch holds what the present code makes of the present inputs, whatever was judged of it."""
+    if known is None or not known.is_built or known.record.file_hash != live.file_hash:
+        return False
+    record, code = known.record, table.code_version(runtime.settings)
+    if plan.todo in (Todo.HOLD, Todo.WAIT):
+        return False
+    if record.verdict.is_good:
+        is_of_code, inputs = record.code_version == code, record.input_state
+    elif record.rejection is not None:
+        # `refused_beside` writes behind it.
+        is_of_code = (record.rejection.judged_by or "").startswith(judging(table, runtime.settings))
+        inputs = record.rejection.inputs
+    else:
+        return False
+    return is_of_code and compare(inputs, plan.present, plan.key.event_date) is Match.SAME
+
+
+def states_beside(
+    settings: Settings, table: Table, key: Slice, green: Collection[Slice], main: Mapping[Slice, SliceRecord]
+) -> str:
+    """What a slice is audited beside: the day and state of each neighbour, the same text as long as these stay.
+
+    `green`: slices that the green branch holds as they are now, or as soon as this one is built; `main`: what main holds.
+    """
+    days = []
+    for other in sorted(neighbourhood([key], table.kind.exchange_days(settings)) - {key}):
+        if other in green:
+            days.append(f"{other.event_date} rebuilt")
+        elif other in main and main[other].digest != EMPTY:
+            days.append(f"{other.event_date} {main[other].digest}")
+    return ", ".join(days)
+
+
+def digests_beside(runtime: Runtime, rebuild: RebuildRecord, table: Table) -> dict[tuple[str, Slice], Digest]:
+    """What main holds of a rebuild's slices and of those around them: (table, slice) -> digest, EMPTY where there is nothing.
+
+    Nothing of a table whose slices give each other no rows.
+    """
+    window = table.kind.exchange_days(runtime.settings)
+    if not window:
+        return {}
+    near = neighbourhood(rebuild.slices, window)
+    main = runtime.ledger.slices(table.key, rebuild.projects, {key.event_date for key in near})
+    return {(table.key, key): main[key].digest if key in main else EMPTY for key in near}
+
+
+def refused_beside(record: SliceRecord, beside: str) -> SliceRecord:
+    """The record, whose refusal rests on its neighbours as well where it shares a key with them."""
+    if record.rejection is None or not _shares_keys(record):
+        return record
+    judged_by = f"{record.rejection.judged_by} beside {beside}"
+    return replace(record, rejection=replace(record.rejection, judged_by=judged_by))
+
+
+def is_judged_beside(runtime: Runtime, table: Table, record: SliceRecord, beside: str) -> bool:
+    """Whether a refusal rests on the present code and bounds and, where it shares a key with them, on these neighbours."""
+    judged_by = judging(table, runtime.settings)
+    expected = f"{judged_by} beside {beside}" if _shares_keys(record) else judged_by
+    return record.rejection is not None and record.rejection.judged_by == expected
+
+
+def _shares_keys(record: SliceRecord) -> bool:
+    return any(one.check is Check.UNIQUE_EVENT_KEY and not one.is_passed for one in record.refused_evaluations)
+
 
 GreenSlices = Mapping[str, Mapping[Slice, RebuiltSlice]]
 """Table -> slice -> what the rebuild made of it."""
@@ -173,3 +243,39 @@ def _cause(runtime: Runtime, table: Table, plan: SlicePlan) -> Cause:
         return Cause.of(CauseKind.FIRST_BUILD)
     has_new_code = record.code_version != table.code_version(runtime.settings)
     return cause_of(record.input_state, plan.present, has_new_code=has_new_code)
+
+
+def no_longer_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenSlices, now: datetime) -> list[str]:
+    """A sentence for each slice that goes and differs from the report by more than a load may change it, or in unknown keys."""
+    beyond = []
+    for name in rebuild.tables:
+        main = runtime.ledger.slices(name, rebuild.projects, {key.event_date for key in green[name]})
+        for key, one in sorted(green[name].items()):
+            reason = _beyond(runtime, table_by_key(name), one, main.get(key), now) if one.goes else None
+            if reason is not None:
+                beyond.append(f"{name} {key}: {reason}")
+    return beyond
+
+
+def _beyond(runtime: Runtime, table: Table, one: RebuiltSlice, main: SliceRecord | None, now: datetime) -> str | None:
+    if one.reported is None or one.record.digest == one.reported.digest:
+        return None
+    record = one.record
+    after = {measure: record.figures[measure] for measure in table.measures if measure in record.figures}
+    change = explain_change(
+        table.key,
+        Baseline(one.reported.figures).of(after),
+        after,
+        None,
+        content=str(record.digest),
+        was_final=record.was_final(now),
+        accepted_reason=None,
+        cause="catching up",
+        settings=runtime.settings,
+    )
+    if not change.is_passed:
+        return change.reason
+    # Rows of the same number may be others: how many keys differ from the reported ones is not known, so it is not bounded.
+    if table.kind.bounds_keys and any(known is not None and known.was_final(now) for known in (record, main)):
+        return f"final slice holds other events than were reported, {one.reported.digest.rows} -> {record.digest.rows}"
+    return None

@@ -3,29 +3,141 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.days import chunks, days_between
-from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.rebuilds import NOT_REPORTED, RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.build.builders import builder_of
+from pipeline_assets.load.build.key_changes import changed_keys
 from pipeline_assets.load.build.rebuild import write_build
-from pipeline_assets.load.build.step import StagedSlices, TablePlan
-from pipeline_assets.load.build.verdicts import judge
+from pipeline_assets.load.build.step import Audit, StagedSlices, TablePlan
+from pipeline_assets.load.build.verdicts import blocked_by, judge
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.rebuild.choose import Chosen, GreenSlices, accepted, choose
-from pipeline_assets.operations.rebuild.neighbours import digests_beside, refused_beside
-from pipeline_assets.operations.rebuild.report import differences
-from pipeline_assets.operations.rebuild.together import keep_together
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo
+from pipeline_assets.operations.rebuild.choose import (
+    Chosen,
+    GreenSlices,
+    accepted,
+    choose,
+    digests_beside,
+    refused_beside,
+)
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.metadata import NO_FILES
+
+
+def differences(plan: TablePlan, staged_id: int, audits: Mapping[Slice, Audit]) -> dict[Slice, SliceDifference]:
+    """Slice -> what is published of it beside what was built."""
+    todo = plan.to_build
+    changed = [key for key, one in todo.items() if audits[key].digest != _published(one)]
+    keys = changed_keys(plan, staged_id, changed, builder_of(plan.table).key_contents, {})
+    return {key: _difference(plan, one, audits[key], keys.get(key)) for key, one in todo.items()}
+
+
+def _difference(plan: TablePlan, decision: SlicePlan, audit: Audit, keys: KeyChange | None) -> SliceDifference:
+    record = decision.record
+    figures = record.figures if record is not None and record.digest != EMPTY else {}
+    measures = {name: (figures.get(name), audit.measures.get(name)) for name in plan.table.measures if name != "rows"}
+    return SliceDifference((_published(decision).rows, audit.digest.rows), measures, keys)
+
+
+def _published(decision: SlicePlan) -> Digest:
+    return decision.record.digest if decision.record is not None else EMPTY
+
+
+def keep_together(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> None:
+    """Record of every slice what it cannot go without, as far as that does not go.
+
+    Once the report is made, that is the report too: what a person did not see going stays, and what is tied to it.
+    """
+    green = {name: dict(of_table) for name, of_table in runtime.ledger.rebuilds.slices(rebuild).items()}
+    changed = []
+    for name in rebuild.tables:
+        table = table_by_key(name)
+        blockers = _upstream_left_out(table, green)
+        stuck = {key for key, one in green[name].items() if not replace(one, blocked_by=blockers.get(key, ())).goes}
+        blockers |= _tied(runtime, rebuild, table, green, stuck, now)
+        if rebuild.state is not RebuildState.BUILDING:
+            going = {key for key, one in green[name].items() if replace(one, blocked_by=blockers.get(key, ())).goes}
+            unseen = {key for key in going if not green[name][key].is_reported}
+            blockers |= dict.fromkeys(unseen, (NOT_REPORTED,))
+            if unseen:
+                blockers |= _tied(runtime, rebuild, table, green, green[name].keys() - going | unseen, now)
+        for key, one in green[name].items():
+            present = blockers.get(key, ())
+            if one.blocked_by != present:
+                green[name][key] = replace(one, blocked_by=present)
+                changed.append(green[name][key])
+                if present:
+                    runtime.log(f"rebuild {rebuild.number}: {name} {key} is left out: {green[name][key].why_not}")
+    if changed:
+        runtime.ledger.rebuilds.record(rebuild, changed)
+
+
+def _upstream_left_out(table: Table, green: GreenSlices) -> dict[Slice, tuple[str, ...]]:
+    """Slice -> the rebuilt slices of its day that it is built from and that main does not get."""
+    blockers: dict[Slice, tuple[str, ...]] = {}
+    for name in table.upstream:
+        for key, one in green.get(name, {}).items():
+            if one.is_changed and not one.goes and key in green[table.key]:
+                blockers[key] = (*blockers.get(key, ()), f"{name} {key}")
+    return blockers
+
+
+def _tied(
+    runtime: Runtime, rebuild: RebuildRecord, table: Table, green: GreenSlices, stuck: Set[Slice], now: datetime
+) -> dict[Slice, tuple[str, ...]]:
+    """Slice -> what stays as it is and shares rows with it, over any number of others."""
+    window = table.kind.exchange_days(runtime.settings)
+    changed = {key for key, one in green[table.key].items() if one.is_changed and key not in stuck}
+    if not window or not changed:
+        return {}
+    beside = neighbourhood(rebuild.slices, window) - rebuild.slices
+    days = {key.event_date for key in beside}
+    staying = stuck | (beside & runtime.ledger.slices(table.key, rebuild.projects, days).keys())
+    links: set[tuple[Slice, Slice]] = set()
+    asked: set[Slice] = set()
+    edge = staying
+    # Outwards from what stays: most rebuilds have ties nowhere, and end after the first question.
+    while candidates := (neighbourhood(edge, window) & changed) - asked:
+        links |= _links(runtime, rebuild, table, green[table.key], candidates, now)
+        asked |= candidates
+        edge = set(blocked_by(links, staying))
+    tied = blocked_by(links, staying)
+    return {key: tuple(f"{table.key} {other}" for other in others) for key, others in tied.items() if key in changed}
+
+
+def _links(
+    runtime: Runtime,
+    rebuild: RebuildRecord,
+    table: Table,
+    rebuilt: Mapping[Slice, RebuiltSlice],
+    candidates: Collection[Slice],
+    now: datetime,
+) -> set[tuple[Slice, Slice]]:
+    head = runtime.lakehouse.branches.head(table, rebuild.branch)
+    if head is None:
+        return set()
+    request = LoadRequest((rebuild.first,), rebuild.projects, frozenset(rebuild.tables), rebuild.run_id or "", now)
+    plans = [
+        SlicePlan(key, Todo.REBUILD, rebuilt[key].record.input_state or InputState(), rebuilt[key].record, True)
+        for key in sorted(candidates)
+    ]
+    pins = {name: runtime.lakehouse.head(table_by_key(name)) for name in table.upstream}
+    plan = TablePlan(
+        runtime, request, table, runtime.lakehouse.head(table), pins, rebuild.branch, plans, time.monotonic(), None
+    )
+    return builder_of(table).links(plan, StagedSlices(head, {}))
 
 
 def build(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> RebuildRecord:

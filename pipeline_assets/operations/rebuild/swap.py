@@ -19,10 +19,8 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import decide
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.load.staleness.inputs import rests_on
-from pipeline_assets.operations.rebuild.as_reported import no_longer_as_reported
-from pipeline_assets.operations.rebuild.choose import GreenSlices
-from pipeline_assets.operations.rebuild.green import MainAsRead, catch_up
-from pipeline_assets.operations.rebuild.together import keep_together
+from pipeline_assets.operations.rebuild.choose import GreenSlices, no_longer_as_reported
+from pipeline_assets.operations.rebuild.green import MainAsRead, catch_up, keep_together
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 
 from pipeline_assets.domain.slices import Source, Verdict
 from pipeline_assets.inspection.health.answers import AnswerKind, commands, is_early, kind_of, ordered, source_of
-from pipeline_assets.inspection.health.calendar import OF_DIMENSIONS, TABLES, Calendar, DayState
+from pipeline_assets.inspection.health.figures import OF_DIMENSIONS, TABLES, Calendar, DayState
 from resources.ledger.summaries import Fault
 
 DETAILED_DAYS = 92

@@ -11,7 +11,7 @@ from rich.console import Console
 from pipeline_assets.cli.render_reconcile import keys_json, print_keys
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.key_list import read_key_list
-from pipeline_assets.inspection.keys.compare import KeyComparison, KeyRange, are_rows_counted
+from pipeline_assets.inspection.key_comparison import KeyComparison, KeyRange, are_rows_counted
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.key_presence import FEWER_HERE, MORE_HERE, ONLY_HERE, ONLY_THERE, SAME, STATES

@@ -29,9 +29,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.inspection.metrics.compute import RunQueue, read_samples
-from pipeline_assets.inspection.metrics.families import FAMILIES, Kind
-from pipeline_assets.inspection.metrics.textfile import text_of, write_textfile
+from pipeline_assets.inspection.metrics import FAMILIES, Kind, RunQueue, read_samples, text_of, write_textfile
 from pipeline_assets.orchestration.live_runs import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

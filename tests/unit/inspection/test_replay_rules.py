@@ -13,9 +13,15 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.replay.causes import PublishedToday, as_published_causes, gone
-from pipeline_assets.inspection.replay.origin import Obstacle, Origin, origin_of
-from pipeline_assets.inspection.replay.places import Kept, places
+from pipeline_assets.inspection.replay.inputs import Kept, places
+from pipeline_assets.inspection.replay.origin import (
+    Obstacle,
+    Origin,
+    PublishedToday,
+    as_published_causes,
+    gone,
+    origin_of,
+)
 from pipeline_assets.inspection.replay.recompute import choose, derived_table
 from pipeline_assets.inspection.replay.replay import InputSlice, Keys, Share, other_rows
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

@@ -21,10 +21,9 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.operations import rollback
 from pipeline_assets.operations.rebuild import answer, green, swap
+from pipeline_assets.operations.rebuild.choose import digests_beside
 from pipeline_assets.operations.rebuild.green import MainAsRead
-from pipeline_assets.operations.rebuild.neighbours import digests_beside
-from pipeline_assets.operations.rollback_plan import RollbackRequest
-from pipeline_assets.operations.slice_restores import SliceRestore, restores_of
+from pipeline_assets.operations.rollback_plan import RollbackRequest, SliceRestore, restores_of
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes

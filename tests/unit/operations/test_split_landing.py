@@ -33,10 +33,9 @@ from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.operations.split import doubles as comparison
-from pipeline_assets.operations.split.evidence import Selection, late_uploads
+from pipeline_assets.operations.split import find as comparison
+from pipeline_assets.operations.split.evidence import Selection, late_uploads, read_prefix
 from pipeline_assets.operations.split.find import Search, find
-from pipeline_assets.operations.split.prefix import read_prefix
 from pipeline_assets.operations.split.relocate import Relocation, relocate
 from resources import failpoints
 from resources.failpoints import OF_MOVES, Failpoint
