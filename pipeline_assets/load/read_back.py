@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from resources.ledger.acts import ActKind
+from resources.ledger.interventions import ActKind
 from resources.ledger.store import Ledger
 
 _WORDS = {

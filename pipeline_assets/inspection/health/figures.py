@@ -11,8 +11,7 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.slices import Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from resources.ledger.arrival_summaries import RefusedLines
-from resources.ledger.summaries import FinishedRun, SliceFigures
+from resources.ledger.summaries import FinishedRun, RefusedLines, SliceFigures
 
 MOST_DAYS = 184
 """The days of a chart: the newest ones."""

@@ -17,7 +17,7 @@ from pipeline_assets.inspection.health.figures import LOAD_KINDS
 from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.inspection.metrics import families as f
 from pipeline_assets.inspection.metrics.families import Family
-from resources.ledger.activity import Processes
+from resources.ledger.cuts import Processes
 from resources.ledger.store import Ledger
 
 _PACKAGE = "tidemark-pipeline"

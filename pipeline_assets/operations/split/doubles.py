@@ -14,7 +14,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.gzip_lines import BadObjectError, blocks, decompress
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.operations.split.prefix import Placed
-from resources.landing.move_places import Upload
+from resources.landing.move import Upload
 
 MOST_EVENTS_A_DAY = 500_000
 """On days with more events, only those with the lowest hashes are compared: the same share of every object."""

@@ -15,8 +15,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.operations.split.doubles import find_doubles
 from pipeline_assets.operations.split.evidence import Selection, by_evidence, by_list, by_upload
 from pipeline_assets.operations.split.prefix import Placed, place, read_prefix
-from resources.landing.move import Mover
-from resources.landing.move_places import Upload
+from resources.landing.move import Mover, Upload
 from resources.ledger.store import Ledger
 
 _NOWHEN = datetime(1, 1, 1, tzinfo=UTC)

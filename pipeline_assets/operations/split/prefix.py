@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys
-from resources.landing.move_places import Upload
+from resources.landing.move import Upload
 
 
 @dataclass(frozen=True, order=True)

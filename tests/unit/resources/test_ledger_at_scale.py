@@ -19,8 +19,8 @@ from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, So
 from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.load.late_arrivals import last_arrival
 from pipeline_assets.load.staleness.first_arrival import first_arrivals
-from resources.ledger.arrivals import arrivals_since
 from resources.ledger.changes import Changes
+from resources.ledger.notices import arrivals_since
 from resources.ledger.schema import METADATA
 from resources.ledger.store import Ledger
 
