@@ -21,7 +21,7 @@ from typing import Any
 from local_stack.folder import StackFolder, write_for_owner
 from local_stack.server import Server
 from pipeline_assets.domain.processes import Identity, Sight
-from resources.this_process import identity, sight
+from resources.ledger.processes import identity, sight
 
 STACK_VARIABLE, SERVER_VARIABLE = "STACK_ID", "STACK_SERVER"
 """Variables in the environment of all that a server starts: the stack's id and the server's name."""

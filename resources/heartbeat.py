@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.processes import BEAT_SECONDS
+from resources.ledger.processes import identity
 from resources.ledger.store import Ledger
-from resources.this_process import identity
 
 _LONGEST_GOODBYE = 5.0
 _PASSING = (TidemarkError, sa.exc.SQLAlchemyError, OSError)

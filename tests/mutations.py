@@ -351,7 +351,7 @@ MUTATIONS = (
         f"{_RECOVER}::test_one_contradicted_hour_discredits_the_whole_answer",
     ),
     Mutation(
-        7, "every 400 of the vendor is told as one of size", "resources/export_api/answers.py",
+        7, "every 400 of the vendor is told as one of size", "resources/export_api/client.py",
         " and _OF_SIZE.search(_words(body))", "",
         "tests/unit/resources/test_export_api.py::test_a_refusal_in_words_is_told_in_these_words_and_not_as_size",
     ),
@@ -449,7 +449,7 @@ MUTATIONS = (
         "        if places:", "        if False:", f"{_ONE}::test_a_copy_with_a_mark_of_before_is_told_by_its_tables",
     ),
     Mutation(
-        11, "another ledger than the lake's is believed", "resources/ledger/lake.py",
+        11, "another ledger than the lake's is believed", "resources/ledger/store.py",
         "        if mark is not None and mark.ledger not in (None, own):", "        if False:",
         f"{_ONE}::test_another_ledger_is_refused_until_the_mark_names_it",
     ),
@@ -502,7 +502,7 @@ MUTATIONS = (
         f"{_SPLIT}::test_a_target_with_other_bytes_is_refused_and_the_others_go_on",
     ),
     Mutation(
-        11, "an object is deleted in another version than the one that was copied", "resources/landing/move_places.py",
+        11, "an object is deleted in another version than the one that was copied", "resources/landing/move.py",
         "if present.is_link or present.etag != upload.etag:", "if False:",
         f"{_SPLIT}::test_what_changes_before_the_delete_stays",
     ),

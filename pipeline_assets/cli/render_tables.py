@@ -18,8 +18,8 @@ from pipeline_assets.domain.processes import Life, Process, Sight
 from pipeline_assets.domain.records import Exclusion, PublicationRecord
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.status import NOT_LOADED, DayStatus
+from resources.ledger.processes import sight
 from resources.ledger.store import Ledger
-from resources.this_process import sight
 
 if TYPE_CHECKING:
     from pipeline_assets.operations.release import Held

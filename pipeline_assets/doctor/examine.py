@@ -30,7 +30,7 @@ from pipeline_assets.operations.split.evidence import by_evidence, read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
-from resources.export_api.credentials import ExportCredentials
+from resources.export_api.client import ExportCredentials
 from resources.iceberg.branches import PREFIX
 from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
@@ -40,9 +40,9 @@ from resources.iceberg.lost_files import lost_at_rest
 from resources.landing.move import Mover
 from resources.ledger.checkup import Checkup, ProcessOnRecord
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
+from resources.ledger.processes import sight
 from resources.ledger.store import Ledger
 from resources.publishing.promise import promise_of
-from resources.this_process import sight
 
 RECENT_DAYS = 28
 _FOREIGN_DAYS = 30

@@ -21,7 +21,7 @@ from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.health.answers import AnswerKind
 from pipeline_assets.inspection.health.figures import LOAD_KINDS, TABLES, Calendar
 from pipeline_assets.inspection.health.report import HealthReport, read_health
-from resources.ledger.activity import Processes
+from resources.ledger.cuts import Processes
 from resources.ledger.store import Ledger
 from resources.whole_file import write_whole
 

@@ -26,10 +26,10 @@ from resources.heartbeat import heartbeat
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse
+from resources.ledger.processes import sight
 from resources.ledger.store import Ledger
 from resources.publishing.promise import Promise, promise_of
 from resources.spark.session import configure_catalog
-from resources.this_process import sight
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from pipeline_assets.domain.notices import SEND_AGAIN, Notice, NoticeKind, ident
 from pipeline_assets.domain.plain_text import as_chat, bounded
 from pipeline_assets.domain.retention import NOTICES_KEPT
 from pipeline_assets.domain.settings import Settings
+from resources.guarded_http import Answer, post
 from resources.ledger.outbox import Pending, Receiver
 from resources.ledger.store import Ledger
-from resources.webhooks import Answer, post
 
 ROUND_SECONDS = 10.0
 """So long may a receiver that hangs hold up a load."""

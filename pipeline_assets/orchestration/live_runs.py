@@ -15,8 +15,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.metrics import RunQueue
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
+from resources.ledger.processes import sight
 from resources.ledger.store import Ledger, own_ledger
-from resources.this_process import sight
 
 WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
 """Statuses of runs that should have a process."""

@@ -19,7 +19,7 @@ from resources.iceberg.metadata_files import first_use
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
     from resources.iceberg.metadata import JavaTables
-    from resources.ledger.lake import LakeOfLedger
+    from resources.ledger.store import LakeOfLedger
 
 PROPERTY = "tidemark.warehouse-id"
 _LAKE_PROPERTY = "tidemark.lake-id"

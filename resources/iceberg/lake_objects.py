@@ -27,7 +27,7 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from resources.landing.backends import Bucket
-from resources.landing.errors import landing_errors
+from resources.landing.place import landing_errors
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pipeline_assets.domain.settings import Settings
     from pipeline_assets.tables.table import Table
-    from resources.ledger.lake import LakeOfLedger
+    from resources.ledger.store import LakeOfLedger
 
 _ANY_BYTES = 2**63 - 1
 

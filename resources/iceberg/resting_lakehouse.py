@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline_assets.tables.table import Table
-    from resources.ledger.lake import LakeOfLedger
+    from resources.ledger.store import LakeOfLedger
 
 
 class RestingLakehouse(Lakehouse):

@@ -1,14 +1,101 @@
-"""What landing needs from a folder or a bucket."""
+"""A folder or bucket of landing as callers see it, and how its failures are translated."""
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+
 from pipeline_assets.domain.deliveries import Oddity
+from pipeline_assets.domain.errors import (
+    LandingAccessError,
+    LandingUnavailableError,
+    TidemarkError,
+    UnreadableObjectError,
+)
+from pipeline_assets.domain.masking import scrubbed
 
 if TYPE_CHECKING:
     from obstore.store import LocalStore, S3Store
+
+
+@contextmanager
+def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
+    """Turn failures of obstore and boto3 into ours; a missing or changed object is left to the caller."""
+    try:
+        yield
+    except (BaseError, BotoCoreError, ClientError, OSError) as error:
+        is_moved = isinstance(error, PreconditionError | FileNotFoundError) and "NoSuchBucket" not in str(error)
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        # The full disk is the worker's, which the caller handles.
+        if (is_object and is_moved) or is_full:
+            raise
+        raise _failure(subject, error, is_object=is_object) from error
+    except ValueError as error:
+        if "get_credentials" not in str(error):
+            raise
+        raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_HINT) from error
+
+
+_ACCESS_HINT = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
+_REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
+_PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:", "ConnectTimeoutError:",
+            "ReadTimeoutError:")  # fmt: skip
+"""Transient failures that look like refusals. S3 answers a slow client, or too many calls for KMS keys, with 400. A
+credential provider that cannot reach its server looks like a bad credential."""
+
+
+_OBJECT_HINT = "Restore the object, or the right to read it, or take it out of landing; every load tries again"
+_OF_THE_CONNECTION = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "ExpiredToken",
+                      "InvalidToken", "InvalidSecurity", "AccountProblem", "AuthorizationHeaderMalformed",
+                      "AuthorizationQueryParametersError", "authorization mechanism", "TokenRefreshRequired", "RequestExpired",
+                      "MissingSecurityHeader", "InvalidClientTokenId", "UnrecognizedClient", "MissingAuthenticationToken",
+                      "InvalidBucketName", "InvalidRegion", "IllegalLocationConstraint", "NotSignedUp")  # fmt: skip
+"""Refusals of the connection, although some have the HTTP status of a refused object."""
+_OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG,
+                errno.EIO, errno.ESTALE, errno.EBADMSG)  # fmt: skip
+"""Errors of a single file. If the whole disk has failed, the load finds out at the next file."""
+
+
+def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkError:
+    """Classify a failure as an access error, an unreadable object or a transient failure, by type, HTTP status and text."""
+    text = str(error).split("\n\nDebug source")[0]
+    status = re.search(r"status code: (\d{3})", text)
+    code = int(status[1]) if status else 0
+    if isinstance(error, ClientError):
+        code = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    is_passing = isinstance(error, BotoConnectionError | HTTPClientError) or any(sign in text for sign in _PASSING)
+    is_refused = (
+        isinstance(error, _REFUSALS)
+        or (300 <= code < 500 and code not in (408, 429))
+        or "(os error 13)" in text
+        or "incorrectly configured region" in text
+    )
+    # S3 answers 400 where a customer-provided key is missing, and where a KMS key is disabled or deleted.
+    is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or _is_of_the_file(error)
+    if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
+        return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_HINT)
+    if is_refused and not is_passing:
+        return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_HINT)
+    return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")
+
+
+def _is_of_the_file(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _OF_THE_FILE
+
+
+def _short(text: str) -> str:
+    """The error on one line, without the XML around S3's message."""
+    said = re.search(r"<Code>([^<]*)</Code>\s*<Message>([^<]*)</Message>", text)
+    line = f"{said[1]}, {said[2]}" if said else text
+    # Scrub before cutting: the scrubber would not recognise half of a secret key.
+    return scrubbed(" ".join(line.split()))[:300].rstrip(". ")
 
 
 class Listed(NamedTuple):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
@@ -27,15 +28,27 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import KeyStem, ObjectKeys
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
-from resources.landing.at_once import each_at_once
 from resources.landing.backends import Bucket
-from resources.landing.errors import landing_errors
 from resources.landing.folder import Folder
-from resources.landing.place import Listed, Place
+from resources.landing.place import Listed, Place, landing_errors
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
     from obstore.store import LocalStore, S3Store
+
+
+_AT_ONCE = 16
+"""Answers that the caller has not taken yet are held in memory, so no more than this are requested ahead."""
+_T = TypeVar("_T")
+
+
+def each_at_once(ask: Callable[[str], _T], names: Sequence[str]) -> Iterator[tuple[str, _T]]:
+    """Yield name and answer in the order of the names; raises the error of the first request that failed."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            yield from zip(part, pool.map(ask, part), strict=True)
+
 
 _MOST_ALONE = 20
 """How many isolated days the search for the first arrival passes over; each costs a request."""

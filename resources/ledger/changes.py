@@ -1,14 +1,21 @@
-"""What one step of a load writes to the ledger, in one transaction."""
+"""The changes of one step, and whether they may be recorded on top of what other runs and operators recorded meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date
 
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
+from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
+from resources.ledger.schema import BATCHES, DELIVERIES, EXCLUSIONS, HOLDS, SLICES
 
 
 @dataclass(frozen=True)
@@ -60,3 +67,241 @@ class Changes:
             publications=[one for one in self.publications if (one.table, one.key) not in slices],
             read_batches={key: read for key, read in self.read_batches.items() if key not in batches},
         )
+
+
+_HELD = "a person held it meanwhile"
+_NAMED = 3
+"""Most runs that a message names."""
+
+
+def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
+    """The judged batches that another run judged or loaded since, or of which a person excluded an object or included it again.
+
+    Raises PublishConflictError where both loaded one.
+    """
+    if not changes.read_batches:
+        return set()
+    accepted: dict[BatchKey, dict[str, str]] = {key: {} for key in changes.read_batches}
+    for key, object_key, etag in _of_batches(
+        connection, changes, DELIVERIES, DELIVERIES.c.object_key, DELIVERIES.c.etag
+    ):
+        accepted.setdefault(key, {})[object_key] = etag
+    judged = _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.input_state)
+    recorded = {key: (verdict, input_state) for key, verdict, input_state in judged}
+    loaded, reads = _loaded(changes), changes.read_batches
+    both = sorted(key for key, read in reads.items() if accepted[key] != read.accepted and key in loaded)
+    if both:
+        runs = {
+            run
+            for key, _, run in _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.run_id)
+            if key in both
+        }
+        raise _lost_batches(both, f"{_named(runs)} loaded it meanwhile")
+    moved = set(_decided_since(connection, changes))
+    for key, read in reads.items():
+        if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
+            moved.add(key)
+    return moved
+
+
+def require_decisions(connection: Connection, changes: Changes) -> None:
+    """Raise SliceConflictError where a person excluded objects, or included them again, since this step was planned.
+
+    Of a batch that it loads, and of the dimension that it builds slices of.
+    """
+    if batches := {key: said for key, said in _decided_since(connection, changes).items() if key in _loaded(changes)}:
+        keys = sorted(batches)
+        raise _lost_batches(keys, batches[keys[0]])
+    slices = {(record.table, record.key) for record in changes.slices}
+    slices |= {(publication.table, publication.key) for publication in changes.publications}
+    if changes.exclusions is not None and slices:
+        query = sa.select(EXCLUSIONS.c.object_key, EXCLUSIONS.c.etag).where(
+            EXCLUSIONS.c.project_id == ALL_PROJECTS, EXCLUSIONS.c.lifted_at.is_(None)
+        )
+        standing = frozenset((object_key, etag) for object_key, etag in connection.execute(query))
+        if standing != changes.exclusions:
+            raise _conflict(slices, _decided(changes.exclusions, standing))
+
+
+def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, str]:
+    """The judged batches of which other versions are excluded by now, and what a person did."""
+    if not changes.read_batches:
+        return {}
+    standing: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
+    for key, object_key, etag in _of_batches(
+        connection, changes, EXCLUSIONS, EXCLUSIONS.c.object_key, EXCLUSIONS.c.etag
+    ):
+        standing.setdefault(key, set()).add((object_key, etag))
+    return {
+        key: _decided(read.exclusions, standing[key])
+        for key, read in changes.read_batches.items()
+        if standing[key] != read.exclusions
+    }
+
+
+def _decided(before: Set[tuple[str, str]], since: Set[tuple[str, str]]) -> str:
+    """What a person did, by the first object of it."""
+    if since - before:
+        return f"a person excluded {min(since - before)[0]} meanwhile"
+    return f"a person included {min(before - since)[0]} again meanwhile"
+
+
+def _loaded(changes: Changes) -> set[BatchKey]:
+    """Batches whose deliveries or rows a step changes."""
+    return {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
+
+
+def _lost_batches(batches: Sequence[BatchKey], reason: str) -> SliceConflictError:
+    subject = f"{batches[0]}" + (f" and {len(batches) - 1} more" if len(batches) > 1 else "")
+    lost = {(QUARANTINE.key, Slice(key.arrival_date, key.project_id)) for key in batches}
+    return SliceConflictError(subject, reason, "The load lists and reads it again", lost)
+
+
+def _of_batches(
+    connection: Connection, changes: Changes, table: sa.Table, *columns: sa.Column[str]
+) -> list[tuple[BatchKey, str, str]]:
+    """Batch and two columns of the rows in reach of the judged batches: accepted deliveries, exclusions that stand."""
+    keys = changes.read_batches
+    days, sources = [key.arrival_date for key in keys], {key.source.value for key in keys}
+    query = sa.select(table.c.source, table.c.project_id, table.c.arrival_date, *columns).where(
+        table.c.arrival_date.between(min(days), max(days)), table.c.source.in_(sources)
+    )
+    if table is DELIVERIES:
+        query = query.where(DELIVERIES.c.is_accepted)
+    if table is EXCLUSIONS:
+        query = query.where(EXCLUSIONS.c.lifted_at.is_(None))
+    rows = connection.execute(query)
+    return [(BatchKey(Source(source), project, day), first, second) for source, project, day, first, second in rows]
+
+
+def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
+    """Those whose row still names the files that it named when the record was made of it.
+
+    Or the very files that the record names: another run found them in the table before the one that published them recorded it.
+    A row of a slice that a person holds by now stays as well, unless the record tells of that, or of a commit.
+    """
+    file_hashes: dict[tuple[str, Slice], str | None] = {}
+    held: set[tuple[str, Slice]] = set()
+    for table in {record.table for record in records}:
+        days = [record.key.event_date for record in records if record.table == table]
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.file_hash).where(
+            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+        )
+        for day, project_id, file_hash in connection.execute(query):
+            file_hashes[table, Slice(day, project_id)] = file_hash
+        holds = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
+            HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
+        )
+        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(holds)}
+    return [
+        record
+        for record in records
+        if (record.table, record.key) not in held or record.verdict in (Verdict.HELD, Verdict.PUBLISHED)
+        if (present := file_hashes.get((record.table, record.key))) == record.read_hash
+        or (present == record.file_hash and record.knows_inputs)
+    ]
+
+
+def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
+    """Raise SliceConflictError where the row of a derived slice stays, because another run published it or a person holds it.
+
+    What was decided about it, and about those beside it, rests on a state that is not there any more.
+    """
+    written = {(record.table, record.key) for record in unmoved}
+    places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
+    lost = places - written
+    if lost:
+        raise _conflict(lost, _why_moved(connection, changes, lost))
+
+
+def _why_moved(connection: Connection, changes: Changes, lost: Collection[tuple[str, Slice]]) -> str:
+    """Who was there first. Maintenance records other files of a slice in the row of the run that published it."""
+    others = set(lost) - _held(connection, lost)
+    if not others:
+        return _HELD
+    read = {(record.table, record.key): record.digest for record in changes.slices}
+    read |= {(record.table, record.key): record.digest_before for record in changes.publications}
+    present = _digests(connection, others)
+    published = {place for place in others if present.get(place) != read[place]}
+    if not published:
+        return "maintenance wrote its files anew since it was read"
+    return f"{_winners(connection, published)} published it since it was read"
+
+
+def require_rewritten(connection: Connection, changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
+    """Raise SliceConflictError where the row of a slice did not name the files any more that others were made of."""
+    moved = changes.rewritten.keys() - set(rewritten)
+    if moved:
+        raise _conflict(moved, f"{_winners(connection, moved)} recorded other files of it since they were read")
+
+
+def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
+    """Raise SliceConflictError where one of these (table, slice) has another digest on record."""
+    present = _digests(connection, rests_on)
+    moved = {place for place, digest in rests_on.items() if present.get(place, EMPTY) != digest}
+    if moved:
+        raise _conflict(moved, f"{_winners(connection, moved)} published it while slices were built from it")
+
+
+def require_not_held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> None:
+    """Raise SliceConflictError where a person holds one of these (table, slice)."""
+    held = _held(connection, slices)
+    if held:
+        raise _conflict(held, _HELD)
+
+
+def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[tuple[str, Slice]]:
+    held: set[tuple[str, Slice]] = set()
+    for table, keys in _by_table(slices).items():
+        days = [key.event_date for key in keys]
+        query = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
+            HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
+        )
+        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(query)}
+    return held & set(slices)
+
+
+def _digests(connection: Connection, slices: Collection[tuple[str, Slice]]) -> dict[tuple[str, Slice], Digest]:
+    """The digests on record of these (table, slice)."""
+    found = {}
+    for table, keys in _by_table(slices).items():
+        days = [key.event_date for key in keys]
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
+            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+        )
+        for day, project, digest in connection.execute(query):
+            if Slice(day, project) in keys:
+                found[table, Slice(day, project)] = Digest.parse(digest)
+    return found
+
+
+def _winners(connection: Connection, slices: Collection[tuple[str, Slice]]) -> str:
+    """Who recorded these (table, slice) last."""
+    runs: set[str | None] = set()
+    for table, keys in _by_table(slices).items():
+        days = [key.event_date for key in keys]
+        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.run_id).where(
+            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+        )
+        runs |= {run for day, project_id, run in connection.execute(query) if Slice(day, project_id) in keys}
+    return _named(runs)
+
+
+def _named(runs: Iterable[str | None]) -> str:
+    """The runs by name; `another run` where none is on record."""
+    names = sorted({run for run in runs if run})
+    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return f"run {shown}" if names else "another run"
+
+
+def _by_table(slices: Iterable[tuple[str, Slice]]) -> dict[str, set[Slice]]:
+    keys: dict[str, set[Slice]] = {}
+    for table, key in slices:
+        keys.setdefault(table, set()).add(key)
+    return keys
+
+
+def _conflict(moved: Collection[tuple[str, Slice]], reason: str) -> SliceConflictError:
+    table, key = min(moved)
+    subject = f"{table} {key}" + (f" and {len(moved) - 1} more" if len(moved) > 1 else "")
+    return SliceConflictError(subject, reason, "Nothing was published; it is built from fresh inputs", moved)

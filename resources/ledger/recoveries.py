@@ -1,8 +1,8 @@
-"""Claims on hours under recovery: until the marker of an hour exists, landing may hold only a part of it."""
+"""Records about landing: claims of recoveries on hours, and strays, which no load will ever request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -11,10 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.arrival_days import ends_of
+from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import Source
-from resources.ledger.schema import DELIVERIES, RECOVERIES, RUNS
+from resources.ledger.schema import DELIVERIES, RECOVERIES, RUNS, STRAYS
 
 _Connect = Callable[[], AbstractContextManager[Connection]]
 _LONGEST_HOUR = timedelta(hours=6)
@@ -47,9 +48,9 @@ class Recoveries:
         values: dict[str, Any] = {"begun_at": datetime.now(UTC).isoformat(), "ended_at": None}
         with self._write() as connection:
             if brought:
-                known = connection.execute(sa.select(RECOVERIES.c.brought).where(*_is(project_id, hour))).scalar()
+                known = connection.execute(sa.select(RECOVERIES.c.brought).where(*_is_hour(project_id, hour))).scalar()
                 values["brought"] = {**(known or {}), **brought}
-            updated = connection.execute(RECOVERIES.update().where(*_is(project_id, hour)).values(values))
+            updated = connection.execute(RECOVERIES.update().where(*_is_hour(project_id, hour)).values(values))
             if not updated.rowcount:
                 key = {"project_id": project_id, "arrival_date": hour.day, "hour": hour.hour}
                 connection.execute(RECOVERIES.insert(), key | values)
@@ -58,7 +59,7 @@ class Recoveries:
         """End the claim of an hour, after its marker is written; does nothing where there is no claim."""
         with self._write() as connection:
             ended = {"ended_at": datetime.now(UTC).isoformat()}
-            connection.execute(RECOVERIES.update().where(*_is(project_id, hour)).values(ended))
+            connection.execute(RECOVERIES.update().where(*_is_hour(project_id, hour)).values(ended))
 
     def open(self, projects: Sequence[str]) -> list[OpenClaim]:
         """Return open claims by project and hour; a recovery that died after writing its marker leaves one as well."""
@@ -93,7 +94,7 @@ class Recoveries:
 
     def is_open(self, project_id: str, hour: Hour) -> bool:
         """Whether a recovery claimed this hour and has not ended."""
-        query = sa.select(sa.func.count()).where(*_is(project_id, hour), RECOVERIES.c.ended_at.is_(None))
+        query = sa.select(sa.func.count()).where(*_is_hour(project_id, hour), RECOVERIES.c.ended_at.is_(None))
         with self._read() as connection:
             return bool(connection.execute(query).scalar_one())
 
@@ -119,6 +120,47 @@ class Recoveries:
         return found
 
 
-def _is(project_id: str, hour: Hour) -> tuple[sa.ColumnElement[bool], ...]:
+def _is_hour(project_id: str, hour: Hour) -> tuple[sa.ColumnElement[bool], ...]:
     columns = RECOVERIES.c
     return columns.project_id == project_id, columns.arrival_date == hour.day, columns.hour == hour.hour
+
+
+class Strays:
+    """Reads and writes strays; each write is one transaction."""
+
+    def __init__(self, read: _Connect, write: _Connect) -> None:
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
+        self._read, self._write = read, write
+
+    def all(self, projects: Sequence[str]) -> dict[str, BatchKey]:
+        """Return object key -> the batch that the key names, sorted by key."""
+        query = sa.select(STRAYS).where(STRAYS.c.project_id.in_(projects)).order_by(STRAYS.c.object_key)
+        with self._read() as connection:
+            return {
+                row["object_key"]: BatchKey(Source(row["source"]), row["project_id"], row["arrival_date"])
+                for row in connection.execute(query).mappings()
+            }
+
+    def replace(self, source: Source, projects: Sequence[str], strays: Iterable[Delivery]) -> None:
+        """Replace the recorded strays of a source and projects."""
+        present = {stray.key: stray.batch for stray in ends_of(strays)}
+        known = {key: batch for key, batch in self.all(projects).items() if batch.source is source}
+        if known == present:
+            return
+        now = datetime.now(UTC).isoformat()
+        with self._write() as connection:
+            connection.execute(
+                STRAYS.delete().where(STRAYS.c.source == source.value, STRAYS.c.project_id.in_(projects))
+            )
+            rows = [
+                {
+                    "source": source.value,
+                    "project_id": batch.project_id,
+                    "arrival_date": batch.arrival_date,
+                    "object_key": key,
+                    "seen_at": now,
+                }
+                for key, batch in present.items()
+            ]
+            if rows:
+                connection.execute(STRAYS.insert(), rows)

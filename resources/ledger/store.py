@@ -2,38 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from pipeline_assets.domain.errors import LakehouseAccessError, LakehouseUnavailableError
+from pipeline_assets.domain.errors import LakehouseAccessError, LakehouseUnavailableError, LedgerError
+from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.records import Head
 from resources.iceberg.lake_mark import read_mark
-from resources.ledger.activity import Activity
-from resources.ledger.arrival_summaries import ArrivalSummaries
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
-from resources.ledger.cuts import Cuts
+from resources.ledger.cuts import Activity, Cuts, Revisions
 from resources.ledger.engine import connected, ledger_failures, open_engine, writing
 from resources.ledger.golden import GoldenTotals
 from resources.ledger.interventions import Interventions
-from resources.ledger.lake import LakeOfLedger
-from resources.ledger.outbox import Outbox
+from resources.ledger.outbox import Outbox, SetAsides
 from resources.ledger.processes import Processes
 from resources.ledger.queries import Queries
 from resources.ledger.rebuilds import Rebuilds
-from resources.ledger.recoveries import Recoveries
-from resources.ledger.revisions import Revisions
-from resources.ledger.set_aside import SetAsides
-from resources.ledger.strays import Strays
-from resources.ledger.summaries import Summaries
+from resources.ledger.recoveries import Recoveries, Strays
+from resources.ledger.schema import LAKE
+from resources.ledger.summaries import ArrivalSummaries, Summaries
 from resources.ledger.writing import LedgerWriting
 
 if TYPE_CHECKING:
     from pipeline_assets.domain.settings import Settings
+    from resources.iceberg.lake_mark import Mark
     from resources.ledger.decision_objects import DecisionObjects
+
+
+_Connect = Callable[[], AbstractContextManager[Connection]]
+_LAKE, _OWN = 1, 2
+"""Numbers of the rows with the lake's identity and the ledger's own."""
+
+
+class LakeOfLedger:
+    """The lake that a ledger belongs to; the first run that may write records it."""
+
+    def __init__(self, read: _Connect, write: _Connect, url: str) -> None:
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
+        self._read, self._write, self.url = read, write, url
+
+    def lake(self) -> str | None:
+        """Return the identity of the recorded lake; None for a ledger without one."""
+        with self._read() as connection:
+            return self._found(connection, _LAKE)
+
+    def require(self, lake: str | None, mark: Mark | None = None) -> bool:
+        """Raise LedgerError for the ledger of another lake, and for another ledger than the mark names; else whether it is bound.
+
+        `lake` is None before the first load; a ledger that is already bound to a lake is refused then as well.
+        """
+        with self._read() as connection:
+            recorded, own = self._found(connection, _LAKE), self._found(connection, _OWN)
+        if recorded is not None:
+            self._require_same(recorded, lake)
+        if mark is not None and mark.ledger not in (None, own):
+            raise self.stranger(f"which has the identity {mark.ledger} and is {mark.ledger_url}")
+        return recorded is not None
+
+    def identity(self) -> str:
+        """Return the ledger's own identity, made on first use."""
+        with self._write() as connection:
+            return self._kept(connection, _OWN, str(uuid.uuid4()))
+
+    def bind(self, lake: str) -> None:
+        """Record the lake; raises LedgerError where another one is recorded."""
+        with self._write() as connection:
+            self._require_same(self._kept(connection, _LAKE, lake), lake)
+
+    def stranger(self, whose: str) -> LedgerError:
+        """Return the error for a ledger that the lake does not name."""
+        return LedgerError(
+            masked(self.url),
+            f"is not the ledger of this lake, {whose}, and nothing was touched",
+            "Set TIDEMARK_LEDGER_URL to that one; only where it is lost, let the tables be measured for this one: "
+            "tidemark attach --ledger",
+        )
+
+    def _require_same(self, recorded: str, lake: str | None) -> None:
+        if recorded != lake:
+            raise LedgerError(
+                masked(self.url),
+                f"is the ledger of another lake ({recorded}) than this one ({lake or 'not begun yet'}), and nothing was touched",
+                "Check TIDEMARK_LEDGER_URL and TIDEMARK_WAREHOUSE_URL; each lake needs a ledger of its own",
+            )
+
+    def _kept(self, connection: Connection, number: int, identity: str) -> str:
+        found = self._found(connection, number)
+        if found is None:
+            connection.execute(LAKE.insert(), {"number": number, "id": identity})
+        return found or identity
+
+    def _found(self, connection: Connection, number: int) -> str | None:
+        found = connection.execute(sa.select(LAKE.c.id).where(LAKE.c.number == number)).scalar()
+        return None if found is None else str(found)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from sqlalchemy.engine import Connection
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import THIS_LOAD, BatchDay, Head, SliceRecord
 from pipeline_assets.domain.slices import Digest, Slice
-from resources.ledger.changes import Changes
-from resources.ledger.concurrency import (
+from resources.ledger.changes import (
+    Changes,
     moved_batches,
     require_decisions,
     require_inputs,

@@ -13,8 +13,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
 from pipeline_assets.inspection.health.answers import table_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, OPTIONAL_TABLES
-from resources.ledger.arrival_summaries import RefusedLines
-from resources.ledger.summaries import Fault, FinishedRun, SliceFigures, VerdictCount
+from resources.ledger.summaries import Fault, FinishedRun, RefusedLines, SliceFigures, VerdictCount
 
 TABLES: tuple[str, ...] = tuple(table.key for table in ASSET_TABLES)
 OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)

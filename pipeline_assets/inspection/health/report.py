@@ -39,10 +39,9 @@ from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.staleness.finality import is_short, warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
-from resources.ledger.arrival_summaries import ArrivalSummaries, RefusedLines
-from resources.ledger.revisions import Revision
+from resources.ledger.cuts import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import CheckFigure, Fault
+from resources.ledger.summaries import ArrivalSummaries, CheckFigure, Fault, RefusedLines
 from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60

@@ -12,7 +12,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys
-from resources.landing.move_places import Upload
+from resources.landing.move import Upload
 
 
 @dataclass(frozen=True, order=True)

@@ -25,8 +25,7 @@ from pipeline_assets.operations.split.evidence import (
     place,
     read_prefix,
 )
-from resources.landing.move import Mover
-from resources.landing.move_places import Upload
+from resources.landing.move import Mover, Upload
 from resources.ledger.store import Ledger
 
 MOST_EVENTS_A_DAY = 500_000

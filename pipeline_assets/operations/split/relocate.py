@@ -18,8 +18,7 @@ from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.operations.split.evidence import Recovered
-from resources.landing.move import Mover
-from resources.landing.move_places import Upload
+from resources.landing.move import Mover, Upload
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pipeline_assets.inspection.pages import render
 from pipeline_assets.orchestration.health_page import calendar
 from pipeline_assets.orchestration.health_page.figures import drawn
 from pipeline_assets.orchestration.health_page.tiles import days_text, seconds_text, tiles
-from resources.ledger.revisions import Revision
+from resources.ledger.cuts import Revision
 from resources.whole_file import write_whole
 
 _MOST_DAYS, _MOST_REVISIONS = 10, 15

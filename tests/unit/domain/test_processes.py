@@ -26,8 +26,8 @@ from pipeline_assets.domain.processes import (
     Sight,
     Watch,
 )
-from resources import this_process
 from resources.heartbeat import heartbeat
+from resources.ledger import processes as this_process
 from resources.ledger.schema import PROCESSES
 from resources.ledger.store import Ledger
 

@@ -15,8 +15,8 @@ import pytest
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.scratch import PARTS, drop_tables, replay_warehouse, sweep_scratch
 from pipeline_assets.tables.registry import EVERY_TABLE
+from resources.ledger.processes import identity
 from resources.ledger.store import Ledger
-from resources.this_process import identity
 
 NAMESPACES = {table.identifier.split(".")[0] for table in EVERY_TABLE}
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pipeline_assets.domain.errors import LandingUnavailableError
-from resources.landing.at_once import each_at_once
+from resources.landing.store import each_at_once
 
 NAMES = [str(number) for number in range(40)]
 

@@ -18,9 +18,8 @@ import httpx
 import pytest
 
 from pipeline_assets.domain.errors import SettingsError
-from resources import guarded_http, webhooks
-from resources.guarded_http import ForbiddenAddressError, addresses_of, guarded_client
-from resources.webhooks import Answer
+from resources import guarded_http
+from resources.guarded_http import Answer, ForbiddenAddressError, addresses_of, guarded_client
 from tests.support.s3 import served
 from tests.support.webhook import a_webhook
 
@@ -84,8 +83,8 @@ def test_a_webhook_whose_name_leads_there_is_told_nothing_and_is_not_tried_again
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = Names(["169.254.169.254"])
-    monkeypatch.setattr(webhooks, "guarded_client", lambda url: guarded_client(url, resolve=names))
-    answer = webhooks.post("https://hooks.example/secret", b"{}", None, attempts=3, deadline=time.monotonic() + 5)
+    monkeypatch.setattr(guarded_http, "guarded_client", lambda url: guarded_client(url, resolve=names))
+    answer = guarded_http.post("https://hooks.example/secret", b"{}", None, attempts=3, deadline=time.monotonic() + 5)
     assert not answer.is_taken
     assert not answer.is_for_good
     assert (
@@ -101,7 +100,7 @@ def test_this_machine_is_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     with a_webhook() as hook:
         hook.secret = None
-        assert webhooks.post(hook.url, b'{"notices": []}', None, attempts=1, deadline=time.monotonic() + 5).is_taken
+        assert guarded_http.post(hook.url, b'{"notices": []}', None, attempts=1, deadline=time.monotonic() + 5).is_taken
     # Any other name is resolved by the proxy, which is not there.
     with guarded_client("https://hooks.example/x") as client, pytest.raises(httpx.ConnectError):
         client.get("https://hooks.example/x")
@@ -137,7 +136,7 @@ def test_a_proxy_that_cannot_be_used_is_named_without_what_it_holds(
         guarded_client("https://hooks.example/x")
     assert str(refused.value).startswith(f"{name}: names a proxy that cannot be used. ")
     assert "s3cret-word" not in "".join(traceback.format_exception(refused.value))
-    answer = webhooks.post("https://hooks.example/x", b"{}", None, attempts=3, deadline=time.monotonic() + 5)
+    answer = guarded_http.post("https://hooks.example/x", b"{}", None, attempts=3, deadline=time.monotonic() + 5)
     assert answer == Answer(is_taken=False, reason=f"it cannot be reached: {name} names a proxy that cannot be used")
 
 

@@ -20,7 +20,7 @@ import pytest
 from pipeline_assets.domain.errors import DiskFullError, LandingAccessError, LandingUnavailableError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from resources.landing import backends, new_file
+from resources.landing import backends, folder
 from resources.landing.store import LandingStore
 from tests.support.s3 import BUCKET, a_server_that_answers
 
@@ -172,7 +172,7 @@ def test_a_file_system_without_hard_links_gets_whole_new_files_too(
     assert _files(tmp_path) == [KEY, MARKER]
 
     (tmp_path / KEY).unlink()
-    copied = new_file.shutil.copyfileobj
+    copied = folder.shutil.copyfileobj
 
     def full(source: IO[bytes], target: IO[bytes], size: int) -> None:
         copied(source, target, size)
@@ -180,7 +180,7 @@ def test_a_file_system_without_hard_links_gets_whole_new_files_too(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as filling:
-        filling.setattr(new_file.shutil, "copyfileobj", full)
+        filling.setattr(folder.shutil, "copyfileobj", full)
         with pytest.raises(DiskFullError, match="Make room in"):
             store.create(KEY, io.BytesIO(b"third"))
     assert _files(tmp_path) == [MARKER]
@@ -192,7 +192,7 @@ def test_a_file_system_without_hard_links_gets_whole_new_files_too(
             raise OSError(errno.ENOSPC, "No space left on device")
         copied(source, target, size)
 
-    monkeypatch.setattr(new_file.shutil, "copyfileobj", replaced)
+    monkeypatch.setattr(folder.shutil, "copyfileobj", replaced)
     with pytest.raises(DiskFullError):
         store.create(KEY, io.BytesIO(b"fourth"))
     assert (tmp_path / KEY).read_bytes() == b"of somebody else"

@@ -40,11 +40,11 @@ from pipeline_assets.operations import notices
 from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
 from pipeline_assets.orchestration.health_page.page import page_of
 from pipeline_assets.orchestration.notices import telling_receivers
+from resources.guarded_http import signature
 from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
-from resources.webhooks import signature
 from tests.support.postgres import Server, a_postgres
 from tests.support.webhook import HANG, SECRET, Webhook, a_webhook
 
@@ -89,7 +89,7 @@ def lite(tmp_path: Path) -> Iterator[Ledger]:
 @pytest.fixture
 def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
     monkeypatch.setenv("TIDEMARK_NOTIFY_SECRET", SECRET)
-    monkeypatch.setattr("resources.webhooks._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("resources.guarded_http._FIRST_PAUSE_SECONDS", 0.01)
     with a_webhook() as webhook:
         yield webhook
 
