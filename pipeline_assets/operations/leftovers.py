@@ -11,7 +11,7 @@ from pipeline_assets.domain.retention import YOUNGEST, is_bulk, is_living_fork, 
 from pipeline_assets.tables.table import Table
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import is_metadata, predecessor
-from resources.iceberg.procedures import Below, Upkeep, is_written
+from resources.iceberg.upkeep import Below, Upkeep, is_written
 
 
 @dataclass(frozen=True, kw_only=True)
