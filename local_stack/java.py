@@ -2,7 +2,7 @@
 
 Contains: finding Java, its options.
 Add here: an option for every JVM.
-Does not contain: which versions are supported (resources/spark/java.py).
+Does not contain: which versions are supported (resources/spark/jars.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from local_stack.folder import StackFolder
-from resources.spark.java import require_java
+from resources.spark.jars import require_java
 
 
 @cache

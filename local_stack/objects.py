@@ -2,7 +2,7 @@
 
 Contains: its jar, its configuration, its buckets, the server.
 Add here: another bucket of the stack.
-Does not contain: downloading jars (resources/spark/jar_download.py).
+Does not contain: downloading jars (resources/spark/jars.py).
 """
 
 from __future__ import annotations

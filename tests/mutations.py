@@ -104,7 +104,7 @@ MUTATIONS = (
         "tests/scenarios/test_extending.py::test_an_aggregate_of_a_users_own",
     ),
     Mutation(
-        1, "files of a slice built again are added to those that are there", "resources/iceberg/table_files.py",
+        1, "files of a slice built again are added to those that are there", "resources/iceberg/staging.py",
         "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)",
         "tests/scenarios/test_recovery.py::test_a_replaced_object_replaces_its_rows",
     ),
@@ -122,7 +122,7 @@ MUTATIONS = (
         "operation.validateDataFilesExist(kept).validateDeletedFiles()", "operation.validateDeletedFiles()", _MEANWHILE,
     ),
     Mutation(
-        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/recording.py",
+        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/request.py",
         "    ledger.require_inputs(request.rests_on)", "    pass",
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
@@ -424,7 +424,7 @@ MUTATIONS = (
         "tests/unit/resources/test_ledger_races.py::test_an_object_that_is_excluded_while_it_is_loaded_is_not_published",
     ),
     Mutation(
-        10, "a swap does not ask whether another run has the rebuild by now", "resources/publishing/recording.py",
+        10, "a swap does not ask whether another run has the rebuild by now", "resources/publishing/request.py",
         "        request.alongside.require(connection)\n    steps", "        pass\n    steps",
         "tests/unit/resources/test_publishing.py::test_what_else_a_publish_is_about_is_asked_before_a_table_changes",
     ),
@@ -458,7 +458,7 @@ MUTATIONS = (
         "    if take != name:", "    if False:", "tests/unit/cli/test_attach.py::test_a_lake_is_taken_by_the_name_of_its_owner",
     ),
     Mutation(
-        11, "a table is created over files that lie there", "resources/iceberg/creation.py",
+        11, "a table is created over files that lie there", "resources/iceberg/upkeep.py",
         "        if used is None:", "        if True:", f"{_LOST}::test_no_table_is_created_where_anything_lies",
     ),
     Mutation(

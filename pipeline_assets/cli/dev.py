@@ -56,8 +56,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _dev(port: int, *, is_read_only: bool) -> int:
-    from resources.spark.jars import available  # noqa: PLC0415 - other commands start without it
-    from resources.spark.java import require_java  # noqa: PLC0415 - other commands start without it
+    from resources.spark.jars import available, require_java  # noqa: PLC0415 - other commands start without it
 
     settings = load_settings()
     if not Path(WORKSPACE_NAME).is_file():

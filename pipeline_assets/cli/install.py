@@ -147,8 +147,12 @@ def _taken(path: Path) -> UsageError:
 
 def _setup() -> int:
     from resources.spark.class_archive import make  # noqa: PLC0415 - other commands start without it
-    from resources.spark.jars import JARS, fetch, jars_folder  # noqa: PLC0415 - other commands start without it
-    from resources.spark.java import require_java  # noqa: PLC0415 - other commands start without it
+    from resources.spark.jars import (  # noqa: PLC0415 - other commands start without it
+        JARS,
+        fetch,
+        jars_folder,
+        require_java,
+    )
 
     settings = load_settings()
     folder = jars_folder(settings)

@@ -43,8 +43,8 @@ from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
-from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.session import configure_catalog, spark_resource
+from resources.spark.workers import LastWords, naming_a_dead_engine
 
 
 def load_in_chunks(

@@ -18,7 +18,7 @@ from rich.text import Text
 from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.plain_text import shown
-from resources.spark.jar_download import WATCH
+from resources.spark.jars import WATCH
 
 LOG_NAME = "tidemark-load.log"
 

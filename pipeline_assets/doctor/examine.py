@@ -31,12 +31,11 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.export_api.client import ExportCredentials
-from resources.iceberg.branches import PREFIX
-from resources.iceberg.catalog_at_rest import CatalogAtRest
+from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
 from resources.iceberg.lake_mark import read_mark
 from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.lost_files import lost_at_rest
+from resources.iceberg.staging import PREFIX
 from resources.landing.move import Mover
 from resources.ledger.checkup import Checkup, ProcessOnRecord
 from resources.ledger.decision_objects import FOLDER, DecisionObjects

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 YOUNGEST = timedelta(hours=24)
 """Nothing younger is removed: a run may still use it, and Iceberg refuses to remove younger orphan files."""
 _CLOCKS_APART = timedelta(hours=1)
-"""By how much the clocks of ledger, store and this machine may differ (resources/iceberg/lake_clock.py)."""
+"""By how much the clocks of ledger, store and this machine may differ (resources/iceberg/lake_objects.py)."""
 
 EDGE = timedelta(hours=24)
 """History is kept this much longer than promised. A change enters the ledger after its commit, by another machine's clock,

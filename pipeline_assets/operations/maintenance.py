@@ -18,11 +18,10 @@ from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.iceberg.errors import lakehouse_failures
-from resources.iceberg.lake_clock import require_true_clock
 from resources.iceberg.lake_identity import Purpose, catalog_place, unknown_lake
-from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.lake_objects import LakeObjects, require_true_clock
 from resources.iceberg.metadata_files import first_use, is_metadata, predecessor
-from resources.iceberg.procedures import Below, Upkeep, is_written
+from resources.iceberg.upkeep import Below, Upkeep, is_written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,12 +32,12 @@ from resources.heartbeat import heartbeat
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.resting_lakehouse import RestingLakehouse
+from resources.iceberg.lakehouse import RestingLakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.decision_objects import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
-from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.session import configure_catalog
+from resources.spark.workers import LastWords, naming_a_dead_engine
 
 
 @contextmanager

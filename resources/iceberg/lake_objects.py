@@ -1,4 +1,4 @@
-"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket."""
+"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket, and the clock of its store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, cast
 
@@ -295,3 +295,24 @@ def _outlive_a_power_cut(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+_APART = timedelta(hours=1)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = _now) -> None:
+    """Raise LakehouseError where this machine's clock differs from the store's by over an hour; a folder shares our clock."""
+    before = now()
+    theirs = objects.clock()
+    after = now()
+    if theirs is not None and not before - _APART <= theirs <= after + _APART:
+        raise LakehouseError(
+            objects.url,
+            f"has the time {theirs:%Y-%m-%d %H:%M:%S} UTC, while this machine has {after:%Y-%m-%d %H:%M:%S}, so "
+            "the age of files is unknown, and nothing was touched",
+            "Correct this machine's clock, then run maintenance again",
+        )

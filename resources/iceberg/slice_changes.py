@@ -1,19 +1,32 @@
-"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state."""
+"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state; one table or several."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, PublishConflictError, TidemarkError
+from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import Slice
-from resources.iceberg.catalog_commit import commit_together
-from resources.iceberg.lost_files import gone_files
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.catalog_at_rest import gone_files
+from resources.iceberg.errors import FAILURES, failure, first_line, is_unanswered
 from resources.iceberg.metadata import JavaTables, LiveFiles, slice_of
 from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare, was_named
-from resources.iceberg.slice_change import Published, SliceChange, files_of_base, load
-from resources.iceberg.table_commit import commit_change
+from resources.iceberg.slice_change import (
+    PUBLISH_PROPERTY,
+    Published,
+    SliceChange,
+    files_of_base,
+    load,
+    nothing_to_swap,
+    refusal,
+    require_base_files,
+    row_delta,
+)
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -81,7 +94,7 @@ class SliceChanges:
         return next_state(self._tables, change, run_id)
 
     def commit_together(self, states: Sequence[NextState]) -> None:
-        """Commit states of several tables in one commit of a REST catalog; raises PublishConflictError (catalog_commit.py)."""
+        """Commit states of several tables in one commit of a REST catalog; raises PublishConflictError."""
         commit_together(self._tables, states)
 
     def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
@@ -114,3 +127,121 @@ class SliceChanges:
     def _require_there(self, paths: Collection[str]) -> None:
         if gone := gone_files(paths):
             raise LakehouseError(min(gone), "is gone, so its rows cannot be restored", "Choose a later state")
+
+
+def commit_change(
+    tables: JavaTables, change: SliceChange, name: str, run_id: str, *, branch: str | None = None
+) -> Published:
+    """Commit a change to main or to an existing branch; `name` distinguishes it from other commits of the run.
+
+    Raises SliceConflictError, with nothing published, when main changed in one of the slices since the base.
+    """
+    java = load(tables, change.table)
+    head = java.currentSnapshot() if branch is None else java.snapshot(branch)
+    standing = nothing_to_swap(tables, java, change, int(head.snapshotId()))
+    if standing is not None:
+        return standing
+    operation = row_delta(tables, java, change, run_id)
+    slices = repr(sorted(map(str, change.slices)))
+    publish_id = f"{name}-{hashlib.sha256(slices.encode()).hexdigest()[:12]}"
+    operation.set(PUBLISH_PROPERTY, publish_id)
+    if branch is not None:
+        operation.toBranch(branch)
+    else:
+        failpoint(Failpoint.BEFORE_COMMIT, change.table.key)
+    try:
+        operation.commit()
+    except FAILURES as error:
+        # Iceberg retries a commit whose answer was lost, and the retry conflicts with the first try: history decides.
+        committed = _committed(tables, change, publish_id, branch)
+        if committed is None:
+            raise refusal(tables, change, error) from error
+    else:
+        if branch is None:
+            failpoint(Failpoint.AFTER_COMMIT, change.table.key)
+        committed = _committed(tables, change, publish_id, branch)
+    if committed is None:
+        reason = "main was set back over what was just published"
+        raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
+    snapshot_id, parent_id = committed
+    require_base_files(tables, change, parent_id)
+    return Published(snapshot_id, parent_id, change.files_by_slice)
+
+
+def _committed(tables: JavaTables, change: SliceChange, publish_id: str, branch: str | None) -> tuple[int, int] | None:
+    """Snapshot and parent of a commit; None where the history since its base does not contain it."""
+    java = load(tables, change.table)
+    snapshot = java.currentSnapshot() if branch is None else java.snapshot(branch)
+    while snapshot is not None and snapshot.snapshotId() != change.base_id:
+        parent = snapshot.parentId()
+        if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
+            return int(snapshot.snapshotId()), int(parent)
+        snapshot = java.snapshot(parent) if parent is not None else None
+    return None
+
+
+_SUBJECT = "catalog"
+_NOT_SERVED = "Server does not support endpoint"
+_TRIES, _FIRST_PAUSE_SECONDS = 6, 0.2
+"""After a lost answer the server may still be committing; the tables are checked for about six seconds."""
+_SETTING = "Set catalog_transactions = false (TIDEMARK_CATALOG_TRANSACTIONS)"
+
+
+def commit_together(tables: JavaTables, states: Sequence[NextState]) -> None:
+    """Commit all of these states to the catalog in one transaction.
+
+    Raises PublishConflictError, with nothing committed, where a table has moved on from the base of its state.
+    """
+    commits = tables.java_class("java.util.ArrayList")()
+    commit = tables.java_class("org.apache.iceberg.catalog.TableCommit")
+    name = tables.java_class("org.apache.iceberg.catalog.TableIdentifier")
+    for state in states:
+        if not state.metadata.changes().isEmpty():
+            commits.add(commit.create(name.parse(state.table.identifier), state.base, state.metadata))
+    if commits.isEmpty():
+        return
+    try:
+        tables.catalog().commitTransaction(commits)
+    except FAILURES as error:
+        if not _is_committed(tables, states, may_be_at_work=is_unanswered(error)):
+            raise _refusal(tables, states, error) from error
+
+
+def _is_committed(tables: JavaTables, states: Sequence[NextState], *, may_be_at_work: bool) -> bool:
+    """Whether the tables' histories contain the commit; raises LakehouseError where only some of the tables have it."""
+    moved = [state for state in states if not state.is_empty]
+    for is_last in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
+        shown = [state for state in moved if load(tables, state.table).snapshot(state.snapshot_id) is not None]
+        if shown:
+            _require_all(moved, shown)
+            return True
+        if is_last:
+            return False
+    raise AssertionError
+
+
+def _require_all(moved: Sequence[NextState], shown: Sequence[NextState]) -> None:
+    left = [state.table.key for state in moved if state not in shown]
+    if left:
+        told = f"committed {few([state.table.key for state in shown])} of one transaction and left {few(left)}"
+        raise LakehouseError(_SUBJECT, f"{told}: it does not keep transactions", f"{_SETTING}, then load again")
+
+
+def _refusal(tables: JavaTables, states: Sequence[NextState], error: Exception) -> TidemarkError | Exception:
+    if _NOT_SERVED in str(error):
+        reason = "does not commit several tables at once (POST /v1/{prefix}/transactions/commit)"
+        return LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
+    if is_unanswered(error):
+        # The next run reads from the tables whether the commit succeeded.
+        reason = f"the answer to a commit was lost, and the tables show nothing of it: {first_line(error)}"
+        return LakehouseUnavailableError(_SUBJECT, reason, "Load again; what was committed is found then")
+    followed = {state.table.key: str(state.base.metadataFileLocation()) for state in states}
+    others = [
+        state.table.key
+        for state in states
+        if str(load(tables, state.table).operations().current().metadataFileLocation()) != followed[state.table.key]
+    ]
+    if others:
+        reason = "another writer changed it meanwhile"
+        return PublishConflictError(few(others), reason, "Nothing was published; it is applied anew")
+    return failure(_SUBJECT, error) or error

@@ -1,4 +1,4 @@
-"""Which promise the publishes of a deployment keep, and which publisher keeps it."""
+"""The three ways to publish, the promise that each keeps (ARCHITECTURE, laws 2 and 10), and which one a deployment allows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,207 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from resources.iceberg.pointers import share_a_database
-from resources.publishing.one_transaction import OneTransaction
-from resources.publishing.request import Publisher
-from resources.publishing.table_by_table import TableByTable
-from resources.publishing.tables_together import TablesTogether
+from sqlalchemy.engine import Connection
+
+from pipeline_assets.domain.errors import (
+    LakehouseError,
+    LakehouseUnavailableError,
+    LedgerUnavailableError,
+    PublishConflictError,
+    SliceConflictError,
+    TakenOverError,
+)
+from pipeline_assets.domain.retry import tries
+from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.errors import FAILURES
+from resources.iceberg.prepared import Prepared, lock_pointers, share_a_database, swap_pointers
+from resources.iceberg.slice_change import Published, SliceChange
+from resources.ledger.writing import LedgerWriting
+from resources.publishing.request import (
+    PartlyPublishedError,
+    Publisher,
+    PublishRequest,
+    naming_published,
+    record_publish,
+    require_publishable,
+)
 
 if TYPE_CHECKING:
     from pipeline_assets.domain.settings import Settings
     from resources.iceberg.lakehouse import Lakehouse
     from resources.ledger.store import Ledger
+
+
+class OneTransaction:
+    """The publisher of a deployment whose ledger lies in the database of Iceberg's SQL catalog."""
+
+    def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
+        """Publish to this lakehouse and record in this ledger."""
+        self._lakehouse, self._ledger = lakehouse, ledger
+
+    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
+        """Publish the whole request or nothing; returns table -> what main shows since.
+
+        Raises PublishConflictError, with nothing changed, where another writer changed what the request rests on.
+        """
+        failpoint(Failpoint.BEFORE_PUBLISH)
+        request = request.together
+        prepared: dict[str, Prepared] = {}
+        try:
+            for change in request.tables:
+                prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
+            for change in request.tables:
+                # Before the transaction: this may take thousands of requests, and other writers would wait for them.
+                self._lakehouse.changes.require_restorable(change)
+            with self._ledger.transaction() as connection:
+                self._follow_present_heads(connection, request, prepared)
+                published = {key: one.published for key, one in prepared.items()}
+                record_publish(connection, request, published)
+                swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
+                failpoint(Failpoint.IN_TRANSACTION)
+        except LedgerUnavailableError:
+            # The commit may have succeeded, and only its answer was lost.
+            if not self._is_committed(prepared):
+                self._discard(prepared)
+                raise
+        except (PublishConflictError, LakehouseError, LakehouseUnavailableError, *FAILURES):
+            # All of these are raised before the commit.
+            self._discard(prepared)
+            raise
+        failpoint(Failpoint.AFTER_PUBLISH)
+        return published
+
+    def _discard(self, prepared: Mapping[str, Prepared]) -> None:
+        """Remove metadata files that no catalog names: `tidemark attach` would take the newest of them for the table's state."""
+        for one in prepared.values():
+            self._lakehouse.changes.discard(one)
+
+    def _follow_present_heads(
+        self, connection: Connection, request: PublishRequest, prepared: dict[str, Prepared]
+    ) -> None:
+        """Prepare a table again where its pointer moved since; the lock keeps all pointers in place from here on."""
+        locations = lock_pointers(connection, self._lakehouse.catalog_name, [change.table for change in request.tables])
+        for change in request.tables:
+            former = prepared[change.table.key]
+            if locations.get(change.table.key) != former.before:
+                prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
+                self._lakehouse.changes.discard(former)
+
+    def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
+        """Whether the catalog names what was prepared.
+
+        Asked under the ledger's lock: a transaction whose connection is gone may still be at work in the server.
+        """
+        with self._ledger.transaction():
+            return any(self._lakehouse.changes.was_named(one) for one in prepared.values())
+
+
+_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
+"""Other writers move a table's metadata whenever they stage a branch; each time the request is prepared again."""
+
+
+class TablesTogether:
+    """The publisher of a deployment whose REST catalog commits several tables at once; the ledger has its own database."""
+
+    def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
+        """Publish to this lakehouse and record in this ledger."""
+        self._lakehouse, self._ledger = lakehouse, ledger
+
+    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
+        """Publish all tables or none; returns table -> what main shows since.
+
+        Raises PublishConflictError, with nothing changed, where another writer changed what the request rests on. If the
+        process dies after the catalog's commit, the next run finds that commit in the tables and records it.
+        """
+        failpoint(Failpoint.BEFORE_PUBLISH)
+        for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
+            try:
+                published = self._published(request)
+            except (SliceConflictError, TakenOverError):
+                # The load has to build lost slices again; another run goes on with what it took over.
+                raise
+            except PublishConflictError:
+                if is_last:
+                    raise
+            else:
+                failpoint(Failpoint.AFTER_PUBLISH)
+                return published
+        raise AssertionError
+
+    def _published(self, request: PublishRequest) -> Mapping[str, Published]:
+        changes = self._lakehouse.changes
+        states = [changes.next_state(change, request.run_id) for change in request.together.tables]
+        published = {state.table.key: state.published for state in states}
+        for change in request.tables:
+            changes.require_restorable(change)
+        with self._ledger.transaction() as connection:
+            # The ledger comes first: what it refuses must not become visible, and its lock keeps other runs out.
+            record_publish(connection, request, published)
+            failpoint(Failpoint.IN_TRANSACTION)
+            changes.commit_together(states)
+            failpoint(Failpoint.AFTER_COMMIT)
+        return published
+
+
+class TableByTable:
+    """The publisher of a deployment whose ledger lies elsewhere and whose catalog commits one table at a time."""
+
+    def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
+        """Publish to this lakehouse and record in this ledger."""
+        self._lakehouse, self._ledger = lakehouse, ledger
+
+    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
+        """Publish each table in one commit, then one ledger transaction; returns table -> what main shows since.
+
+        Raises PublishConflictError where another writer was faster; the tables after that one stay as they were.
+        """
+        with self._ledger.transaction() as connection:
+            require_publishable(connection, request)
+        changes = {change.table.key: change for change in request.tables}
+        published: dict[str, Published] = {}
+        recorded = [table for table, _ in request.steps]
+        for key in [key for key in changes if key not in recorded]:
+            published[key] = self._commit(request, changes[key])
+        for number, (table, step) in enumerate(request.steps):
+            try:
+                if table in changes and table not in published:
+                    self._require_as_decided(request, changes[table])
+                    published[table] = self._commit(request, changes[table])
+                failpoint(Failpoint.BEFORE_LEDGER, table)
+                self._ledger.record(naming_published(step, table, published, request.stand_ins), request.run_id)
+            except SliceConflictError as conflict:
+                raise PartlyPublishedError(conflict, published, number) from conflict
+        with self._ledger.transaction() as connection:
+            writing = LedgerWriting(connection)
+            snapshots = writing.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
+            if request.run is not None:
+                writing.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+            if request.alongside is not None:
+                request.alongside.write(connection)
+        return published
+
+    def _commit(self, request: PublishRequest, change: SliceChange) -> Published:
+        published = self._lakehouse.changes.commit(change, request.name, request.run_id)
+        try:
+            if not published.is_empty:
+                self._lakehouse.changes.require_restorable(change)
+        except LakehouseError as gone:
+            # Put the former files back: a table must not name files that are gone.
+            before = self._lakehouse.changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
+            self._lakehouse.changes.commit(before, f"{request.name}_undone", request.run_id)
+            reason = "vanished during the rollback; its slice is unchanged"
+            raise LakehouseError(gone.subject, reason, gone.hint) from gone
+        self._lakehouse.branches.drop(change.table, change.branches)
+        return published
+
+    def _require_as_decided(self, request: PublishRequest, change: SliceChange) -> None:
+        """What persons decided since does not speak against this table; a moment later it may."""
+        with self._ledger.transaction() as connection:
+            writing = LedgerWriting(connection)
+            if request.minds_holds:
+                writing.require_not_held({(change.table.key, key) for key in change.slices})
+            for step in (step for table, step in request.steps if table == change.table.key):
+                writing.require_decisions(step)
 
 
 class Promise(StrEnum):

@@ -1,4 +1,4 @@
-"""What one publish makes visible, of all its tables, and what is recorded of it."""
+"""What one publish makes visible, of all its tables, and the ledger's part of it: rows to write and conditions to check."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.iceberg.slice_change import PUBLISH_PROPERTY, PUBLISHED_WITH, Published, SliceChange
 from resources.ledger.changes import Changes
+from resources.ledger.writing import LedgerWriting
 
 
 class Alongside(Protocol):
@@ -100,3 +101,51 @@ def naming_published(
     is_moved = step.head is not None and own is not None
     head = (table, own.snapshot_id, own.parent_id) if is_moved and own is not None else step.head
     return replace(step, publications=publications, head=head)
+
+
+def record_publish(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
+    """Write all ledger rows of a publish; raises PublishConflictError where another run changed what it rests on.
+
+    `published`: table -> what main of it shows once the publish is done.
+    """
+    if request.alongside is not None:
+        request.alongside.require(connection)
+    steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
+    ledger = LedgerWriting(connection)
+    _record_all(ledger, steps, request.run_id)
+    ledger.require_inputs(request.rests_on)
+    if request.minds_holds:
+        ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
+    snapshots = ledger.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
+    if request.run is not None:
+        ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
+    if request.alongside is not None:
+        request.alongside.write(connection)
+
+
+def require_publishable(connection: Connection, request: PublishRequest) -> None:
+    """Ask the same as far as it can be asked before anything is written; raises PublishConflictError as `record_publish` does.
+
+    What the publish records itself is an input that is not there yet.
+    """
+    if request.alongside is not None:
+        request.alongside.require(connection)
+    ledger = LedgerWriting(connection)
+    recorded = {(record.table, record.key) for _, step in request.steps for record in step.slices}
+    ledger.require_inputs({place: digest for place, digest in request.rests_on.items() if place not in recorded})
+    for _, step in request.steps:
+        ledger.require_decisions(step)
+
+
+def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:
+    """Record every step; raises one SliceConflictError with the lost slices of all steps, because each conflict costs a walk."""
+    conflicts: list[SliceConflictError] = []
+    for step in steps:
+        try:
+            ledger.record(step, run_id, is_strict=True)
+        except SliceConflictError as conflict:
+            conflicts.append(conflict)
+    if conflicts:
+        first = conflicts[0]
+        lost = frozenset().union(*(conflict.slices for conflict in conflicts))
+        raise SliceConflictError(first.subject, first.reason, first.hint, lost)

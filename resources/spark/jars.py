@@ -1,20 +1,149 @@
-"""The pinned jars that Spark needs, and the folder that holds them."""
+"""The pinned jars and the Java that Spark needs: the jars' folder, and their download, each verified, synced and renamed."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 
+import httpx
 import platformdirs
 
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.errors import EngineError, PermanentError, TidemarkError
+from pipeline_assets.domain.masking import masked
+from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
-from resources.spark.jar_download import JarError, download, sweep
+
+_TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5
+"""These retries bridge an outage of about seven seconds; downloaded bytes are kept."""
+_TIMEOUT = httpx.Timeout(30.0)
+"""Limits the silence of the server, not the whole download."""
+_STEP_BYTES = 256 * 1024
+_LARGEST_BYTES = 512 * 1024**2
+"""More than four times our largest jar: a server that sends more is not the repository."""
+_PART = ".part"
+_ABANDONED_SECONDS = 24 * 3600
+_HINT = (
+    "Run `tidemark setup` where the repository can be reached (TIDEMARK_JARS_URL names a mirror), or copy a folder with "
+    "the jars here and name it in TIDEMARK_JARS_DIR"
+)
+_HINT_OF_FOLDER = "Make room or correct the rights of its folder, or name another one in TIDEMARK_JARS_DIR"
+_PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+
+Watch = Callable[[str, int, int | None], None]
+"""Called with the name of a jar, the bytes downloaded, and the total where the repository tells it."""
+WATCH: ContextVar[Watch] = ContextVar("WATCH", default=lambda _name, _done, _total: None)
+"""The current watcher of downloads. Jars are first needed far below the command that knows the terminal."""
+
+
+class JarError(PermanentError):
+    """A jar is missing, is not the pinned one, or cannot be fetched."""
+
+
+class _PassingError(Exception):
+    """The repository cannot answer now; a retry may succeed."""
+
+
+def download(url: str, path: Path, sha256: str) -> None:
+    """Download the jar to `path`, replacing an existing file; raises JarError and then leaves the existing file as it is."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A unique name, so that two processes may download the same jar at once.
+        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_PART}")
+        try:
+            with part.open("xb+") as file:
+                _fetch(url, path.name, file, sha256)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        _outlive_a_power_cut(path.parent)
+    except OSError as error:
+        raise JarError(str(path), f"cannot be written: {error.strerror or error}", _HINT_OF_FOLDER) from error
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of downloads that were killed more than a day ago."""
+    for part in folder.glob(f".*.jar.{'[0-9a-f]' * 32}{_PART}"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > _ABANDONED_SECONDS:
+                part.unlink()
+
+
+def _fetch(url: str, name: str, file: io.BufferedRandom, sha256: str) -> None:
+    for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
+        begun = file.tell()
+        try:
+            _ask(url, name, file)
+        except (httpx.TransportError, _PassingError) as error:
+            if is_last:
+                reason = f"{masked(url)} could not be reached ({error or type(error).__name__})"
+                raise JarError(name, reason, _HINT) from error
+            continue
+        except (httpx.InvalidURL, httpx.TooManyRedirects) as error:
+            raise JarError(name, f"{masked(url)} cannot be asked ({error})", _HINT) from error
+        file.seek(0)
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found == sha256:
+            return
+        if begun == 0 or is_last:
+            reason = f"{masked(url)} sent something else than the pinned jar (sha256 {found[:12]}…, not {sha256[:12]}…)"
+            raise JarError(name, reason, _HINT)
+        # The parts may come from different versions, so start again.
+        file.seek(0)
+        file.truncate()
+
+
+def _ask(url: str, name: str, file: io.BufferedRandom) -> None:
+    """Append the missing rest of the jar; raises httpx's errors and _PassingError, with the file position at its end."""
+    begun = file.seek(0, os.SEEK_END)
+    headers = {"accept-encoding": "identity"} | ({"range": f"bytes={begun}-"} if begun else {})
+    with httpx.stream("GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=True) as answer:
+        status = answer.status_code
+        if begun and status != HTTPStatus.PARTIAL_CONTENT:
+            # The answer is the whole jar or an error: the repository does not support ranges, or the jar has changed.
+            begun = file.seek(0)
+            file.truncate()
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in {
+            *_PASSING,
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+        }:
+            raise _PassingError(f"it answered {status}")
+        if not answer.is_success:
+            raise JarError(name, f"{masked(url)} answered {status} {answer.reason_phrase}".strip(), _HINT)
+        length = answer.headers.get("content-length", "")
+        total = begun + int(length) if length.isdecimal() else None
+        watch = WATCH.get()
+        watch(name, begun, total)
+        for part in answer.iter_raw(_STEP_BYTES):
+            file.write(part)
+            if file.tell() > _LARGEST_BYTES:
+                raise JarError(name, f"{masked(url)} sends more than {_LARGEST_BYTES >> 20} MiB", _HINT)
+            watch(name, file.tell(), total)
+
+
+def _outlive_a_power_cut(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 MAVEN = str(Settings.model_fields["jars_url"].default)
 
@@ -140,6 +269,30 @@ def main() -> int:
         return 1
     sys.stdout.write(f"{len(JARS)} jars verified, {len(fetched)} fetched\n")
     return 0
+
+
+_SUPPORTED = ("17", "21")
+_JAVA_HINT = "Install Java 17 or 21 (on Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME to it"
+_LONGEST_SECONDS = 30
+
+
+def require_java() -> str:
+    """Return the major version of the Java that Spark would start; raises EngineError where it is missing or unsupported."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if java is None:
+        raise EngineError("Java", f"is not in JAVA_HOME ({home})" if home else "was not found on PATH", _JAVA_HINT)
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_LONGEST_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(java, f"does not start: {error}", _JAVA_HINT) from error
+    found = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if found is None or found[1] not in _SUPPORTED:
+        version = f"is Java {found[1]}" if found else "does not tell its version"
+        raise EngineError(java, f"{version}, and Spark runs on {' and '.join(_SUPPORTED)}", _JAVA_HINT)
+    return found[1]
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from dagster_pyspark import LazyPySparkResource
 from dagster_pyspark.resources import spark_session_from_config
+from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from pyspark.errors import PySparkRuntimeError
 from sqlalchemy.engine import URL, make_url
 
@@ -23,11 +25,8 @@ from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import Settings
 from resources.iceberg.metadata import WAREHOUSE_OF
 from resources.spark.class_archive import jvm_options
-from resources.spark.jars import available, jars_folder, require_pinned
-from resources.spark.java import require_java
-from resources.spark.jvm_names import remember_names
-from resources.spark.shipping import shipped
-from resources.spark.workers import require_same_workers, waiting_for_workers
+from resources.spark.jars import available, jars_folder, require_java, require_pinned
+from resources.spark.workers import require_same_workers, shipped, waiting_for_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -257,3 +256,22 @@ def spark_resource(settings: Settings) -> LazyPySparkResource:
                     raise
 
     return Engine(spark_config={name: value for name, value in config.items() if name not in secret})
+
+
+@cache
+def remember_names() -> None:
+    """Patch py4j to keep classes and static methods on the view that looked them up; runs once per process."""
+    _remembering(JVMView, (JavaClass,))
+    _remembering(JavaClass, (JavaMember,))
+
+
+def _remembering(kind: type, lasting: tuple[type, ...]) -> None:
+    ask = kind.__getattr__  # type: ignore[attr-defined]
+
+    def answer(owner: Any, name: str) -> Any:
+        member = ask(owner, name)
+        if isinstance(member, lasting):
+            owner.__dict__[name] = member
+        return member
+
+    kind.__getattr__ = answer  # type: ignore[attr-defined]

@@ -1,13 +1,172 @@
-"""The process that Spark forks Python workers from: the usual daemon, with common imports preloaded."""
+"""The process that Spark forks Python workers from: it compares Python, packages and code with the driver's first.
 
+It runs before anyone knows what a worker has installed, so it imports only the standard library first.
+"""
+
+from __future__ import annotations
+
+import base64
 import gc
+import hashlib
+import json
+import os
+import platform
+import re
+import socket
 import sys
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from importlib import import_module
 from importlib.machinery import PathFinder
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path, PurePath, PurePosixPath
 
-from resources.spark.worker_check import require_same
+VARIABLE = "TIDEMARK_WORKERS_HAVE"
+"""Holds what the driver has; a worker without it compares nothing."""
+PACKAGES = (
+    "boto3",
+    "botocore",
+    "isal",
+    "msgspec",
+    "numpy",
+    "obstore",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "pydantic-settings",
+    "pyspark",
+    "sqlalchemy",
+)
+"""Packages that tasks import, by distribution name."""
+PYTHON = "Python"
+_MARK = "tidemark-worker "
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that the driver has and a worker lacks or has in another version."""
+
+    host: str
+    what: str
+    """`Python`, the name of a distribution, or `code of` and the name of a package of ours."""
+    here: str
+    """The driver's version; for code the beginning of its digest."""
+    there: str | None
+    """The worker's version; None where it has none."""
+
+
+def described(code: Iterable[str]) -> dict[str, str]:
+    """Return name -> version of Python, the packages and these packages of code in this process, without missing ones."""
+    found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
+    for name in PACKAGES:
+        try:
+            found[name] = _version(name)
+        except PackageNotFoundError:
+            continue
+    for name in code:
+        digest = digest_of(files_of(name))
+        if digest is not None:
+            found[_of_code(name)] = digest
+    return found
+
+
+def encoded(found: Mapping[str, str]) -> str:
+    """Encode the result of `described` as a value of VARIABLE; base64, because YARN writes it unescaped into a shell script."""
+    return base64.urlsafe_b64encode(json.dumps(found).encode()).decode()
+
+
+def decoded(value: str) -> dict[str, str]:
+    """Decode a value that `encoded` wrote."""
+    found: dict[str, str] = json.loads(base64.urlsafe_b64decode(value))
+    return found
+
+
+def _version(name: str) -> str:
+    if name == "pyspark":
+        # A cluster's PySpark comes with Spark as a plain folder, without package metadata.
+        import pyspark  # noqa: PLC0415 - the driver's Spark may not be started yet
+
+        return str(pyspark.__version__)
+    return version(name)
+
+
+def _of_code(name: str) -> str:
+    return f"code of {name}"
+
+
+def files_of(name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a top-level package or module as (name in an archive, bytes); none where it does not exist.
+
+    Leaves out bytecode and hidden files, such as local settings, a git history or a virtual environment.
+    """
+    spec = find_spec(name)
+    if spec is None:
+        return
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    archive = getattr(spec.loader, "archive", None)
+    if archive is None and folders and folders[0].parent.is_file():
+        # The loader of a package without `__init__.py` does not name its archive. The sent archive is complete and
+        # comes first on the path.
+        archive = folders[0].parent
+    if archive is not None:
+        with zipfile.ZipFile(archive) as packed:
+            for entry in packed.infolist():
+                of_it = entry.filename == f"{name}.py" or entry.filename.startswith(f"{name}/")
+                if of_it and not entry.is_dir() and _travels(PurePosixPath(entry.filename)):
+                    yield entry.filename, packed.read(entry)
+        return
+    found = set()
+    for folder in folders:
+        for path in folder.rglob("*"):
+            place = path.relative_to(folder)
+            # In a package spread over several folders, Python takes the first module of a name.
+            if place not in found and _travels(place) and path.is_file():
+                found.add(place)
+                yield f"{name}/{place.as_posix()}", path.read_bytes()
+    if not folders and spec.origin is not None:
+        yield f"{name}.py", Path(spec.origin).read_bytes()
+
+
+def _travels(place: PurePath) -> bool:
+    return place.suffix != ".pyc" and not any(part.startswith(".") or part == "__pycache__" for part in place.parts)
+
+
+def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
+    """Return a digest of the modules among these files, independent of order and origin; None where there are none."""
+    modules = sorted((name, content) for name, content in files if name.endswith(".py"))
+    digest = hashlib.sha256()
+    for name, content in modules:
+        digest.update(f"{name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:16] if modules else None
+
+
+def differences(expected: Mapping[str, str]) -> list[Difference]:
+    """Return what this process has differently from `expected` or lacks."""
+    code = [name.removeprefix(_of_code("")) for name in expected if name.startswith(_of_code(""))]
+    found = described(code)
+    host = socket.gethostname()
+    return [Difference(host, name, here, found.get(name)) for name, here in expected.items() if found.get(name) != here]
+
+
+def require_same() -> None:
+    """Exit with lines that `differences_in` parses, where this worker differs from what the driver expects."""
+    expected = os.environ.get(VARIABLE)
+    if expected is None:
+        return
+    found = differences(decoded(expected))
+    if found:
+        sys.exit("\n".join(_MARK + json.dumps(asdict(difference)) for difference in found))
+
+
+def differences_in(text: str) -> list[Difference]:
+    """Return the differences that workers reported in a text, in order and without repetitions."""
+    lines = re.findall(rf"{_MARK}(\{{[^{{}}\n]*\}})", text)
+    return list(dict.fromkeys(Difference(**json.loads(line)) for line in lines))
+
 
 SHARED = (
     # Together with the next import this takes over a second, which each worker would spend again: pyarrow looks for

@@ -1,22 +1,105 @@
-"""Detect workers that cannot run our tasks before the first real task, with tiny jobs."""
+"""Detect workers, or an engine, that cannot run our tasks: code is sent to workers, and what differs, failed or died is named."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+import subprocess
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from pipeline_assets.domain.errors import WorkerError
-from resources.spark.worker_check import PYTHON, Difference, differences_in
+from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerError
+from pipeline_assets.domain.settings import Settings, ShippedCode
+from resources.spark.worker_daemon import PYTHON, VARIABLE, Difference, described, differences_in, encoded, files_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+_OWN = ("pipeline_assets", "resources")
+_COMPILED = (".so", ".pyd", ".dylib")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip archive can hold; a fixed time makes archives of the same code identical."""
+_PATH, _EXPECTED = "spark.executorEnv.PYTHONPATH", f"spark.executorEnv.{VARIABLE}"
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The settings and the archive that bring our code to a cluster."""
+
+    config: Mapping[str, str]
+    """Spark settings for a session that has not started yet."""
+    name: str | None = None
+    """The archive's name; None where workers have the code installed."""
+    content: bytes = b""
+
+    def send(self, session: SparkSession) -> None:
+        """Hand the archive to Spark, which copies it to every executor before its first task; needs no shared disk."""
+        if self.name is None:
+            return
+        # Spark removes this folder when the session ends.
+        path = Path(session.sparkContext._temp_dir) / self.name
+        path.write_bytes(self.content)
+        session.sparkContext.addFile(str(path))
+
+
+def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
+    """Return what workers need in addition to `config`; raises SettingsError for code that cannot run from an archive."""
+    packages = _packages(settings)
+    expected = {_EXPECTED: encoded(described(packages))}
+    if settings.spark_ship_code is ShippedCode.INSTALLED:
+        return Shipped(expected)
+    files = {name: body for package in packages for name, body in _sent_files(package)}
+    content = _archive(files)
+    name = f"tidemark-{hashlib.sha256(content).hexdigest()[:16]}.zip"
+    # Executors run in the folder where Spark puts the files; other installed packages come later on the path.
+    path = ":".join([name, *filter(None, [config.get(_PATH)])])
+    return Shipped({**expected, _PATH: path}, name, content)
+
+
+def _packages(settings: Settings) -> tuple[str, ...]:
+    """Our packages, and those of an operator's own tables, whose functions tasks may call."""
+    theirs = (
+        name.partition(":")[0].partition(".")[0] for name in (*settings.extra_aggregates, *settings.extra_dimensions)
+    )
+    return tuple(dict.fromkeys((*_OWN, *theirs)))
+
+
+def _sent_files(package: str) -> list[tuple[str, bytes]]:
+    """The modules of a package; for an operator's package also its other files."""
+    files = [(name, body) for name, body in files_of(package) if package not in _OWN or name.endswith(".py")]
+    compiled = next((name for name, _ in files if name.endswith(_COMPILED)), None)
+    if compiled is not None:
+        raise SettingsError(
+            f"package {package}",
+            f"{compiled} is compiled, and Python imports nothing compiled from an archive",
+            'Install the package on every worker, and set TIDEMARK_SPARK_SHIP_CODE to "installed"',
+        )
+    if not files:
+        raise SettingsError(f"package {package}", "holds no module that could be sent to workers", "Correct its name")
+    return files
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    # Python finds a folder without `__init__.py` in an archive only if the folder has an entry.
+    folders = {f"{folder}/": b"" for name in files for folder in PurePosixPath(name).parents if folder.name}
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        for name, content in sorted({**folders, **files}.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o40755 if name in folders else 0o100644) << 16
+            archive.writestr(entry, content)
+    return body.getvalue()
+
 
 _ROUNDS = 10
 """Number of tiny jobs; an executor that got no task in so many will get none."""
@@ -154,3 +237,78 @@ def _error(found: list[Difference]) -> WorkerError:
     if any(one.there is None for one in found):
         hint = f"{hint}; where code is sent, repeat a PYTHONPATH of the worker's own as spark.executorEnv.PYTHONPATH"
     return WorkerError(f"worker {first.host}", told, hint)
+
+
+_OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_ENDING_SECONDS = 5
+
+
+class LastWords:
+    """A `log` that remembers its last line, to tell what the load was doing when the engine died."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        """Forward every line to `log`."""
+        self._log = log
+        self.last = "starting"
+
+    def __call__(self, text: str) -> None:
+        """Log a line and remember it."""
+        self.last = text
+        self._log(text)
+
+
+@contextmanager
+def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastWords, memory: str) -> Iterator[None]:
+    """Raise EngineError where the JVM died or ran out of memory, WorkerError where a worker that joined later is unfit.
+
+    Other failures propagate unchanged.
+    Nothing is retried: this process has no engine any more, and a new one with the same memory would fail the same way. So
+    an operator must act. `engine` returns the session, None where none was started.
+    """
+    try:
+        yield
+    except Exception as error:
+        session = engine()
+        if session is None:
+            raise
+        # Ask Python's handle of the process, because a dead JVM does not answer.
+        process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
+        what = _end_of(process, error)
+        if what is None:
+            unfit = next(filter(None, (unfit_worker(str(cause)) for cause in _chain(error))), None)
+            if unfit is None:
+                raise
+            raise unfit from error
+        reason = f"{what}; the last line it logged: {words.last}"
+        hint = f"Raise TIDEMARK_SPARK_DRIVER_MEMORY (now {memory}), then load again; what was not published yet is not lost"
+        raise EngineError("Spark", reason, hint) from error
+
+
+def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:
+    """Describe how the JVM ended; None where it is not the cause."""
+    chain = list(_chain(error))
+    is_lost = any(_is_lost_connection(cause) for cause in chain)
+    if process is None and any(isinstance(cause, ConnectionRefusedError | Py4JNetworkError) for cause in chain):
+        return "its JVM is gone, probably out of memory"
+    if is_lost and process is not None:
+        try:
+            return f"its JVM died (exit code {process.wait(_ENDING_SECONDS)}), probably out of memory"
+        except subprocess.TimeoutExpired:
+            return None
+    if any(_OUT_OF_MEMORY in str(cause) for cause in chain):
+        return "its JVM ran out of memory"
+    return None
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    # py4j also reports a dead JVM as "does not exist in the JVM", for whatever class was requested.
+    return isinstance(error, ConnectionError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
+
+
+def _chain(error: BaseException | None) -> Iterator[Any]:
+    """An error and its causes: the clean-up after the first failure fails as well and hides it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

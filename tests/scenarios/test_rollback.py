@@ -31,7 +31,7 @@ from pipeline_assets.tables.registry import DERIVED
 from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.iceberg.metadata import JavaTables
-from resources.iceberg.procedures import Upkeep
+from resources.iceberg.upkeep import Upkeep
 from resources.landing.store import LandingStore
 from resources.ledger.schema import PUBLICATIONS
 from tests.support.builders import PROJECT, Pipeline, events_on

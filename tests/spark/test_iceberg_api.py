@@ -27,8 +27,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.event_counts import EVENT_COUNTS as TABLE
 from resources.iceberg.errors import is_conflict
 from resources.iceberg.lakehouse import Lakehouse
-from resources.iceberg.pointers import lock_pointers, swap_pointers
-from resources.iceberg.prepared import Prepared
+from resources.iceberg.prepared import Prepared, lock_pointers, swap_pointers
 from resources.spark.session import LOCAL_FILES, configure_catalog
 from tests.support.builders import PROJECT
 
@@ -143,7 +142,7 @@ class Lake:
             holds(
                 locations == {TABLE.key: before},
                 "the catalog's row names the metadata file as the table does",
-                "pointers.py",
+                "prepared.py",
             )
             swap_pointers(connection, self.settings.catalog_name, [Prepared(TABLE, 2, 1, {}, before, after)])
         engine.dispose()
@@ -261,7 +260,7 @@ def test_the_next_metadata_follows_from_the_present_one(lake: Lake) -> None:
 
 
 def test_icebergs_own_writers_compare_the_pointer_that_we_swap(lake: Lake) -> None:
-    """pointers.py: a JdbcCatalog writer with an older base fails once after our swap, and its retry lies on top."""
+    """prepared.py: a JdbcCatalog writer with an older base fails once after our swap, and its retry lies on top."""
     stale = lake.java
     operation, operations = stale.newFastAppend(), stale.operations()
     base = operations.current()
@@ -272,7 +271,7 @@ def test_icebergs_own_writers_compare_the_pointer_that_we_swap(lake: Lake) -> No
     lake.swap(before, after)
     row = lake.row()
     assert (row["metadata_location"], row["previous_metadata_location"]) == (after, before)
-    holds(lake.lakehouse.head(TABLE) == snapshot.snapshotId(), "a reader follows the catalog's row", "pointers.py")
+    holds(lake.lakehouse.head(TABLE) == snapshot.snapshotId(), "a reader follows the catalog's row", "prepared.py")
 
     with pytest.raises(Py4JJavaError) as refusal:
         operations.commit(base, theirs)
@@ -283,10 +282,10 @@ def test_icebergs_own_writers_compare_the_pointer_that_we_swap(lake: Lake) -> No
     operation.commit()
     newest = lake.java.currentSnapshot()
     holds(
-        newest.parentId() == snapshot.snapshotId(), "Iceberg tries again on top of what was swapped in", "pointers.py"
+        newest.parentId() == snapshot.snapshotId(), "Iceberg tries again on top of what was swapped in", "prepared.py"
     )
     row = lake.row()
-    holds(row["previous_metadata_location"] == after, "its commit names ours as the one before", "pointers.py")
+    holds(row["previous_metadata_location"] == after, "its commit names ours as the one before", "prepared.py")
 
     with pytest.raises(Exception, match="moved its pointer"):
         swap_to_nowhere(lake, before, after)
@@ -312,7 +311,7 @@ def test_pyiceberg_reads_and_moves_the_same_row(lake: Lake) -> None:
         holds(
             table.metadata_location == before["metadata_location"],
             "PyIceberg reads the row that is swapped",
-            "pointers.py",
+            "prepared.py",
         )
         with table.transaction() as change:
             change.set_properties({"by": "pyiceberg"})
@@ -320,9 +319,9 @@ def test_pyiceberg_reads_and_moves_the_same_row(lake: Lake) -> None:
     holds(
         after["previous_metadata_location"] == before["metadata_location"] != after["metadata_location"],
         "PyIceberg moves the row as we do",
-        "pointers.py",
+        "prepared.py",
     )
-    holds(lake.java.properties().get("by") == "pyiceberg", "each reads what the other wrote", "pointers.py")
+    holds(lake.java.properties().get("by") == "pyiceberg", "each reads what the other wrote", "prepared.py")
 
 
 @pytest.fixture
@@ -341,8 +340,8 @@ def test_the_row_of_a_table_has_the_same_columns_in_both_schemas(lake: Lake, v0:
         with closing(sqlite3.connect(database)) as connection:
             columns = [row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)")]
             key = [row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)") if row[5]]
-        holds(columns == _COLUMNS + more, f"iceberg_tables has the columns {_COLUMNS + more}", "pointers.py")
-        holds(key == _COLUMNS[:3], "one row for each table of a catalog", "pointers.py")
+        holds(columns == _COLUMNS + more, f"iceberg_tables has the columns {_COLUMNS + more}", "prepared.py")
+        holds(key == _COLUMNS[:3], "one row for each table of a catalog", "prepared.py")
 
 
 def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
@@ -354,7 +353,7 @@ def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
     figures = [
         (str(one.location()), one.recordCount(), one.fileSizeInBytes(), str(one.partition())) for one in (file, read)
     ]
-    holds(figures[0] == figures[1] and figures[0][0] == path, "a file's description in JSON is whole", "table_files.py")
+    holds(figures[0] == figures[1] and figures[0][0] == path, "a file's description in JSON is whole", "staging.py")
     shown = str(file.partition().toString())
     pattern = r"PartitionData\{\w+=\d+, project_id=" + PROJECT + r"\}"
     holds(re.fullmatch(pattern, shown) is not None, "a partition as text names its values", "metadata.py")

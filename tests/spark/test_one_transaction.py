@@ -32,8 +32,8 @@ from resources.failpoints import Failpoint, watch
 from resources.iceberg.attach import attachable
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.metadata import LiveFiles
-from resources.iceberg.procedures import Upkeep
 from resources.iceberg.slice_change import PUBLISHED_WITH, SliceChange
+from resources.iceberg.upkeep import Upkeep
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.publishing.promise import Promise, promise_of, publisher_of

@@ -27,7 +27,7 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import Digest
 from resources.failpoints import Failpoint
-from resources.iceberg import catalog_commit
+from resources.iceberg import slice_changes
 from resources.iceberg.lakehouse import Lakehouse
 from resources.publishing.promise import Promise
 from resources.spark.session import configure_catalog
@@ -210,7 +210,7 @@ def test_a_lost_answer_is_looked_for_in_the_tables(lake: Lake, server: Server, m
     assert lake.rows(key) == [2, 2]
     assert lake.ledger.head(BOTH[0].key) == Head(published[BOTH[0].key].snapshot_id)
 
-    monkeypatch.setattr(catalog_commit, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(slice_changes, "_FIRST_PAUSE_SECONDS", 0.01)
     other = lake.a_slice()
     request = lake.request(other, 2)
     before = (ledger_rows(lake), heads(lake))

@@ -10,8 +10,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from pipeline_assets.domain.settings import Settings
-from resources.spark.jvm_names import remember_names
-from resources.spark.session import engine_config
+from resources.spark.session import engine_config, remember_names
 
 
 def small_config(jvm_options: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.narrow_events import fold_events
 from resources.iceberg.metadata import slices_condition
-from resources.iceberg.table_files import FileChange
+from resources.iceberg.staging import FileChange
 
 _CONTROL = "_control_"
 

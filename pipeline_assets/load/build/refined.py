@@ -39,7 +39,7 @@ from pipeline_assets.transforms.refine_files import Losers, WritingRows, file_pa
 from pipeline_assets.transforms.refine_task import Refined, Refining
 from pipeline_assets.transforms.slice_difference import KeyDifference
 from resources.iceberg.metadata import slices_condition
-from resources.iceberg.table_files import FileChange
+from resources.iceberg.staging import FileChange
 from resources.spark.tasks import EachTold, naming_what_workers_met
 
 if TYPE_CHECKING:

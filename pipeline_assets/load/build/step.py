@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pipeline_assets.transforms.slice_difference import KeyDifference
-    from resources.iceberg.table_files import FileChange
+    from resources.iceberg.staging import FileChange
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pipeline_assets.cli.install import deployment_files
 from pipeline_assets.config import TEMPLATES, dagster_home, load_settings
 from pipeline_assets.domain.errors import EngineError, UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from resources.spark.java import require_java
+from resources.spark.jars import require_java
 
 FILES = ("tidemark.toml", "workspace.yaml", "dagster.yaml", "NEXT_STEPS.md")
 

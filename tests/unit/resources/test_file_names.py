@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from resources.iceberg.procedures import is_written
+from resources.iceberg.upkeep import is_written
 
 TABLE = "0d1e6a4e-24c8-4a6a-8d62-3f1b5c7a9e10"
 OTHER = "8d2895f4-4e8f-480c-9f36-908f9b5a8b7b"

@@ -19,9 +19,8 @@ import pytest
 
 from pipeline_assets.cli.terminal import PlainConsole, downloads_shown
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
-from resources.spark import jar_download, jars
-from resources.spark.jar_download import JarError
-from resources.spark.jars import JARS, Jar, available, default_jars_dir, fetch, jars_folder
+from resources.spark import jars
+from resources.spark.jars import JARS, Jar, JarError, available, default_jars_dir, fetch, jars_folder
 from resources.spark.session import spark_resource
 
 BODY = bytes(range(256)) * 4096
@@ -58,7 +57,7 @@ class Repository:
 
 @pytest.fixture
 def repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
-    monkeypatch.setattr(jar_download, "_FIRST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(jars, "_FIRST_PAUSE_SECONDS", 0)
     found = Repository("")
 
     class Handler(BaseHTTPRequestHandler):
@@ -157,7 +156,7 @@ def test_without_a_network_the_end_is_one_sentence(
     for url in ("http://127.0.0.1:9/maven2", "http://no-such-host.invalid/maven2"):
         with pytest.raises(JarError, match="could not be reached"):
             fetch(tmp_path, [JAR], url=url)
-    monkeypatch.setattr(jar_download, "_LARGEST_BYTES", 1000)
+    monkeypatch.setattr(jars, "_LARGEST_BYTES", 1000)
     with pytest.raises(JarError, match="sends more than"):
         fetch(tmp_path, [JAR], url=repository.url)
     assert names_in(tmp_path) == []

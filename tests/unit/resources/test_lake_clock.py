@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
-from resources.iceberg.lake_clock import require_true_clock
-from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.lake_objects import LakeObjects, require_true_clock
 from tests.support.s3 import BUCKET
 
 

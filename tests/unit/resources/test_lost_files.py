@@ -22,8 +22,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
-from resources.iceberg.lost_files import gone_files, lost_at_rest
+from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest, gone_files, lost_at_rest
 from tests.support.s3 import BUCKET
 
 DAYS = [date(2026, 2, day) for day in range(1, 6)]

@@ -32,18 +32,14 @@ from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources.iceberg.metadata import LiveFiles
-from resources.iceberg.pointers import lock_pointers, share_a_database, swap_pointers
-from resources.iceberg.prepared import Prepared
+from resources.iceberg.prepared import Prepared, lock_pointers, share_a_database, swap_pointers
 from resources.iceberg.slice_change import PUBLISHED_WITH, Published, SliceChange
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.schema import CUTS
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
-from resources.publishing.one_transaction import OneTransaction
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing.promise import OneTransaction, Promise, TableByTable, TablesTogether, promise_of
 from resources.publishing.request import PublishRequest, naming_published
-from resources.publishing.table_by_table import TableByTable
-from resources.publishing.tables_together import TablesTogether
 
 CATALOG = "lake"
 TABLES = (EVENT_COUNTS, ACTIVE_USERS)

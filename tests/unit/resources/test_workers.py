@@ -14,10 +14,8 @@ import pytest
 
 from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerError
 from pipeline_assets.domain.settings import Settings, ShippedCode
-from resources.spark.engine_life import LastWords, naming_a_dead_engine
 from resources.spark.session import engine_config
-from resources.spark.shipping import Shipped, shipped
-from resources.spark.worker_check import (
+from resources.spark.worker_daemon import (
     PACKAGES,
     VARIABLE,
     decoded,
@@ -26,7 +24,16 @@ from resources.spark.worker_check import (
     digest_of,
     encoded,
 )
-from resources.spark.workers import Attempt, unfit_among, unfit_worker, waiting_for_workers
+from resources.spark.workers import (
+    Attempt,
+    LastWords,
+    Shipped,
+    naming_a_dead_engine,
+    shipped,
+    unfit_among,
+    unfit_worker,
+    waiting_for_workers,
+)
 from tests.support.spark_cluster import a_python
 
 TASKS = (
@@ -123,7 +130,7 @@ def test_folders_without_an_init_file_are_found_in_the_archive(
     archive = tmp_path / code.name
     archive.write_bytes(code.content)
     program = (
-        "from acme.cities import of_france; from resources.spark.worker_check import digest_of, files_of;"
+        "from acme.cities import of_france; from resources.spark.worker_daemon import digest_of, files_of;"
         "print(of_france.PLACE, digest_of(files_of('acme')))"
     )
     # Without what is installed: Python, and what a worker's variables say.

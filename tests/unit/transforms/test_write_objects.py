@@ -29,7 +29,7 @@ from pipeline_assets.tables.refined_events import CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
-from resources.iceberg.procedures import is_written
+from resources.iceberg.upkeep import is_written
 from tests.support.builders import PROJECT
 from tests.support.read_objects import DAY, a_share
 
