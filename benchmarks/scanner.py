@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.workload import FIRST_DAY, PROJECT, one_day
-from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
-from pipeline_assets.formats.amplitude.native_lines import native_scan
+from pipeline_assets.formats.amplitude.line_blocks import ColumnParser, native_scan
 from pipeline_assets.formats.gzip_lines import blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.native.library import PLACE

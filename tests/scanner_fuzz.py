@@ -22,7 +22,7 @@ from datetime import date
 from pathlib import Path
 
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from pipeline_assets.formats.amplitude import native_lines
+from pipeline_assets.formats.amplitude import line_blocks
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.native.library import PLACE
 from sample_export.objects import write_export
@@ -87,7 +87,7 @@ def damaged(line: bytes, others: Sequence[bytes], chance: random.Random) -> byte
 
 def compare(project: str, lines: Sequence[bytes], seconds: float, seed: int) -> None:
     """Compare the scanner with Python; exits naming the first lines that both take and read differently."""
-    scan = native_lines.native_scan(project, DAY, MAX_LINE_BYTES)
+    scan = line_blocks.native_scan(project, DAY, MAX_LINE_BYTES)
     if scan is None:
         sys.exit(f"{PLACE}: no library that this code can use\n  fix: make setup, where cargo is installed")
     python, chance, end = ColumnParser(project, DAY, MAX_LINE_BYTES), random.Random(seed), time.monotonic() + seconds
@@ -124,7 +124,7 @@ def sanitized(project: str, lines: Sequence[bytes], seconds: int, seed: int) -> 
     with tempfile.NamedTemporaryFile() as kept:
         kept.write(b"\n".join(lines))
         kept.flush()
-        keys = ",".join(f"{column.key} {column.kind:d}" for column in native_lines.columns())
+        keys = ",".join(f"{column.key} {column.kind:d}" for column in line_blocks.columns())
         told = {"LINES": kept.name, "KEYS": keys, "PROJECT": project, "SECONDS": str(seconds), "SEED": str(seed)}
         variables = {f"FUZZ_{name}": value for name, value in told.items()}
         words = [*command, "--offline", "--locked", "--quiet", _TEST, "--", "--exact", "--nocapture"]

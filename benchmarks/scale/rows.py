@@ -17,9 +17,8 @@ from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState
+from pipeline_assets.domain.input_state import InputDay, InputState, on_record
 from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.recorded_settings import on_record
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict, widen

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from pipeline_assets.cli.terminal import LOG_NAME, PlainConsole, line, print_trace, styled
 from pipeline_assets.config import dagster_home
+from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
-from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.status import DayStatus
 

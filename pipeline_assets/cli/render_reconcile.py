@@ -13,7 +13,7 @@ from pipeline_assets.domain.golden import plain, signed
 from pipeline_assets.domain.repairs import Repair
 from pipeline_assets.inspection.key_comparison import KeyComparison
 from pipeline_assets.load.golden import Reconciliation
-from pipeline_assets.transforms.key_presence import STATES
+from pipeline_assets.transforms.key_changes import STATES
 
 _MOST_LINES = 40
 

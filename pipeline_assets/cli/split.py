@@ -13,9 +13,8 @@ from rich.table import Table as RichTable
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
 from pipeline_assets.cli.terminal import line, page, plainly, stacked, styled, terminal, write_json
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.days import Hour, parse_day
 from pipeline_assets.domain.errors import TidemarkError, UsageError
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.ledger.store import own_ledger

@@ -11,10 +11,9 @@ from functools import partial
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Answer, Point, red
-from pipeline_assets.domain.days import days_between
+from pipeline_assets.domain.days import Hour, days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, UnrecognizedObject, unplaced_hours
 from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.machine import engine_cores
 from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import SEND_AGAIN

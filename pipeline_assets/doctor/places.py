@@ -8,8 +8,8 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.doctor.point import Answer, green, red, yellow
 from pipeline_assets.domain.checks import lost_file
+from pipeline_assets.domain.days import Hour, hour_ranges
 from pipeline_assets.domain.deliveries import RENAME
-from pipeline_assets.domain.hours import Hour, hour_ranges
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice

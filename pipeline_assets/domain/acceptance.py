@@ -7,9 +7,22 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
-from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.reasons import a_reason
+from pipeline_assets.domain.errors import SettingsError, UsageError
+from pipeline_assets.domain.plain_text import LONGEST_REASON, recordable
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
+
+
+def a_reason(subject: str, text: str) -> str:
+    """The reason as the ledger keeps it; raises UsageError for a blank or overlong one."""
+    if not text.strip():
+        raise UsageError(subject, "needs a reason", "Say why it is right; it stays on record")
+    if len(text) > LONGEST_REASON:
+        raise UsageError(
+            subject,
+            f"has a reason of {len(text):,} characters",
+            f"Say why in {LONGEST_REASON:,} at most; it stays on record",
+        )
+    return recordable(text)
 
 
 class AcceptanceKind(StrEnum):

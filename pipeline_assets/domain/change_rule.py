@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pipeline_assets.domain.change_bounds import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED
-from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.changes import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Baseline, KeyChange
 from pipeline_assets.domain.checks import ACCEPTED, Check, Evaluation
 from pipeline_assets.domain.settings import Settings
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.errors import UsageError
@@ -66,3 +67,98 @@ def parse_moment(option: str, text: str) -> datetime:
     except ValueError:
         raise UsageError(f"{option} {text}", "is not a time", "Write it as 2026-02-05 or 2026-02-05T10:00") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+_DAY_LENGTH = len("2026-01-31")
+_ONE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, order=True)
+class Hour:
+    """One hour of arrival."""
+
+    day: date
+    hour: int
+    """0 to 23, UTC."""
+
+    @classmethod
+    def at(cls, moment: datetime) -> Hour:
+        """The hour that contains an aware time."""
+        here = moment.astimezone(UTC)
+        return cls(here.date(), here.hour)
+
+    @property
+    def start(self) -> datetime:
+        """Its first moment, aware."""
+        return datetime(self.day.year, self.day.month, self.day.day, self.hour, tzinfo=UTC)
+
+    @property
+    def end(self) -> datetime:
+        """The first moment after it, aware."""
+        return self.start + _ONE
+
+    def __str__(self) -> str:
+        """Render as `2026-02-02T05`."""
+        return f"{self.day.isoformat()}T{self.hour:02d}"
+
+
+@dataclass(frozen=True)
+class HourRange:
+    """Consecutive hours, both ends included."""
+
+    first: Hour
+    last: Hour
+
+    def __len__(self) -> int:
+        """Number of hours."""
+        return int((self.last.end - self.first.start) / _ONE)
+
+    def __iter__(self) -> Iterator[Hour]:
+        """Every hour, ascending."""
+        return (Hour.at(self.first.start + shift * _ONE) for shift in range(len(self)))
+
+    def __str__(self) -> str:
+        """Render as `2026-02-02T00 to 2026-02-02T23`, or as one hour."""
+        return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
+
+    def halves(self) -> tuple[HourRange, HourRange]:
+        """The first and the second half of a range of two or more hours."""
+        hours = list(self)
+        middle = len(hours) // 2
+        return HourRange(hours[0], hours[middle - 1]), HourRange(hours[middle], hours[-1])
+
+
+def hour_ranges(hours: Iterable[Hour], most: int) -> list[HourRange]:
+    """The hours as ranges without gaps, of at most `most` hours each; no range crosses midnight."""
+    ranges: list[HourRange] = []
+    for hour in sorted(hours):
+        last = ranges[-1] if ranges else None
+        if last is not None and last.last.end == hour.start and last.last.day == hour.day and len(last) < most:
+            ranges[-1] = HourRange(last.first, hour)
+        else:
+            ranges.append(HourRange(hour, hour))
+    return ranges
+
+
+def requested_hours(first: str, last: str, settings: Settings) -> HourRange:
+    """The hours of a range given as text, `DAY` or `DAYTHH`; a day stands for all of its hours.
+
+    Raises UsageError for a bad day or hour, a bad order, or a day outside the calendar.
+    """
+    start, end = _parsed(first, 0), _parsed(last, 23)
+    requested_range(first[:_DAY_LENGTH], last[:_DAY_LENGTH], settings)
+    if end < start:
+        raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two")
+    return HourRange(start, end)
+
+
+def _parsed(text: str, default_hour: int) -> Hour:
+    day, mark, hour = text[:_DAY_LENGTH], text[_DAY_LENGTH : _DAY_LENGTH + 1], text[_DAY_LENGTH + 1 :]
+    is_hour = mark == "T" and len(hour) == 2 and hour.isascii() and hour.isdecimal() and int(hour) < 24
+    try:
+        parsed = date.fromisoformat(day) if len(day) == _DAY_LENGTH and (is_hour or not mark) else None
+    except ValueError:
+        parsed = None
+    if parsed is None:
+        raise UsageError(text, "is neither a day nor an hour", "Write it as YYYY-MM-DD, or as YYYY-MM-DDTHH (UTC)")
+    return Hour(parsed, int(hour) if is_hour else default_hour)

@@ -231,7 +231,7 @@ class PublicationRecord:
     pins: Mapping[str, int] | None = None
     """Upstream table -> the snapshot that the build read; None where it read no table, or this was not recorded."""
     settings: Mapping[str, Any] | None = None
-    """Name -> value of the settings that the build read (domain/recorded_settings.py); None where they were not recorded."""
+    """Name -> value of the settings that the build read (domain/input_state.py); None where they were not recorded."""
 
 
 @dataclass(frozen=True)

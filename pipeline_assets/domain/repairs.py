@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
-from pipeline_assets.domain.hours import Hour, hour_ranges
+from pipeline_assets.domain.days import Hour, hour_ranges
 from pipeline_assets.domain.slices import Slice, Source
 
 _FIRST, _LAST, _PROJECT, _REASON = "{first}", "{last}", "{project}", "--reason"

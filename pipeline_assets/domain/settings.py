@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from pipeline_assets.domain.change_bounds import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
+from pipeline_assets.domain.changes import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
 from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import default_object_bytes

@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import obstore
 
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill.process import a_victim
 from pipeline_assets.drill.sandbox import Scratch

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, cast
 
+from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.domain.errors import ExportContentError
-from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys

@@ -16,7 +16,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.key_presence import (
+from pipeline_assets.transforms.key_changes import (
     BY_ID,
     FEWER_HERE,
     ONLY_THERE,

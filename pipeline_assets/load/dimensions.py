@@ -47,8 +47,7 @@ from pipeline_assets.load.staleness.history import (
 from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
 from pipeline_assets.tables.table import Dimension, Table
-from pipeline_assets.transforms.intervals import digests_by_day
-from pipeline_assets.transforms.snapshot_rows import read_histories
+from pipeline_assets.transforms.snapshot_rows import digests_by_day, read_histories
 from resources.landing.place import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 
+from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, dimension_batch
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.records import DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, neighbourhood

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import IO
 
+from pipeline_assets.domain.days import Hour, HourRange, hour_ranges
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.errors import (
     ExportAccessError,
@@ -23,7 +24,6 @@ from pipeline_assets.domain.errors import (
     SettingsError,
     TidemarkError,
 )
-from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
-from pipeline_assets.domain.days import days_between, deadline, stretches
+from pipeline_assets.domain.days import Hour, HourRange, days_between, deadline, requested_hours, stretches
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, unplaced_hours
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.hours import Hour, HourRange, requested_hours
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source

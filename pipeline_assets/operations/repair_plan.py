@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.domain.days import deadline, stretches
+from pipeline_assets.domain.days import Hour, HourRange, deadline, stretches
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.repairs import DayFacts, Repair, RepairKind, Tried, repairs_of, together
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source, Verdict

@@ -10,10 +10,10 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice, measure_texts
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice

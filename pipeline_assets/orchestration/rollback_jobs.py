@@ -8,9 +8,9 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
+from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.reasons import a_reason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime

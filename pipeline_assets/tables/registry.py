@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline_assets.domain.change_bounds import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED
+from pipeline_assets.domain.changes import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source

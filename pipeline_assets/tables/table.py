@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.checks import CheckRule
-from pipeline_assets.domain.recorded_settings import on_record
+from pipeline_assets.domain.input_state import on_record
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.kinds import AGGREGATE, AS_OF, TableKind
 from pipeline_assets.transforms.fold import Fold

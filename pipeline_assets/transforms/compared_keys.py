@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.contest import group_numbers
-from pipeline_assets.transforms.contested_columns import numbers_of
+from pipeline_assets.transforms.contest import group_numbers, numbers_of
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import Encoded, Longs, Mask, named, whole
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows

@@ -13,22 +13,20 @@ import pyarrow as pa
 from pipeline_assets.domain.identity import with_tie
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
 from pipeline_assets.transforms.contest import (
+    PROCESSED,
+    READ_TYPES,
+    RECEIVED,
+    SCHEMA,
     best_of_days,
     cells_of,
+    contested_rows,
     decide,
     equal_numbers,
     group_numbers,
     key_numbers,
     neighbours,
-    source_places,
-)
-from pipeline_assets.transforms.contested_columns import (
-    PROCESSED,
-    READ_TYPES,
-    RECEIVED,
-    SCHEMA,
-    contested_rows,
     numbers_of,
+    source_places,
 )
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import Encoded, Longs, Mask, are_among, part_of, whole

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.json_members import member, members_of
-from pipeline_assets.domain.numerals import long_of
-from pipeline_assets.domain.revenue import NO_MONEY, PLACES, UNKNOWN, RevenueRule
+from pipeline_assets.domain.revenue import NO_MONEY, PLACES, UNKNOWN, RevenueRule, long_of
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.transforms.event_hashes import Mask, named, whole
 

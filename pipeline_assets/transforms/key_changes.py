@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import date
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
+from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
-from pipeline_assets.transforms.named import KEY, is_nameless
+from pipeline_assets.transforms.named import KEY, is_nameless, named, named_sender
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
 _AT = ("event_date", "project_id", *KEY)
@@ -80,3 +82,97 @@ def moved_keys(changes: DataFrame, before_near: DataFrame, after_near: DataFrame
         .select(*_AT)
         .distinct()
     )
+
+
+SAME, DIFFERENT, ONLY_HERE, ONLY_THERE = "same", "different", "only here", "only there"
+FEWER_HERE, MORE_HERE = "fewer here", "more here"
+STATES = (SAME, ONLY_HERE, ONLY_THERE, DIFFERENT, FEWER_HERE, MORE_HERE)
+SEND_ID, ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
+BY_ID = ("_kind", "_id", "_sender")
+
+
+def by_event_key(events: DataFrame) -> DataFrame:
+    """project_id, KEY, event_date, `_what` (string: the event's meaning), `_name`: a side of a comparison of two tables."""
+    name = F.coalesce(named(SEND_ID), named(ROW_ID))
+    keyed = with_event_keys(events)
+    return keyed.select(
+        "project_id", *KEY, "event_date", F.col(HASH_A).cast("string").alias("_what"), name.alias("_name")
+    )
+
+
+def by_ids(events: DataFrame, columns: Collection[str], *, has_days: bool) -> DataFrame:
+    """project_id, BY_ID, event_date, `_what` (string: the day, if `has_days`), `_name`: a side of a comparison with a list.
+
+    `columns` are the exporter's ids that the list has. An event is identified by its send id, else by its row id. `_id` is
+    null for rows with neither.
+    """
+    nothing = F.lit(None).cast("string")
+    send_id = named(SEND_ID) if SEND_ID in columns else nothing
+    row_id = named(ROW_ID) if ROW_ID in columns else nothing
+    senders = [F.coalesce(value, F.lit("")) for name, value in named_sender().items() if name in columns]
+    return events.select(
+        "project_id",
+        F.when(send_id.isNotNull(), SEND_ID).otherwise(ROW_ID).alias("_kind"),
+        F.coalesce(send_id, row_id).alias("_id"),
+        # A missing sender counts as a value. The sender is no part of the key of an event identified by its row id.
+        F.when(send_id.isNotNull(), F.concat_ws(":", *senders)).otherwise("").alias("_sender"),
+        "event_date",
+        (F.col("event_date").cast("string") if has_days else nothing).alias("_what"),
+        F.coalesce(send_id, row_id).alias("_name"),
+    )
+
+
+def presence(
+    here: DataFrame, there: DataFrame, by: Sequence[str], first: date, last: date, *, is_counted: bool = False
+) -> DataFrame:
+    """project_id, day (null if neither side has one), state, name: one row per key of the days from `first` to `last`.
+
+    Both sides are frames of `by_event_key` or `by_ids`. Either may include days around the range; these are compared, but keys
+    outside of the range are not returned. `is_counted`: a key with more rows on one side is not SAME.
+    """
+    sides = [_of_keys(side, by, name, first, last) for side, name in ((here, "_here"), (there, "_there"))]
+    joined = sides[0].join(sides[1], on=["project_id", *by], how="full_outer")
+    here_day, there_day = F.col("_here_day"), F.col("_there_day")
+    is_here, is_there = F.col("_here_rows").isNotNull(), F.col("_there_rows").isNotNull()
+    is_known = (F.size("_here_what") > 0) & (F.size("_there_what") > 0)
+    state = (
+        F.when(~is_there, ONLY_HERE)
+        .when(~is_here, ONLY_THERE)
+        .when(is_known & ~F.arrays_overlap("_here_what", "_there_what"), DIFFERENT)
+    )
+    if is_counted:
+        # Without days, a line of the list may belong to a row outside of the range.
+        most_here = F.when(is_known, F.col("_here_rows_within")).otherwise(F.col("_here_rows"))
+        state = state.when(F.col("_there_rows") > most_here, FEWER_HERE)
+        state = state.when(F.col("_there_rows") < F.col("_here_rows_within"), MORE_HERE)
+    day = F.coalesce(
+        F.when(_within(here_day, first, last), here_day), F.when(_within(there_day, first, last), there_day)
+    )
+    is_dayless = ~is_here & there_day.isNull()
+    return (
+        joined.select(
+            "project_id",
+            day.alias("day"),
+            state.otherwise(SAME).alias("state"),
+            F.coalesce("_here_name", "_there_name").alias("name"),
+            is_dayless.alias("_is_dayless"),
+        )
+        .where(F.col("day").isNotNull() | F.col("_is_dayless"))
+        .drop("_is_dayless")
+    )
+
+
+def _of_keys(side: DataFrame, by: Sequence[str], name: str, first: date, last: date) -> DataFrame:
+    """One row per key: its first day (within the range if possible), the set of `_what`, and row counts."""
+    day_within = F.when(_within(F.col("event_date"), first, last), F.col("event_date"))
+    return side.groupBy("project_id", *by).agg(
+        F.coalesce(F.min(day_within), F.min("event_date")).alias(f"{name}_day"),
+        F.collect_set("_what").alias(f"{name}_what"),
+        F.min("_name").alias(f"{name}_name"),
+        F.count(F.lit(1)).alias(f"{name}_rows"),
+        F.count(day_within).alias(f"{name}_rows_within"),
+    )
+
+
+def _within(day: Column, first: date, last: date) -> Column:
+    return day.between(F.lit(first), F.lit(last))

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from pipeline_assets.domain.days import HourRange
 from pipeline_assets.domain.errors import (
     DiskFullError,
     ExportAccessError,
@@ -29,7 +30,6 @@ from pipeline_assets.domain.errors import (
     SettingsError,
     TidemarkError,
 )
-from pipeline_assets.domain.hours import HourRange
 from pipeline_assets.domain.masking import remember_secret, scrubbed
 from pipeline_assets.domain.masking import shown as shown_url
 from pipeline_assets.domain.retry import Backoff

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.arrival_days import ends_of
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import Source
 from resources.ledger.schema import DELIVERIES, RECOVERIES, RUNS, STRAYS
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar

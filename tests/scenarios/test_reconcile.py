@@ -17,11 +17,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.notices import NoticeKind
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.transforms.key_presence import STATES
+from pipeline_assets.transforms.key_changes import STATES
 from tests.support.builders import LATER, PROJECT, a_body, events_on
 from tests.support.export_api import Vendor, a_vendor
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.orchestration.assets import Clock

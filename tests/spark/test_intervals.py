@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.transforms.intervals import days_of_items, intervals_of, items_by_interval, items_by_snapshot
+from pipeline_assets.transforms.snapshot_rows import days_of_items, intervals_of, items_by_interval, items_by_snapshot
 
 pytestmark = pytest.mark.slow
 START = date(2026, 1, 28)

@@ -8,7 +8,7 @@ from typing import Any
 import pyspark.sql.functions as F
 import pytest
 
-from pipeline_assets.transforms.key_presence import BY_ID, by_event_key, by_ids, presence
+from pipeline_assets.transforms.key_changes import BY_ID, by_event_key, by_ids, presence
 from pipeline_assets.transforms.named import KEY
 
 pytestmark = pytest.mark.slow

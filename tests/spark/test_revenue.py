@@ -20,9 +20,8 @@ from pyspark.sql import Column
 
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
 from pipeline_assets.domain.json_members import member, members_of
-from pipeline_assets.domain.numerals import long_of
 from pipeline_assets.domain.property_paths import property_path
-from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule
+from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule, long_of
 from pipeline_assets.domain.settings import Settings
 
 pytestmark = pytest.mark.slow

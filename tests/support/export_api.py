@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.days import Hour
 from tests.support.s3 import served
 
 KEY, SECRET = "key-of-the-project-0815", "secret/of+the:project=4711"

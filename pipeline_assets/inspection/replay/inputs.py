@@ -13,8 +13,7 @@ from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.input_state import InputDay
-from pipeline_assets.domain.recorded_settings import differing
+from pipeline_assets.domain.input_state import InputDay, differing
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice

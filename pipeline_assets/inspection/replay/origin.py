@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline_assets.domain.causes import CauseKind
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.recorded_settings import with_recorded
+from pipeline_assets.domain.input_state import InputDay, InputState, with_recorded
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.settings import Settings

@@ -9,9 +9,8 @@ from datetime import date
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.errors import LakehouseError, UsageError
-from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.input_state import InputDay, differing
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.domain.recorded_settings import differing
 from pipeline_assets.domain.records import Head, PublicationRecord
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice

@@ -10,8 +10,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
 from pipeline_assets.domain.checks import number
-from pipeline_assets.domain.input_state import InputDay
-from pipeline_assets.domain.recorded_settings import differing, with_recorded
+from pipeline_assets.domain.input_state import InputDay, differing, with_recorded
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT

@@ -23,7 +23,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AsOfTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, slice_digests, with_row_hashes
-from pipeline_assets.transforms.intervals import days_of_items, items_by_interval, items_by_snapshot
+from pipeline_assets.transforms.snapshot_rows import days_of_items, items_by_interval, items_by_snapshot
 from resources.iceberg.metadata import slices_condition
 
 

@@ -15,7 +15,7 @@ from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.transforms.contest import best_of_days
+from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
 from pipeline_assets.transforms.contest_tasks import (
     Deciding,
     Dividing,
@@ -24,7 +24,6 @@ from pipeline_assets.transforms.contest_tasks import (
     Ranges,
     RowsAmong,
 )
-from pipeline_assets.transforms.contested_columns import READ_TYPES
 from pipeline_assets.transforms.event_hashes import Longs
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_halves import FIRST_HALF, first_halves, occurring_twice

@@ -25,8 +25,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.intervals import digests_by_day, intervals_by_month, intervals_of
-from pipeline_assets.transforms.snapshot_rows import read_histories
+from pipeline_assets.transforms.snapshot_rows import digests_by_day, intervals_by_month, intervals_of, read_histories
 from resources.iceberg.metadata import slices_condition
 
 

@@ -9,8 +9,8 @@ from datetime import date
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.commands import recover_refused
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import (
     MISSING,

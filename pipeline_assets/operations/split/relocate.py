@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import (
     LandingConflictError,
@@ -14,7 +15,6 @@ from pipeline_assets.domain.errors import (
     UnreadableObjectError,
     UsageError,
 )
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.operations.split.evidence import Recovered

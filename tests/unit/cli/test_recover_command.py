@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from resources.ledger.changes import Changes

@@ -17,9 +17,9 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.point import Light, Point
 from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LandingAccessError
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import Notice, NoticeKind

@@ -13,7 +13,7 @@ from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
 from pipeline_assets.doctor.point import Answer, Light, worst
 from pipeline_assets.domain.causes import CauseKind
-from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.window import Lateness
 from pipeline_assets.inspection.receivers import ReceiverTrouble

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.addresses import is_loopback, refusal_of_address, refusal_of_host
-from pipeline_assets.domain.places import is_private_address, is_web_address, refusal_of_web_address
+from pipeline_assets.domain.places import (
+    is_loopback,
+    is_private_address,
+    is_web_address,
+    refusal_of_address,
+    refusal_of_host,
+    refusal_of_web_address,
+)
 from pipeline_assets.domain.settings import Settings
 
 LINK_LOCAL = ip_network("169.254.0.0/16")

@@ -6,8 +6,8 @@ from datetime import date, timedelta
 
 import pytest
 
+from pipeline_assets.domain.days import Hour, HourRange, hour_ranges, requested_hours
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.hours import Hour, HourRange, hour_ranges, requested_hours
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.recorded_settings import differing, on_record, with_recorded
+from pipeline_assets.domain.input_state import differing, on_record, with_recorded
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.daily_revenue import DAILY_REVENUE

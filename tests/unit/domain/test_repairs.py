@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.repairs import DayFacts, RepairKind, repairs_of, together
 from pipeline_assets.domain.slices import Slice, Source
 

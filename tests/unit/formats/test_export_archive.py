@@ -11,8 +11,8 @@ from datetime import date
 
 import pytest
 
+from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.errors import ExportContentError
-from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats import export_archive
 from pipeline_assets.formats.amplitude.keys import KeyGrammar

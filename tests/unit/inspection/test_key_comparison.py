@@ -14,7 +14,7 @@ from pipeline_assets.formats.key_list import read_key_list
 from pipeline_assets.inspection.key_comparison import KeyComparison, KeyRange, are_rows_counted
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.transforms.key_presence import FEWER_HERE, MORE_HERE, ONLY_HERE, ONLY_THERE, SAME, STATES
+from pipeline_assets.transforms.key_changes import FEWER_HERE, MORE_HERE, ONLY_HERE, ONLY_THERE, SAME, STATES
 
 DAY = date(2026, 2, 2)
 RANGE = KeyRange(("10001",), DAY, DAY)

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.formats.amplitude import native_lines
+from pipeline_assets.formats.amplitude import line_blocks
 from pipeline_assets.formats.amplitude.line_blocks import ColumnParser
 from pipeline_assets.formats.gzip_lines import blocks
 from pipeline_assets.native.library import Kind, ScannedColumn, Scanner, library
@@ -37,8 +37,8 @@ MAX_LINE_BYTES = 100_000
 TIME = '"event_time":"2026-02-02 10:00:00.000000"'
 
 
-def the_scan(project: str = PROJECT, day: date = DAY) -> native_lines.Scan:
-    scan = native_lines.native_scan(project, day, MAX_LINE_BYTES)
+def the_scan(project: str = PROJECT, day: date = DAY) -> line_blocks.Scan:
+    scan = line_blocks.native_scan(project, day, MAX_LINE_BYTES)
     assert scan is not None
     return scan
 
@@ -220,9 +220,9 @@ def test_threads_share_a_scanner() -> None:
 
 def test_lines_of_a_project_that_no_column_holds_are_left() -> None:
     for project in ((1 << 63), (1 << 64) + int(PROJECT)):
-        assert native_lines.native_scan(str(project), DAY, MAX_LINE_BYTES) is None
+        assert line_blocks.native_scan(str(project), DAY, MAX_LINE_BYTES) is None
         assert ColumnParser(str(project), DAY, MAX_LINE_BYTES).parse(b"%b\n" % a_line(f'"app":{PROJECT}'), 1) is None
-    assert native_lines.native_scan(str((1 << 63) - 1), DAY, MAX_LINE_BYTES) is not None
+    assert line_blocks.native_scan(str((1 << 63) - 1), DAY, MAX_LINE_BYTES) is not None
 
 
 def test_columns_that_the_library_cannot_scan_are_refused() -> None:

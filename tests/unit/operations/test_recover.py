@@ -23,9 +23,9 @@ import sqlalchemy as sa
 from pipeline_assets.cli.render_recovery import progress_on
 from pipeline_assets.cli.terminal import PlainConsole
 from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.errors import LandingUnavailableError
-from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.records import HOURS_HELD, BatchRecord, DeliveryRecord
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
@@ -568,7 +568,7 @@ _PROGRAM = """
 import sys
 from datetime import UTC, date, datetime
 from contextlib import closing
-from pipeline_assets.domain.hours import Hour, HourRange
+from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.operations.recover import Recovery
 from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery

@@ -26,9 +26,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LandingAccessError, TidemarkError
-from pipeline_assets.domain.hours import Hour
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.hours import Hour
+from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP

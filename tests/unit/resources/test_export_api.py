@@ -12,6 +12,7 @@ from email.utils import format_datetime
 
 import pytest
 
+from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.errors import (
     DiskFullError,
     ExportAccessError,
@@ -23,7 +24,6 @@ from pipeline_assets.domain.errors import (
     SettingsError,
     TidemarkError,
 )
-from pipeline_assets.domain.hours import Hour, HourRange
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings

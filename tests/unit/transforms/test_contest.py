@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import LOST_UNREAD, KeyKind, RawRow, RowFate, defeat, outcomes
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.transforms.contest import FATES, decide
-from pipeline_assets.transforms.contested_columns import (
+from pipeline_assets.transforms.contest import (
+    FATES,
     PROCESSED,
     READ_TYPES,
     RECEIVED,
     SCHEMA,
     contested_rows,
+    decide,
     is_unread,
 )
 from pipeline_assets.transforms.file_rows import with_columns

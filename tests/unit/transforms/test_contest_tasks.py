@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.transforms.contest import best_of_days
+from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
 from pipeline_assets.transforms.contest_tasks import (
     Deciding,
     HeavyHalves,
@@ -27,7 +27,6 @@ from pipeline_assets.transforms.contest_tasks import (
     Ranges,
     RowsAmong,
 )
-from pipeline_assets.transforms.contested_columns import READ_TYPES
 from pipeline_assets.transforms.file_rows import SliceFile, with_columns
 from pipeline_assets.transforms.key_halves import first_halves, occurring_twice
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes

@@ -18,8 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.cross_day_keys import BEFORE, BUILT, NOW, RAW, THEN, Linking, Tearing
-from pipeline_assets.transforms.key_halves import KeyRows, RangesOfKeys, StateKeys
+from pipeline_assets.transforms.key_halves import (
+    BEFORE,
+    BUILT,
+    NOW,
+    RAW,
+    THEN,
+    KeyRows,
+    Linking,
+    RangesOfKeys,
+    StateKeys,
+    Tearing,
+)
 
 Key = tuple[int, int]
 Held = Mapping[Slice, Sequence[Key]]
