@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.errors import LakehouseError, LedgerError
 from pipeline_assets.domain.places import is_below, resolved
 from pipeline_assets.domain.settings import Settings
-from resources.iceberg.errors import FAILURES, may_pass
+from resources.iceberg.errors import again
 from resources.iceberg.lake_mark import Mark, bare_url, read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import first_use
@@ -116,20 +116,11 @@ def is_one_lake(
 
 def enter_catalog(tables: JavaTables, mark: Mark) -> None:
     """Let the catalog carry the mark's identities."""
-    namespace = f"{tables.catalog_name}.{NAMESPACE}"
-    for pause in (*_PAUSES, None):
-        try:
-            tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-            tables.spark.sql(
-                f"ALTER NAMESPACE {namespace} SET PROPERTIES ('{PROPERTY}'='{mark.id}', '{_LAKE_PROPERTY}'='{mark.lake}')"
-            )
-        except FAILURES as error:
-            # Two processes that create the lake at once write the same rows.
-            if pause is None or not may_pass(error):
-                raise
-            time.sleep(pause)
-        else:
-            return
+    namespace, properties = f"{tables.catalog_name}.{NAMESPACE}", {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake}
+    listed = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
+    # Two processes that create the lake at once write the same rows.
+    again(lambda: tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}"))
+    again(lambda: tables.spark.sql(f"ALTER NAMESPACE {namespace} SET PROPERTIES ({listed})"))
 
 
 def lake_of(mark: Mark | None, of_catalog: Mapping[str, str]) -> str | None:
@@ -182,7 +173,7 @@ def _complete(
 
 def _outside(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> list[str]:
     # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
-    places = [tables.location(table) for table in ours if tables.exists(table)]
+    places = [str(tables.load(table).location()) for table in ours if tables.exists(table)]
     return [place for place in places if not is_below(place, settings.warehouse_url)]
 
 
