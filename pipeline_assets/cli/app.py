@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -10,21 +10,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline_assets.cli import attach as cli_attach
-from pipeline_assets.cli import changes as cli_changes
-from pipeline_assets.cli import correct as cli_correct
-from pipeline_assets.cli import dev as cli_dev
-from pipeline_assets.cli import doctor as cli_doctor
-from pipeline_assets.cli import inspect as cli_look
-from pipeline_assets.cli import install as cli_install
-from pipeline_assets.cli import rebuild as cli_rebuild
-from pipeline_assets.cli import reconcile as cli_reconcile
-from pipeline_assets.cli import recover as cli_recover
-from pipeline_assets.cli import replay as cli_replay
-from pipeline_assets.cli import report as cli_report
-from pipeline_assets.cli import snapshots as cli_snapshots
-from pipeline_assets.cli import split as cli_split
-from pipeline_assets.cli import window as cli_window
+from pipeline_assets.cli.attach import attach
+from pipeline_assets.cli.changes import changes, notify
 from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
@@ -33,21 +20,32 @@ from pipeline_assets.cli.command import (
     FromOption,
     JsonOption,
     LoadSource,
-    Panel,
     ProjectOption,
     ReadAgainOption,
     SourceOption,
     ToOption,
     VerboseOption,
+    command,
     exit_code,
     print_failures,
     require_one_meant,
     require_reasons,
-    run,
 )
-from pipeline_assets.cli.rebuild import rebuild_lines
+from pipeline_assets.cli.correct import exclude, include, release, rollback
+from pipeline_assets.cli.dev import dev
+from pipeline_assets.cli.doctor import doctor
+from pipeline_assets.cli.inspect import diff, drill, exclusions, history, verify
+from pipeline_assets.cli.install import init, setup
+from pipeline_assets.cli.rebuild import rebuild, rebuild_lines
+from pipeline_assets.cli.reconcile import reconcile
+from pipeline_assets.cli.recover import recover
 from pipeline_assets.cli.render_tables import fault_lines, mismatch_lines, print_grid, print_statuses, process_lines
+from pipeline_assets.cli.replay import replay
+from pipeline_assets.cli.report import metrics, report
+from pipeline_assets.cli.snapshots import snapshots
+from pipeline_assets.cli.split import split_landing
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, terminal, write_json
+from pipeline_assets.cli.window import window
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
@@ -91,10 +89,6 @@ def _root(
     """Group the commands, so that one command alone keeps its name."""
 
 
-cli_install.register(app)
-
-
-@app.command(rich_help_panel=Panel.LOAD)
 def load(
     source: SourceOption,
     first: FromOption,
@@ -105,87 +99,16 @@ def load(
     read_again: ReadAgainOption = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Run the load job of a source over a range of days, in this process.
 
     Exits 0 when every requested day is published or unchanged, 1 when one is refused, waiting or held, 2 on
     bad usage.
     """
-    reasons = {"--accept-changes": accept_changes, "--accept-missing": accept_missing}
-    run(lambda: _load(source, first, last, tuple(project or ()), reasons, read_again, as_json, verbose), verbose)
-
-
-@app.command(rich_help_panel=Panel.INSPECT)
-def status(
-    first: Annotated[str | None, typer.Option("--from", help="First day; default two weeks ago.")] = None,
-    last: Annotated[str | None, typer.Option("--to", help="Last day; default today.")] = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show the status of days: one row per day, one column per table.
-
-    Below: mismatches of golden totals, invalid golden totals, running and dead runs, open rebuilds, a window that is too
-    narrow, receivers with unsent notices, and what readers may rely on while a load publishes.
-    """
-    run(lambda: _status(first, last, as_json), verbose)
-
-
-@app.command(rich_help_panel=Panel.INSPECT)
-def explain(
-    identifier: Annotated[str, typer.Argument(metavar="ID", help="The insert_id or uuid of an event.")],
-    project: ProjectOption = None,
-    first: Annotated[str | None, typer.Option("--from", help="First event day; default all.")] = None,
-    last: Annotated[str | None, typer.Option("--to", help="Last event day; default all.")] = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show where a row came from: every delivery of an event, which one won and why, and where it was published.
-
-    Writes nothing. Exits 0 when something was found, 1 when nothing was, 2 on bad usage.
-    """
-    run(lambda: _explain(identifier, tuple(project or ()), first, last, as_json, verbose), verbose)
-
-
-@app.command(rich_help_panel=Panel.OPERATE)
-def maintenance(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Remove what no reader, no rollback and no run needs: dead branches, small files, old snapshots, orphan files.
-
-    Safe beside a load. Exits 0 when every table was looked after, 1 when one could not be, 2 on bad usage.
-    """
-    run(lambda: _maintenance(dry_run, verbose), verbose)
-
-
-cli_correct.register(app)
-cli_rebuild.register(app)
-cli_look.register(app)
-cli_replay.register(app)
-cli_report.register(app)
-cli_changes.register(app)
-cli_snapshots.register(app)
-cli_attach.register(app)
-cli_recover.register(app)
-cli_reconcile.register(app)
-cli_split.register(app)
-cli_window.register(app)
-cli_doctor.register(app)
-cli_dev.register(app)
-
-
-def _load(
-    source: LoadSource,
-    first: str,
-    last: str,
-    projects: tuple[str, ...],
-    reasons: Mapping[str, str | None],
-    is_read_again: bool,
-    as_json: bool,
-    verbose: bool,
-) -> int:
     from pipeline_assets.cli.run import load_in_chunks  # noqa: PLC0415 - `status` starts without Dagster
 
+    reasons = {"--accept-changes": accept_changes, "--accept-missing": accept_missing}
+    projects = tuple(project or ())
     settings = load_settings()
     days = requested_range(first, last, settings)
     chosen = settings.require_projects(projects)
@@ -193,7 +116,7 @@ def _load(
     require_one_meant(source, reasons, projects, settings.projects)
     with terminal(verbose=verbose) as console:
         failures = load_in_chunks(
-            settings, source, days, projects, reasons, console, is_read_again=is_read_again, verbose=verbose
+            settings, source, days, projects, reasons, console, is_read_again=read_again, verbose=verbose
         )
         print_failures(console, failures, verbose)
     try:
@@ -210,17 +133,16 @@ def _load(
     return exit_code(statuses, failures)
 
 
-def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
-    """The recorded status of each requested day; the load itself refuses a ledger that is not the lake's."""
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        if source is LoadSource.DIMENSIONS:
-            statuses = dimension_statuses(ledger, days, is_all_wanted=True)
-        else:
-            statuses = day_statuses(ledger, projects, days, sources=(Source(source.value),))
-        return [*statuses, *joined_statuses(ledger, projects, days)]
+def status(
+    first: Annotated[str | None, typer.Option("--from", help="First day; default two weeks ago.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last day; default today.")] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show the status of days: one row per day, one column per table.
 
-
-def _status(first: str | None, last: str | None, as_json: bool) -> int:
+    Below: mismatches of golden totals, invalid golden totals, running and dead runs, open rebuilds, a window that is too
+    narrow, receivers with unsent notices, and what readers may rely on while a load publishes.
+    """
     settings = load_settings()
     projects = settings.require_projects()
     end = parse_day(last) if last else datetime.now(UTC).date()
@@ -250,9 +172,18 @@ def _status(first: str | None, last: str | None, as_json: bool) -> int:
     return EXIT_OK
 
 
-def _explain(
-    identifier: str, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool, verbose: bool
+def explain(
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The insert_id or uuid of an event.")],
+    project: ProjectOption = None,
+    first: Annotated[str | None, typer.Option("--from", help="First event day; default all.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="Last event day; default all.")] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
 ) -> int:
+    """Show where a row came from: every delivery of an event, which one won and why, and where it was published.
+
+    Writes nothing. Exits 0 when something was found, 1 when nothing was, 2 on bad usage.
+    """
     from pipeline_assets.cli.render_trace import print_explanation, to_json  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.trace.trace import explain as explain_event  # noqa: PLC0415 - `status` starts without Spark
@@ -263,7 +194,7 @@ def _explain(
         terminal(verbose=verbose) as console,
         open_runtime(settings, plainly(console)) as runtime,
     ):
-        explanation = explain_event(runtime, identifier, projects=projects, first=start, last=end)
+        explanation = explain_event(runtime, identifier, projects=tuple(project or ()), first=start, last=end)
     if as_json:
         write_json(to_json(explanation))
     else:
@@ -271,11 +202,44 @@ def _explain(
     return EXIT_OK if explanation.is_found else EXIT_INCOMPLETE
 
 
-def _maintenance(is_dry_run: bool, verbose: bool) -> int:
+def maintenance(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
+    verbose: VerboseOption = False,
+) -> int:
+    """Remove what no reader, no rollback and no run needs: dead branches, small files, old snapshots, orphan files.
+
+    Safe beside a load. Exits 0 when every table was looked after, 1 when one could not be, 2 on bad usage.
+    """
     from pipeline_assets.cli.run import maintain  # noqa: PLC0415 - `status` starts without Dagster
 
     settings = load_settings()
     with terminal(verbose=verbose) as console:
-        failures = maintain(settings, console, is_dry_run=is_dry_run, verbose=verbose)
+        failures = maintain(settings, console, is_dry_run=dry_run, verbose=verbose)
         print_failures(console, failures, verbose)
     return EXIT_INCOMPLETE if failures else EXIT_OK
+
+
+def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
+    """The recorded status of each requested day; the load itself refuses a ledger that is not the lake's."""
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        if source is LoadSource.DIMENSIONS:
+            statuses = dimension_statuses(ledger, days, is_all_wanted=True)
+        else:
+            statuses = day_statuses(ledger, projects, days, sources=(Source(source.value),))
+        return [*statuses, *joined_statuses(ledger, projects, days)]
+
+
+_COMMANDS: dict[str, tuple[Callable[..., int], ...]] = {
+    "Set up": (init, setup),
+    "Load": (load, recover),
+    "See what is published, and why": (
+        *(status, explain, history, diff, exclusions),
+        *(report, metrics, changes, snapshots, window),
+    ),
+    "Operate the lakehouse": (maintenance, notify, attach, dev),
+    "Correct what is published": (exclude, include, rollback, release, rebuild, split_landing),
+    "Test that it can recover": (verify, drill, replay, reconcile, doctor),
+}
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(command(_command))

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_OK, VerboseOption
 from pipeline_assets.cli.terminal import page, plainly, terminal
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import UsageError
@@ -34,21 +34,12 @@ def attach(
         str | None, typer.Option("--take", metavar="NAME", help="The name of the catalog that owns the lake until now.")
     ] = None,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Show the newest state of every table in the warehouse, and whose lake it is; take it for a lost catalog, or a lost ledger.
 
     With --apply this catalog owns the lake from then on, and the former one is refused; the former one takes it back in the same
     way. Loads go on afterwards. Exits 0 when done, 1 when not all of it could be, 2 on bad usage.
     """
-    run(lambda: _attach(apply, ledger, take, verbose), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.OPERATE)(attach)
-
-
-def _attach(is_applied: bool, is_ledger: bool, take: str | None, verbose: bool) -> int:
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.load.runtime import Runtime  # noqa: PLC0415 - `status` starts without Spark
@@ -65,19 +56,19 @@ def _attach(is_applied: bool, is_ledger: bool, take: str | None, verbose: bool) 
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
         # A ledger alone is attached whatever a killed publish left beside the tables.
-        candidates = [] if is_ledger and not is_applied else attachable(session, settings, EVERY_TABLE)
+        candidates = [] if ledger and not apply else attachable(session, settings, EVERY_TABLE)
         mark, taken = read_mark(settings), taken_from(session, settings)
         _print_owner(out, mark, candidates, is_ours=taken is None)
-        if mark is not None and (is_ledger or (is_applied and taken is not None)):
+        if mark is not None and (ledger or (apply and taken is not None)):
             _require_meant(mark, take)
-        done = register_all(session, settings, candidates) if is_applied else []
+        done = register_all(session, settings, candidates) if apply else []
         if candidates:
-            _print(out, candidates, done, is_applied=is_applied, is_ours=taken is None)
-        if is_ledger:
-            with closing(production_ledger(settings)) as ledger:
+            _print(out, candidates, done, is_applied=apply, is_ours=taken is None)
+        if ledger:
+            with closing(production_ledger(settings)) as own_ledger:
                 landing = LandingStore.from_settings(settings, S3Resource())
                 lakehouse = Lakehouse(session, settings.catalog_name)
-                attach_ledger(Runtime(lakehouse, ledger, landing, settings, plainly(console)), str(uuid.uuid4()))
+                attach_ledger(Runtime(lakehouse, own_ledger, landing, settings, plainly(console)), str(uuid.uuid4()))
             own = f"{masked(settings.ledger_database_url)} is the ledger of this lake. It does not know:"
             for line in (own, *(f"  - {unknown}" for unknown in UNKNOWN)):
                 out.print(line, soft_wrap=True)

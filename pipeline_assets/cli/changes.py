@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption
 from pipeline_assets.cli.terminal import page, styled, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_moment
@@ -35,32 +35,8 @@ def changes(
         ),
     ] = None,
     as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """List the changes of published final days since a time, and the refusals that began or ended. From the ledger alone."""
-    run(lambda: _changes(since, table, as_json), verbose)
-
-
-def notify(
-    again: Annotated[
-        bool, typer.Option("--again", help="First send once more what a receiver refused for good and was set aside.")
-    ] = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Send the notices that TIDEMARK_NOTIFY_URLS were not told yet, as every run does at its end.
-
-    Exits 0 when everybody was told of everything, 1 when a receiver did not take all, 2 on bad usage.
-    """
-    run(lambda: _notify(is_again=again), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    app.command(rich_help_panel=Panel.INSPECT)(changes)
-    app.command(rich_help_panel=Panel.OPERATE)(notify)
-
-
-def _changes(since: str, table: str | None, as_json: bool) -> int:
     settings = load_settings()
     keys = [one.key for one in EVERY_TABLE]
     if table is not None and table not in keys:
@@ -73,6 +49,36 @@ def _changes(since: str, table: str | None, as_json: bool) -> int:
     else:
         print_changes(page(), found)
     return EXIT_OK
+
+
+def notify(
+    again: Annotated[
+        bool, typer.Option("--again", help="First send once more what a receiver refused for good and was set aside.")
+    ] = False,
+) -> int:
+    """Send the notices that TIDEMARK_NOTIFY_URLS were not told yet, as every run does at its end.
+
+    Exits 0 when everybody was told of everything, 1 when a receiver did not take all, 2 on bad usage.
+    """
+    from pipeline_assets.operations.notices import send_notices  # noqa: PLC0415 - other commands send nothing
+
+    settings = load_settings()
+    if not settings.notify_urls:
+        raise SettingsError(
+            "TIDEMARK_NOTIFY_URLS", "names nobody to tell", "Set it to the addresses of webhooks, a comma list"
+        )
+    with own_ledger(settings) as ledger:
+        told = send_notices(ledger, settings, is_again=again)
+        troubles = receiver_troubles(ledger, settings)
+        untold = ledger.outbox.waiting().keys() | {one.receiver_id for one in ledger.set_aside.all()}
+    for one in told:
+        page().print(str(one))
+    for trouble in troubles:
+        page().print(str(trouble))
+    is_complete = untold.isdisjoint(map(receiver_id, settings.notify_urls))
+    if not told and is_complete:
+        page().print("everybody was told of everything")
+    return EXIT_OK if is_complete else EXIT_INCOMPLETE
 
 
 def print_changes(console: Console, found: ChangesSince) -> None:
@@ -108,25 +114,3 @@ def print_changes(console: Console, found: ChangesSince) -> None:
         console.print(
             styled(f"{len(found.refresh):,} days to refresh for a copy of {since.removeprefix('since ')}", "dim")
         )
-
-
-def _notify(*, is_again: bool) -> int:
-    from pipeline_assets.operations.notices import send_notices  # noqa: PLC0415 - other commands send nothing
-
-    settings = load_settings()
-    if not settings.notify_urls:
-        raise SettingsError(
-            "TIDEMARK_NOTIFY_URLS", "names nobody to tell", "Set it to the addresses of webhooks, a comma list"
-        )
-    with own_ledger(settings) as ledger:
-        told = send_notices(ledger, settings, is_again=is_again)
-        troubles = receiver_troubles(ledger, settings)
-        untold = ledger.outbox.waiting().keys() | {one.receiver_id for one in ledger.set_aside.all()}
-    for one in told:
-        page().print(str(one))
-    for trouble in troubles:
-        page().print(str(trouble))
-    is_complete = untold.isdisjoint(map(receiver_id, settings.notify_urls))
-    if not told and is_complete:
-        page().print("everybody was told of everything")
-    return EXIT_OK if is_complete else EXIT_INCOMPLETE

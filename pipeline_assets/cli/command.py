@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -17,17 +18,6 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.status import DayStatus
 
 EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
-
-
-class Panel(StrEnum):
-    """The groups of commands in `tidemark --help`."""
-
-    INSTALL = "Set up"
-    LOAD = "Load"
-    INSPECT = "See what is published, and why"
-    CORRECT = "Correct what is published"
-    TEST = "Test that it can recover"
-    OPERATE = "Operate the lakehouse"
 
 
 _MOST_LINES = 20
@@ -74,22 +64,34 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machine
 VerboseOption = Annotated[bool, typer.Option("--verbose", help="Show logs and stack traces.")]
 
 
-def run(command: Callable[[], int], verbose: bool) -> NoReturn:
-    """Run a command and exit with its code; prints our errors without a stack trace."""
-    error_console = PlainConsole(stderr=True, soft_wrap=True)
-    try:
-        code = command()
-    except (UsageError, SettingsError) as error:
-        _print_error(error_console, error, verbose)
-        code = EXIT_USAGE
-    except TidemarkError as error:
-        _print_error(error_console, error, verbose)
-        code = EXIT_INCOMPLETE
-    except Exception as error:
-        # Print a defect with its stack trace, as plain text and without the secrets that a URL may contain.
-        print_trace(error_console, error)
-        code = EXIT_INCOMPLETE
-    raise typer.Exit(code)
+def command(function: Callable[..., int]) -> Callable[..., NoReturn]:
+    """Return a command for typer: it exits with the function's code, and prints our errors with their fix and no stack trace.
+
+    `--verbose` is added to the options; a function has a parameter for it only where it needs it for more than errors.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    is_wanted = "verbose" in signature.parameters
+    option = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption)
+
+    def called(**given: Any) -> NoReturn:
+        verbose = given["verbose"] if is_wanted else given.pop("verbose")
+        error_console = PlainConsole(stderr=True, soft_wrap=True)
+        try:
+            code = function(**given)
+        except TidemarkError as error:
+            _print_error(error_console, error, verbose)
+            code = EXIT_USAGE if isinstance(error, UsageError | SettingsError) else EXIT_INCOMPLETE
+        except Exception as error:
+            # Print a defect with its stack trace, as plain text and without the secrets that a URL may contain.
+            print_trace(error_console, error)
+            code = EXIT_INCOMPLETE
+        raise typer.Exit(code)
+
+    parameters = [*signature.parameters.values(), *([] if is_wanted else [option])]
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__name__, called.__doc__ = function.__name__, function.__doc__
+    return called
 
 
 def _print_error(console: Console, error: TidemarkError, verbose: bool) -> None:

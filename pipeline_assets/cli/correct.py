@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,14 +13,12 @@ from pipeline_assets.cli.command import (
     EXIT_OK,
     AcceptChangesOption,
     FromOption,
-    Panel,
     ProjectOption,
     ToOption,
     VerboseOption,
     exit_code,
     print_failures,
     require_reasons,
-    run,
 )
 from pipeline_assets.cli.render_tables import (
     print_held,
@@ -47,12 +44,12 @@ def exclude(
         bool, typer.Option("--even-if-gone", help="Exclude also what landing no longer holds, which is lost for good.")
     ] = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Exclude deliveries, and load the days they arrived on without them. `include` reverses it.
 
     Exits 0 when every touched day is good without them, 1 when one is refused, waiting or held, 2 on bad usage.
     """
-    run(lambda: _decide("exclude", keys, reason, accept_changes, even_if_gone, verbose), verbose)
+    return _decide("exclude", keys, reason, accept_changes, even_if_gone, verbose)
 
 
 def include(
@@ -60,12 +57,12 @@ def include(
     reason: ReasonOption,
     accept_changes: AcceptChangesOption = None,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Let excluded deliveries count again, and load the days they arrived on with them.
 
     Exits 0 when every touched day is good with them, 1 when one is refused, waiting or held, 2 on bad usage.
     """
-    run(lambda: _decide("lift", keys, reason, accept_changes, False, verbose), verbose)
+    return _decide("lift", keys, reason, accept_changes, False, verbose)
 
 
 TableOption = Annotated[
@@ -87,20 +84,34 @@ def rollback(
     project: ProjectOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Restore an earlier state of published days (refined, aggregates), by metadata alone, and hold it. `release` reverses it.
 
     Exits 0 when every slice was rolled back or held, 1 when it could not be, 2 on bad usage.
     """
-    config = {
-        "first": first,
-        "last": last,
-        "back_to": back_to,
-        "reason": reason,
-        "tables": list(table or ()),
-        "projects": list(project or ()),
-    }
-    run(lambda: _rollback(config, dry_run, verbose), verbose)
+    from pipeline_assets.cli.run import open_runtime, run_rollback  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
+    from resources.iceberg.lake_identity import Purpose  # noqa: PLC0415 - `status` starts without Iceberg
+
+    chosen = {"tables": list(table or ()), "projects": list(project or ())}
+    config: dict[str, Any] = {"first": first, "last": last, "reason": reason, "back_to": back_to, **chosen}
+    settings = load_settings()
+    require_reasons({"--reason": reason})
+    request = rollback_request(RollbackConfig(**config), settings, "preview")
+    with (
+        terminal(verbose=verbose) as console,
+        # The plan records what it finds in the tables.
+        open_runtime(settings, plainly(console), Purpose.KEEP) as runtime,
+    ):
+        restores = plan(runtime, request, is_preview=True)
+        if not dry_run:
+            failures = run_rollback(settings, config, console, verbose=verbose)
+            print_failures(console, failures, verbose)
+            if failures:
+                return EXIT_INCOMPLETE
+    print_restores(page(), restores)
+    return EXIT_OK
 
 
 def release(
@@ -114,25 +125,33 @@ def release(
     ] = False,
     accept_changes: AcceptChangesOption = None,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Show what becomes of held days, release them once you confirm, and build those that are stale.
 
     Exits 0 when every released day is good, 1 when one is not or nothing was released, 2 on bad usage.
     """
-    config = {
-        "first": first,
-        "last": last,
-        "reason": reason,
-        "tables": list(table or ()),
-        "projects": list(project or ()),
-    }
-    run(lambda: _release(config, yes, accept_changes, verbose), verbose)
+    from pipeline_assets.cli.run import run_release  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.operations.release import preview  # noqa: PLC0415 - `status` starts without Spark
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for command in (exclude, include, rollback, release):
-        app.command(rich_help_panel=Panel.CORRECT)(command)
+    chosen = {"tables": list(table or ()), "projects": list(project or ())}
+    config: dict[str, Any] = {"first": first, "last": last, "reason": reason, **chosen}
+    settings = load_settings()
+    require_reasons({"--reason": reason, "--accept-changes": accept_changes})
+    projects = settings.require_projects(tuple(chosen["projects"]))
+    days = parse_day(first), parse_day(last)
+    with own_ledger(settings) as ledger:
+        held = preview(ledger, settings, chosen["tables"], projects, *days, datetime.now(UTC), is_load_next=True)
+    print_held(page(), held)
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
+        page().print("Nothing was released; repeat the command with --yes to release them.")
+        return EXIT_INCOMPLETE
+    with terminal(verbose=verbose) as console:
+        failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
+        print_failures(console, failures, verbose)
+    with own_ledger(settings) as ledger:
+        statuses = recorded_statuses(ledger, {hold.key for hold in held}, sources=())
+    print_statuses(page(), statuses)
+    return exit_code(statuses, failures)
 
 
 def _decide(
@@ -159,52 +178,5 @@ def _decide(
     with own_ledger(settings) as ledger:
         touched = touched_slices(ledger, settings, keys)
         statuses = recorded_statuses(ledger, touched, sources=tuple(Source))
-    print_statuses(page(), statuses)
-    return exit_code(statuses, failures)
-
-
-def _rollback(config: Mapping[str, Any], dry_run: bool, verbose: bool) -> int:
-    from pipeline_assets.cli.run import open_runtime, run_rollback  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
-    from resources.iceberg.lake_identity import Purpose  # noqa: PLC0415 - `status` starts without Iceberg
-
-    settings = load_settings()
-    require_reasons({"--reason": config["reason"]})
-    request = rollback_request(RollbackConfig(**config), settings, "preview")
-    with (
-        terminal(verbose=verbose) as console,
-        # The plan records what it finds in the tables.
-        open_runtime(settings, plainly(console), Purpose.KEEP) as runtime,
-    ):
-        restores = plan(runtime, request, is_preview=True)
-        if not dry_run:
-            failures = run_rollback(settings, config, console, verbose=verbose)
-            print_failures(console, failures, verbose)
-            if failures:
-                return EXIT_INCOMPLETE
-    print_restores(page(), restores)
-    return EXIT_OK
-
-
-def _release(config: Mapping[str, Any], yes: bool, accept_changes: str | None, verbose: bool) -> int:
-    from pipeline_assets.cli.run import run_release  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.operations.release import preview  # noqa: PLC0415 - `status` starts without Spark
-
-    settings = load_settings()
-    require_reasons({"--reason": config["reason"], "--accept-changes": accept_changes})
-    projects = settings.require_projects(tuple(config["projects"]))
-    first, last = parse_day(config["first"]), parse_day(config["last"])
-    with own_ledger(settings) as ledger:
-        held = preview(ledger, settings, config["tables"], projects, first, last, datetime.now(UTC), is_load_next=True)
-    print_held(page(), held)
-    if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
-        page().print("Nothing was released; repeat the command with --yes to release them.")
-        return EXIT_INCOMPLETE
-    with terminal(verbose=verbose) as console:
-        failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
-        print_failures(console, failures, verbose)
-    with own_ledger(settings) as ledger:
-        statuses = recorded_statuses(ledger, {hold.key for hold in held}, sources=())
     print_statuses(page(), statuses)
     return exit_code(statuses, failures)

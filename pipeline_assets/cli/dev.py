@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.install import WORKSPACE_NAME
 from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import dagster_home, load_settings
@@ -41,21 +41,11 @@ def dev(
             "--read-only", envvar="READ_ONLY", help="The webserver alone, on which nobody can start anything."
         ),
     ] = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Start Dagster (webserver and daemon) for the deployment in this folder, until Ctrl-C ends both.
 
     Exits 0 when it was ended, 1 when the webserver or the daemon ended by itself, 2 on bad usage.
     """
-    run(lambda: _dev(port, is_read_only=is_read_only), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.OPERATE)(dev)
-
-
-def _dev(port: int, *, is_read_only: bool) -> int:
     from resources.spark.jars import available, require_java  # noqa: PLC0415 - other commands start without it
 
     settings = load_settings()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, VerboseOption
 from pipeline_assets.cli.terminal import line, page, plainly, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import Settings
@@ -31,20 +31,11 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Go through the checklist before trusting this deployment to recover: each point tested, with its evidence and what to do.
 
     Changes nothing and starts no Spark unless --deep. Exits 0 when no point is red, 1 when one is, 2 on bad usage.
     """
-    run(lambda: _doctor(deep, as_json, verbose), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.TEST)(doctor)
-
-
-def _doctor(is_deep: bool, as_json: bool, verbose: bool) -> int:
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.doctor.examine import examine  # noqa: PLC0415 - other commands start without it
@@ -57,8 +48,8 @@ def _doctor(is_deep: bool, as_json: bool, verbose: bool) -> int:
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         landing = lambda: Mover(LandingStore.from_settings(settings, S3Resource()))  # noqa: E731 - opened where it is needed
         points = list(examine(ledger, settings, landing, datetime.now(UTC)))
-        days = _newest_final(ledger, settings) if is_deep else []
-    if is_deep:
+        days = _newest_final(ledger, settings) if deep else []
+    if deep:
         points.append(_replayed(settings, days, verbose))
     if as_json:
         light = worst(point.light for point in points)

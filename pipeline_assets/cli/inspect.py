@@ -15,11 +15,9 @@ from pipeline_assets.cli.command import (
     EXIT_OK,
     FromOption,
     JsonOption,
-    Panel,
     ProjectOption,
     ToOption,
     VerboseOption,
-    run,
 )
 from pipeline_assets.cli.render_tables import print_exclusions, print_publications
 from pipeline_assets.cli.terminal import page, plainly, print_lines_of, terminal, write_json
@@ -35,76 +33,8 @@ from resources.publishing.promise import promise_of
 TABLE_KEYS = tuple(table.key for table in EVERY_TABLE)
 
 
-def exclusions(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+def exclusions(as_json: JsonOption = False) -> int:
     """List excluded deliveries with their reasons, and those that were included again."""
-    run(lambda: _exclusions(as_json), verbose)
-
-
-def history(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
-    day: Annotated[str | None, typer.Argument(metavar="DAY", help="Only this day, YYYY-MM-DD.")] = None,
-    project: ProjectOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """List every change of a table on record, oldest first: rows before and after, cause, reason, run."""
-    run(lambda: _history(table, day, tuple(project or ()), as_json), verbose)
-
-
-def verify(
-    first: FromOption,
-    last: ToOption,
-    project: ProjectOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Replay days from landing into scratch tables, in another order and split, and compare every slice with what is published.
-
-    Exits 0 when every slice is equal, 1 when one is not, 2 on bad usage. Writes nothing that stays.
-    """
-    run(lambda: _prove(first, last, tuple(project or ()), as_json, verbose), verbose)
-
-
-def diff(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
-    day: Annotated[str, typer.Argument(metavar="DAY", help="YYYY-MM-DD.")],
-    project: ProjectOption = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page per project into this folder as well.")
-    ] = None,
-    samples: Annotated[int, typer.Option("--samples", min=0, help="Show about so many keys with their values.")] = 20,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show what a load would make of a day, refused or not yet loaded, beside what is published; publishes nothing.
-
-    Exits 0 when both are equal, 1 when they differ, 2 on bad usage.
-    """
-    run(lambda: _diff(table, day, tuple(project or ()), html, samples, verbose), verbose)
-
-
-def drill(
-    full: Annotated[
-        bool, typer.Option("--full", help="Every point x table x way of starting again; else every point once.")
-    ] = False,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Kill loads of sample data and let others overtake them, on this deployment's catalog, storage and engine.
-
-    It works under names of its own, which are removed afterwards. Exits 0 when all survived, else 1.
-    """
-    run(lambda: _drill(full, as_json, verbose), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    for question in (history, diff, exclusions):
-        app.command(rich_help_panel=Panel.INSPECT)(question)
-    for test in (verify, drill):
-        app.command(rich_help_panel=Panel.TEST)(test)
-
-
-def _exclusions(as_json: bool) -> int:
     settings = load_settings()
     with own_ledger(settings) as ledger:
         excluded = ledger.interventions.all_exclusions([*settings.require_projects(), ALL_PROJECTS])
@@ -116,9 +46,15 @@ def _exclusions(as_json: bool) -> int:
     return EXIT_OK
 
 
-def _history(table: str, day: str | None, projects: tuple[str, ...], as_json: bool) -> int:
+def history(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
+    day: Annotated[str | None, typer.Argument(metavar="DAY", help="Only this day, YYYY-MM-DD.")] = None,
+    project: ProjectOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """List every change of a table on record, oldest first: rows before and after, cause, reason, run."""
     settings = load_settings()
-    chosen = settings.require_projects(projects)
+    chosen = settings.require_projects(tuple(project or ()))
     if table not in TABLE_KEYS:
         raise UsageError(table, "is not a table", f"There are {', '.join(TABLE_KEYS)}")
     wanted, owners = parse_day(day) if day else None, table_by_key(table).kind.projects(chosen)
@@ -135,28 +71,22 @@ def _history(table: str, day: str | None, projects: tuple[str, ...], as_json: bo
     return EXIT_OK
 
 
-def _publication_json(record: PublicationRecord) -> dict[str, Any]:
-    names = ("number", "table", "published_at", "accepted_reason", "run_id", "code_version")
-    place = {"day": record.key.event_date.isoformat(), "project": record.key.project_id}
-    rows = {"rows_before": record.digest_before.rows, "rows_after": record.digest_after.rows}
-    digests = {"digest_before": str(record.digest_before), "digest_after": str(record.digest_after)}
-    # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
-    return (
-        {name: getattr(record, name) for name in names}
-        | place
-        | rows
-        | digests
-        | {"cause": record.cause.text, "snapshot_id": str(record.snapshot_id)}
-        | {"pins": {name: str(pin) for name, pin in (record.pins or {}).items()}, "settings": record.settings}
-    )
+def verify(
+    first: FromOption,
+    last: ToOption,
+    project: ProjectOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> int:
+    """Replay days from landing into scratch tables, in another order and split, and compare every slice with what is published.
 
-
-def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verbose: bool) -> int:
+    Exits 0 when every slice is equal, 1 when one is not, 2 on bad usage. Writes nothing that stays.
+    """
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.verify import print_proof, proof_json, prove_range  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
-    chosen = settings.require_projects(projects)
+    chosen = settings.require_projects(tuple(project or ()))
     start, end = parse_day(first), parse_day(last)
     if end < start:
         raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
@@ -172,13 +102,26 @@ def _prove(first: str, last: str, projects: tuple[str, ...], as_json: bool, verb
     return EXIT_OK if proof.is_proven else EXIT_INCOMPLETE
 
 
-def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, samples: int, verbose: bool) -> int:
+def diff(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
+    day: Annotated[str, typer.Argument(metavar="DAY", help="YYYY-MM-DD.")],
+    project: ProjectOption = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page per project into this folder as well.")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", min=0, help="Show about so many keys with their values.")] = 20,
+    verbose: VerboseOption = False,
+) -> int:
+    """Show what a load would make of a day, refused or not yet loaded, beside what is published; publishes nothing.
+
+    Exits 0 when both are equal, 1 when they differ, 2 on bad usage.
+    """
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.compare import compare  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.inspection.diff.difference import lines_of, write_page  # noqa: PLC0415 - as above
 
     settings = load_settings()
-    chosen, wanted = settings.require_projects(projects), parse_day(day)
+    chosen, wanted = settings.require_projects(tuple(project or ())), parse_day(day)
     with (
         terminal(verbose=verbose) as console,
         open_runtime(settings, plainly(console)) as runtime,
@@ -192,7 +135,17 @@ def _diff(table: str, day: str, projects: tuple[str, ...], html: Path | None, sa
     return EXIT_OK if all(difference.is_equal for difference in differences) else EXIT_INCOMPLETE
 
 
-def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
+def drill(
+    full: Annotated[
+        bool, typer.Option("--full", help="Every point x table x way of starting again; else every point once.")
+    ] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> int:
+    """Kill loads of sample data and let others overtake them, on this deployment's catalog, storage and engine.
+
+    It works under names of its own, which are removed afterwards. Exits 0 when all survived, else 1.
+    """
     from pipeline_assets.cli.render_drill import drill_json, print_drill  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.drill.drill import PROJECT, carry_out  # noqa: PLC0415 - `status` starts without Spark
@@ -208,10 +161,26 @@ def _drill(is_full: bool, as_json: bool, verbose: bool) -> int:
         open_runtime(settings, plainly(console)) as runtime,
     ):
         results = list(
-            carry_out(runtime.spark, settings, planned(PROJECT, promise_of(settings), is_full=is_full), runtime.log)
+            carry_out(runtime.spark, settings, planned(PROJECT, promise_of(settings), is_full=full), runtime.log)
         )
     if as_json:
         write_json(drill_json(results))
     else:
         print_drill(page(), results)
     return EXIT_OK if all(result.is_survived for result in results) else EXIT_INCOMPLETE
+
+
+def _publication_json(record: PublicationRecord) -> dict[str, Any]:
+    names = ("number", "table", "published_at", "accepted_reason", "run_id", "code_version")
+    place = {"day": record.key.event_date.isoformat(), "project": record.key.project_id}
+    rows = {"rows_before": record.digest_before.rows, "rows_after": record.digest_after.rows}
+    digests = {"digest_before": str(record.digest_before), "digest_after": str(record.digest_after)}
+    # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
+    return (
+        {name: getattr(record, name) for name in names}
+        | place
+        | rows
+        | digests
+        | {"cause": record.cause.text, "snapshot_id": str(record.snapshot_id)}
+        | {"pins": {name: str(pin) for name, pin in (record.pins or {}).items()}, "settings": record.settings}
+    )

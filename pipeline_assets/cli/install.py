@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import CONFIG_NAME, INSTANCE_NAME, TEMPLATES, load_settings
 from pipeline_assets.domain.errors import UsageError
@@ -29,30 +29,11 @@ def init(
     is_s3: Annotated[
         bool, typer.Option("--s3/--local", help="Exports and tables in a bucket, or below the folder (the default).")
     ] = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Write the files of a new deployment into a folder: settings, Dagster's configuration, and what to do next.
 
     Overwrites nothing: where one of the files is there already, none is written. Exits 0 when they were written, 2 on bad usage.
     """
-    run(lambda: _init(directory, is_s3), verbose)
-
-
-def setup(verbose: VerboseOption = False) -> None:
-    """Fetch and verify the jars that Spark needs, and prepare the JVM's classes, so that every load starts sooner.
-
-    Exits 0 when everything is ready, 1 when Java or a jar is missing, 2 on bad usage.
-    """
-    run(_setup, verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    app.command(rich_help_panel=Panel.INSTALL)(init)
-    app.command(rich_help_panel=Panel.INSTALL)(setup)
-
-
-def _init(directory: str, is_s3: bool) -> int:
     files = deployment_files(is_s3=is_s3)
     if not directory:
         raise UsageError("DIR", "is an empty name, and nothing was written", "Name another folder, or . for this one")
@@ -61,6 +42,36 @@ def _init(directory: str, is_s3: bool) -> int:
     console.print(f"{directory}: {', '.join(files)} were written")
     is_here = Path(directory).resolve() == Path.cwd()
     console.print(f"  next: {'' if is_here else f'cd {shlex.quote(directory)}, then '}read {STEPS_NAME}")
+    return EXIT_OK
+
+
+def setup() -> int:
+    """Fetch and verify the jars that Spark needs, and prepare the JVM's classes, so that every load starts sooner.
+
+    Exits 0 when everything is ready, 1 when Java or a jar is missing, 2 on bad usage.
+    """
+    from resources.spark.class_archive import make  # noqa: PLC0415 - other commands start without it
+    from resources.spark.jars import (  # noqa: PLC0415 - other commands start without it
+        JARS,
+        fetch,
+        jars_folder,
+        require_java,
+    )
+
+    settings = load_settings()
+    folder = jars_folder(settings)
+    console = page()
+    console.print(f"Java {require_java()} is there")
+    with downloads_shown(PlainConsole(stderr=True, soft_wrap=True)):
+        fetched = fetch(folder, url=settings.jars_url)
+    console.print(f"{len(JARS)} jars are verified, {len(fetched)} of them fetched now: {folder}")
+    console.print("loading a small day to prepare the JVM's classes (about a minute)")
+    try:
+        archive = make(folder)
+    except (RuntimeError, OSError) as error:
+        PlainConsole(stderr=True, soft_wrap=True).print(f"no classes were prepared: {error}")
+        return EXIT_INCOMPLETE
+    console.print(f"{archive.stat().st_size >> 20} MiB of classes are prepared: {archive}")
     return EXIT_OK
 
 
@@ -143,29 +154,3 @@ def _taken(path: Path) -> UsageError:
         "is there already, and nothing was written",
         "Name an empty folder, or move the file away; tidemark never overwrites it",
     )
-
-
-def _setup() -> int:
-    from resources.spark.class_archive import make  # noqa: PLC0415 - other commands start without it
-    from resources.spark.jars import (  # noqa: PLC0415 - other commands start without it
-        JARS,
-        fetch,
-        jars_folder,
-        require_java,
-    )
-
-    settings = load_settings()
-    folder = jars_folder(settings)
-    console = page()
-    console.print(f"Java {require_java()} is there")
-    with downloads_shown(PlainConsole(stderr=True, soft_wrap=True)):
-        fetched = fetch(folder, url=settings.jars_url)
-    console.print(f"{len(JARS)} jars are verified, {len(fetched)} of them fetched now: {folder}")
-    console.print("loading a small day to prepare the JVM's classes (about a minute)")
-    try:
-        archive = make(folder)
-    except (RuntimeError, OSError) as error:
-        PlainConsole(stderr=True, soft_wrap=True).print(f"no classes were prepared: {error}")
-        return EXIT_INCOMPLETE
-    console.print(f"{archive.stat().st_size >> 20} MiB of classes are prepared: {archive}")
-    return EXIT_OK

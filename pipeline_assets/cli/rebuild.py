@@ -15,12 +15,10 @@ from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
     JsonOption,
-    Panel,
     ProjectOption,
     VerboseOption,
     print_failures,
     require_reasons,
-    run,
 )
 from pipeline_assets.cli.terminal import line, page, styled, terminal, write_json
 from pipeline_assets.config import load_settings
@@ -176,7 +174,7 @@ def rebuild(
     reason: Annotated[str | None, typer.Option("--reason", help="Why; it stays on record. A start needs one.")] = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Rebuild published days with the present code and settings beside main, while loads go on.
 
     `start` builds and reports what would change, and goes on with a rebuild that was interrupted. `show` prints the
@@ -186,16 +184,10 @@ def rebuild(
     """
     given = {"table": table, "first": first, "last": last, "project": project}
     if verb is Verb.START:
-        run(lambda: _start(number, given, reason, as_json, verbose), verbose)
-    elif verb is Verb.SHOW:
-        run(lambda: _show(number, given, as_json), verbose)
-    else:
-        run(lambda: _answer(verb, number, given, reason, as_json, verbose), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.CORRECT)(rebuild)
+        return _start(number, given, reason, as_json, verbose)
+    if verb is Verb.SHOW:
+        return _show(number, given, as_json)
+    return _answer(verb, number, given, reason, as_json, verbose)
 
 
 def _start(number: int | None, given: Mapping[str, Any], reason: str | None, as_json: bool, verbose: bool) -> int:

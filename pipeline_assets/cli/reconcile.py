@@ -18,10 +18,8 @@ from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
     JsonOption,
-    Panel,
     ProjectOption,
     VerboseOption,
-    run,
 )
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, styled, terminal, write_json
 from pipeline_assets.config import load_settings
@@ -57,52 +55,24 @@ def reconcile(
     ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Compare published days with golden totals: golden/{date}.csv in landing, and the query of golden_query.
 
     With --keys or --against, compare keys of events, one by one. Exits 0 when all agree, 1 when not all do, 2 on bad usage.
     What a person has to decide is only proposed.
     """
-    span, projects = (first, last), tuple(project or ())
-    run(lambda: _reconcile(span, projects, (keys, against, table, samples), repair, as_json, verbose), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.TEST)(reconcile)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The result of one comparison."""
-
-    is_good: bool
-    lacking: Mapping[Slice, bool]
-    """Day that does not agree -> whether too little is published."""
-    show: Callable[[Console], None]
-    json: Mapping[str, Any]
-
-
-def _reconcile(
-    span: tuple[str | None, str | None],
-    projects: tuple[str, ...],
-    compared: tuple[Path | None, str | None, str | None, int],
-    is_repaired: bool,
-    as_json: bool,
-    verbose: bool,
-) -> int:
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.cli.render_reconcile import print_repairs, repairs_json  # noqa: PLC0415 - as above
     from pipeline_assets.operations.repair_plan import plan_repairs  # noqa: PLC0415 - as above
     from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
 
+    span = first, last
     settings = load_settings()
-    chosen = settings.require_projects(projects)
+    chosen = settings.require_projects(tuple(project or ()))
     today = str(datetime.now(UTC).date())
     days = requested_range(span[0] or str(settings.calendar_start), span[1] or today, settings)
     landing = LandingStore.from_settings(settings, S3Resource())
-    keys, against, table, samples = compared
     if keys is not None and against is not None:
         raise UsageError("--keys, --against", "name two things to compare with", "Give one of them")
     if keys is not None or against is not None:
@@ -120,7 +90,7 @@ def _reconcile(
         with own_ledger(settings) as ledger:
             now = datetime.now(UTC)
             repairs = plan_repairs(ledger, landing, settings, found.lacking, now, tried) if found.lacking else []
-        able = [one for one in repairs if is_repaired and one.is_runnable]
+        able = [one for one in repairs if repair and one.is_runnable]
         if not able:
             break
         if not tried and not as_json:
@@ -139,6 +109,17 @@ def _reconcile(
         found.show(page())
         print_repairs(page(), repairs)
     return EXIT_OK if found.is_good else EXIT_INCOMPLETE
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The result of one comparison."""
+
+    is_good: bool
+    lacking: Mapping[Slice, bool]
+    """Day that does not agree -> whether too little is published."""
+    show: Callable[[Console], None]
+    json: Mapping[str, Any]
 
 
 def _run(one: Repair, *, verbose: bool) -> None:

@@ -15,11 +15,9 @@ from pipeline_assets.cli.command import (
     EXIT_OK,
     JsonOption,
     LoadSource,
-    Panel,
     ProjectOption,
     VerboseOption,
     print_failures,
-    run,
 )
 from pipeline_assets.cli.render_tables import print_statuses
 from pipeline_assets.cli.terminal import page, plainly, terminal, write_json
@@ -49,29 +47,12 @@ def recover(
     ] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Fetch lost hours from the vendor's Export API again and put them below the backfill prefix, to be loaded from there.
 
     Every hour of the range is fetched, but for those that were recovered before; with --refused only bad ones. Exits 0 when
     every hour is there (with --load: and loaded), 1 when not, 2 on bad usage. The same call again goes on where it ended.
     """
-    asked = (first, last, refused, ask_again)
-    run(lambda: _recover(asked, tuple(project or ()), load, dry_run, as_json, verbose), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.LOAD)(recover)
-
-
-def _recover(
-    asked: tuple[str | None, str | None, bool, bool],
-    projects: tuple[str, ...],
-    is_loaded: bool,
-    is_dry_run: bool,
-    as_json: bool,
-    verbose: bool,
-) -> int:
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.cli import render_recovery as render  # noqa: PLC0415 - `status` starts without an HTTP client
@@ -81,13 +62,12 @@ def _recover(
     from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
 
     settings = load_settings()
-    first, last, is_refused_only, is_asking_again = asked
-    request = recovery_request(settings, first, last, projects, is_refused_only=is_refused_only)
-    request = replace(request, is_asking_again=is_asking_again)
+    request = recovery_request(settings, first, last, tuple(project or ()), is_refused_only=refused)
+    request = replace(request, is_asking_again=ask_again)
     landing = LandingStore.from_settings(settings, S3Resource())
     with own_ledger(settings) as ledger:
         plan = plan_recovery(ledger, landing, settings, request, datetime.now(UTC))
-    if is_dry_run:
+    if dry_run:
         if as_json:
             write_json(render.plan_json(plan))
         else:
@@ -106,13 +86,12 @@ def _recover(
     else:
         render.print_outcomes(page(), outcomes)
     days, short = whole_days(outcomes)
-    if is_loaded and short:
+    if load and short:
         with terminal(verbose=verbose) as console:
             named = few(list(map(str, short)))
             plainly(console)(f"not loaded, because hours of them are not recovered: {named}")
-    is_good = not is_loaded or _load(settings, days, as_json, verbose)
-    is_whole = not short
-    return EXIT_OK if is_whole and is_good else EXIT_INCOMPLETE
+    is_good = not load or _load(settings, days, as_json, verbose)
+    return EXIT_OK if is_good and not short else EXIT_INCOMPLETE
 
 
 def _load(settings: Settings, recovered: Sequence[Slice], as_json: bool, verbose: bool) -> bool:

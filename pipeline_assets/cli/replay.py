@@ -10,10 +10,8 @@ from pipeline_assets.cli.command import (
     EXIT_INCOMPLETE,
     EXIT_OK,
     JsonOption,
-    Panel,
     ProjectOption,
     VerboseOption,
-    run,
 )
 from pipeline_assets.cli.terminal import page, plainly, print_lines_of, terminal, write_json
 from pipeline_assets.config import load_settings
@@ -41,59 +39,38 @@ def replay(
     samples: Annotated[int, typer.Option("--samples", min=0, help="Show about so many keys that differ.")] = 6,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Compute a published day again and compare it with what is on record; publishes nothing.
 
     Of each project the last publication, or the one that is named. Exits 0 when all are equal, 1 when one differs
     or cannot be replayed, 2 on bad usage.
     """
-    run(
-        lambda: _replay(
-            table, day, (as_published, current), tuple(project or ()), (publication, of_run), samples, as_json, verbose
-        ),
-        verbose,
-    )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.TEST)(replay)
-
-
-def _replay(
-    name: str,
-    day: str,
-    asked: tuple[bool, bool],
-    projects: tuple[str, ...],
-    which: tuple[int | None, str | None],
-    samples: int,
-    as_json: bool,
-    verbose: bool,
-) -> int:
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.replay.recompute import choose, derived_table, replay  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection.replay.recompute import choose, derived_table  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection.replay.recompute import replay as recomputed  # noqa: PLC0415 - as above
     from pipeline_assets.inspection.replay.replay import ReplayBasis, lines_of, replay_json  # noqa: PLC0415 - as above
 
-    if asked[0] == asked[1]:
+    if as_published == current:
         raise UsageError("replay", "needs one of --as-published and --current", "Say from which inputs to compute")
+    which = publication, of_run
     if None not in which:
         raise UsageError("replay", "takes one of --publication and --run", "Name the publication by one of them")
-    basis = ReplayBasis.AS_PUBLISHED if asked[0] else ReplayBasis.CURRENT
+    basis = ReplayBasis.AS_PUBLISHED if as_published else ReplayBasis.CURRENT
     settings = load_settings()
-    table = derived_table(name)
+    chosen_table = derived_table(table)
     wanted, chosen_projects = (
-        table.kind.slice_day(parse_day(day)),
-        table.kind.projects(settings.require_projects(projects)),
+        chosen_table.kind.slice_day(parse_day(day)),
+        chosen_table.kind.projects(settings.require_projects(tuple(project or ()))),
     )
     with own_ledger(settings) as ledger:
         # Choose before Spark starts, so that a wrong choice fails fast.
-        records = ledger.publications_of(table.key, chosen_projects, [wanted])
-    chosen = choose(records, table.key, wanted, chosen_projects, *which)
+        records = ledger.publications_of(chosen_table.key, chosen_projects, [wanted])
+    chosen = choose(records, chosen_table.key, wanted, chosen_projects, *which)
     with (
         terminal(verbose=verbose) as console,
         open_runtime(settings, plainly(console)) as runtime,
     ):
-        replays = [replay(runtime, table, one, basis, samples) for one in chosen]
+        replays = [recomputed(runtime, chosen_table, one, basis, samples) for one in chosen]
     lacking = sorted(set(chosen_projects) - {one.publication.key.project_id for one in chosen})
     if as_json:
         write_json([replay_json(one) for one in replays])
@@ -101,6 +78,6 @@ def _replay(
         for one in replays:
             print_lines_of(page(), lines_of(one))
         if which == (None, None):
-            print_lines_of(page(), (f"{table.key} {wanted}/{name}: nothing was published" for name in lacking))
-    is_whole = not (projects and lacking)
+            print_lines_of(page(), (f"{chosen_table.key} {wanted}/{name}: nothing was published" for name in lacking))
+    is_whole = not (project and lacking)
     return EXIT_OK if is_whole and all(one.is_equal for one in replays) else EXIT_INCOMPLETE

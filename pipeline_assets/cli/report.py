@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline_assets.cli.command import EXIT_OK, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_OK
 from pipeline_assets.cli.terminal import page
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
@@ -22,17 +22,12 @@ if TYPE_CHECKING:
 
 def report(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write, an HTML file.")],
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Write the health of everything on one page: days, figures, revisions, and what waits for a person.
 
     Reads the ledger alone and writes nothing else. Exits 0 when the page is written, 1 when the ledger cannot be read,
     2 on bad usage.
     """
-    run(lambda: _report(out), verbose)
-
-
-def _report(out: Path) -> int:
     from pipeline_assets.inspection.health.report import read_health  # noqa: PLC0415 - other commands start without it
     from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415 - others start without charts
 
@@ -50,23 +45,12 @@ def metrics(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="A file *.prom to write; default standard output.")
     ] = None,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Print figures for Prometheus, or write them for node_exporter's textfile collector.
 
     Reads the ledger and Dagster's queue, and changes neither. Exits 0 when the figures are told, 1 when the ledger cannot
     be read, which tidemark_up 0 tells as well, 2 on bad usage.
     """
-    run(lambda: _metrics(output), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    app.command(rich_help_panel=Panel.INSPECT)(report)
-    app.command(rich_help_panel=Panel.INSPECT)(metrics)
-
-
-def _metrics(output: Path | None) -> int:
     from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing  # noqa: PLC0415 - others start without
 
     if output is not None and output.suffix != METRICS_SUFFIX:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from pipeline_assets.cli.command import EXIT_OK, JsonOption, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_OK, JsonOption
 from pipeline_assets.cli.terminal import page, print_lines_of, styled, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_moment
@@ -40,21 +40,11 @@ def snapshots(
     ] = None,
     engine: Annotated[Engines, typer.Option("--engine", help="Whose lines to print.")] = Engines.ALL,
     as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Print one snapshot of each table that belong together, and the lines that read them; the newest ones by default.
 
     Writes nothing. Exits 0 when all of them can be read, 1 when one has expired or nothing was published, 2 on bad usage.
     """
-    run(lambda: _snapshots(run_id, at, engine, as_json), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.INSPECT)(snapshots)
-
-
-def _snapshots(run_id: str | None, at: str | None, engine: Engines, as_json: bool) -> int:
     if run_id is not None and at is not None:
         raise UsageError("--run and --at", "name two states", "Name one of them")
     settings = load_settings()

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, VerboseOption
 from pipeline_assets.cli.terminal import line, page, plainly, stacked, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import Hour, parse_day
@@ -43,23 +43,31 @@ def split_landing(
     apply: Annotated[bool, typer.Option("--apply", help="Move what is shown.")] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Find recovered objects that lie among a project's regular ones; with --apply move them under the backfill prefix.
 
     Without a list or a time: by name, by uploads later than their hour's marker, and by content that doubles another object.
     Interrupted, it goes on when it is run again. Exits 0 when done, 1 when not all of it could be, 2 on bad usage.
     """
+    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
-    def command() -> int:
-        search = _search(project, keys, (uploaded_after, uploaded_before), (first, last))
-        return _split(search, is_applied=apply, as_json=as_json, verbose=verbose)
+    from pipeline_assets.operations.split.find import find  # noqa: PLC0415 - `status` starts without it
+    from resources.landing.move import Mover  # noqa: PLC0415 - `status` starts without it
+    from resources.landing.store import LandingStore  # noqa: PLC0415 - `status` starts without it
 
-    run(command, verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command("split-landing", rich_help_panel=Panel.CORRECT)(split_landing)
+    search = _search(project, keys, (uploaded_after, uploaded_before), (first, last))
+    settings = load_settings()
+    settings.require_projects((search.project_id,))
+    with terminal(verbose=verbose) as console:
+        mover = Mover(LandingStore.from_settings(settings, S3Resource()))
+        selection = find(search, mover, settings, plainly(console))
+        done = _relocated(selection, search, mover, settings, console) if apply else []
+    errors: list[TidemarkError] = [*selection.refusals, *(one.refusal for one in done if one.refusal is not None)]
+    if as_json:
+        write_json(_to_json(selection, done, errors, is_applied=apply))
+    else:
+        _print(page(), search, selection, done, errors, is_applied=apply)
+    return EXIT_INCOMPLETE if errors else EXIT_OK
 
 
 def _search(
@@ -85,27 +93,6 @@ def _search(
                 f"--keys {keys}", f"cannot be read ({error})", "Give a text file, one key a line"
             ) from None
     return Search(project, listed, after, before, first, last)
-
-
-def _split(search: Search, *, is_applied: bool, as_json: bool, verbose: bool) -> int:
-    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
-
-    from pipeline_assets.operations.split.find import find  # noqa: PLC0415 - `status` starts without it
-    from resources.landing.move import Mover  # noqa: PLC0415 - `status` starts without it
-    from resources.landing.store import LandingStore  # noqa: PLC0415 - `status` starts without it
-
-    settings = load_settings()
-    settings.require_projects((search.project_id,))
-    with terminal(verbose=verbose) as console:
-        mover = Mover(LandingStore.from_settings(settings, S3Resource()))
-        selection = find(search, mover, settings, plainly(console))
-        done = _relocated(selection, search, mover, settings, console) if is_applied else []
-    errors: list[TidemarkError] = [*selection.refusals, *(one.refusal for one in done if one.refusal is not None)]
-    if as_json:
-        write_json(_to_json(selection, done, errors, is_applied=is_applied))
-    else:
-        _print(page(), search, selection, done, errors, is_applied=is_applied)
-    return EXIT_INCOMPLETE if errors else EXIT_OK
 
 
 def _relocated(

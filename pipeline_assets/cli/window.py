@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, Panel, ProjectOption, VerboseOption, run
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, ProjectOption
 from pipeline_assets.cli.terminal import line, page, styled, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_day
@@ -32,26 +32,16 @@ def window(
     ] = None,
     last: Annotated[str | None, typer.Option("--to", help="Last arrival day; default the last on record.")] = None,
     as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
+) -> int:
     """Show how late rows arrive, what each reprocessing window would catch and cost, and recommend one. From the ledger alone.
 
     Exits 0 when the set window misses no more than is tolerated, or too little is known to say so; 1 when it misses more; 2 on
     bad usage.
     """
-    run(lambda: _window(source, tuple(project or ()), first, last, as_json), verbose)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(rich_help_panel=Panel.INSPECT)(window)
-
-
-def _window(source: Source, projects: tuple[str, ...], first: str | None, last: str | None, as_json: bool) -> int:
     from pipeline_assets.inspection.window import read_window  # noqa: PLC0415 - other commands start without it
 
     settings = load_settings()
-    chosen = settings.require_projects(projects)
+    chosen = settings.require_projects(tuple(project or ()))
     start, end = (parse_day(day) if day else None for day in (first, last))
     if start and end and end < start:
         raise UsageError(f"--from {start} --to {end}", "the range ends before it begins", "Swap the two days")

@@ -55,18 +55,18 @@ def _left(p: Any) -> tuple[set[str], list[str]]:
 def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
     """Scenario: on a deployment with published days, loads of sample data are killed right after their publish, another is
     overtaken by a run that publishes the same day, a recovery from a vendor is killed, and a rebuild in the transaction of its
-    swap; then each of these once more. Outcome: all are survived, the overtaken ones by building again; catalog, storage, ledger
-    and published days are as before."""
+    swap; then the first of these once more. Outcome: all are survived, the overtaken one by building again; catalog, storage,
+    ledger and published days are as before."""
     assert {trial.event for trial in TRIALS} == set(Disturbance)
     p = _deployment(pipeline)
     p.deliver(DAY, events_on(DAY, 5))
     assert p.load(DAY).success
     before = p.digests(), p.history(), len(p.ledger.publications()), _left(p)
 
-    results = list(drill.carry_out(p.spark, p.settings, TRIALS * 2, print))
+    results = list(drill.carry_out(p.spark, p.settings, (*TRIALS, TRIALS[0]), print))
 
     print_drill(Console(width=160), results)
-    assert [one.faults for one in results] == [()] * 10
+    assert [one.faults for one in results] == [()] * 6
     assert all(one.conflicts for one in results if one.trial.event is Disturbance.MET)
     assert (p.digests(), p.history(), len(p.ledger.publications()), _left(p)) == before
 

@@ -26,7 +26,7 @@ from pipeline_assets.operations.rewrites import Rewritten, compact
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
+from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources import failpoints
 from resources.failpoints import Failpoint
@@ -44,6 +44,9 @@ pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 NEXT = DAY + timedelta(days=1)
 RAW, REFINED = "raw/regular_events", REFINED_EVENTS.key
+BACKFILL = "raw/backfill_events"
+TWO = (RAW, REFINED)
+"""The tables that these loads build: maintenance treats each table by itself."""
 LATER = datetime.now(UTC) + timedelta(days=40)
 """Snapshots carry the time at which they were made, so maintenance comes later."""
 
@@ -73,10 +76,16 @@ def _data_files(p: Pipeline) -> set[str]:
 
 def _live_files(p: Pipeline) -> set[str]:
     found: set[str] = set()
-    for table in ALL_TABLES:
+    for table in p.tables:
         rows = p.spark.table(f"{p.lakehouse.identifier(table)}.files").select("file_path").collect()
         found |= {row["file_path"].removeprefix("file:") for row in rows}
     return found
+
+
+def _stale(p: Pipeline) -> set[str]:
+    """Those of its tables that a load would build anew."""
+    found = scan_stale_days(p.ledger, p.settings, p.now)
+    return {stale.table for day in found.values() for stale in day} & set(p.only)
 
 
 def _orphan(p: Pipeline) -> Path:
@@ -116,7 +125,7 @@ def _three_hours(p: Pipeline) -> None:
 @pytest.fixture(scope="module")
 def three_hours_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
     """`_three_hours`, loaded once."""
-    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("three_hours"), _three_hours) as again:
+    with a_prepared_pipeline(spark, tmp_path_factory.mktemp("three_hours"), _three_hours, only=TWO) as again:
         yield again
 
 
@@ -130,7 +139,7 @@ def three_hours(three_hours_again: Again[None]) -> Iterator[Pipeline]:
 def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
     """Scenario: three publications of a day; Iceberg's own procedure sets main back, a load publishes again on top of it.
     Outcome: after maintenance every live file is there, every row can be read, and the digests are the same."""
-    p = pipeline()
+    p = pipeline(only=TWO)
     for count in (10, 20, 30):
         p.deliver(DAY, events_on(DAY, count))
         assert p.load(DAY).success
@@ -163,7 +172,7 @@ def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
 def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
     """Scenario: a refused slice, a dead run's branch, an old and a young file that no snapshot knows, and old files that neither
     Tidemark nor Iceberg names so. Outcome: branch, staged snapshot and old file are gone; all others are kept, and named."""
-    p = pipeline()
+    p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 300))
     assert p.load(DAY).success
     p.deliver(DAY, events_on(DAY, 150))
@@ -197,7 +206,7 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
 def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline: Any) -> None:
     """Scenario: a load ends after its tasks wrote files of raw, the next one after it staged raw and wrote those of refined,
     before a snapshot names them; then one goes through. Outcome: no load touches them, days later maintenance alone does."""
-    p = pipeline()
+    p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 20))
     left: set[str] = set()
     for table in (RAW, REFINED):
@@ -266,7 +275,7 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipel
     assert (reports[RAW].files_before, reports[RAW].files_after) == (5, 1)
     assert len(p.files(RAW, DAY)) == 1
     assert p.digests() == before
-    assert scan_stale_days(p.ledger, p.settings, p.now) == {}
+    assert not _stale(p)
     history = p.history()
     assert p.load(DAY).success
     assert p.history() == history
@@ -282,7 +291,7 @@ def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
     """Scenario: a cold day of one large file gets late rows load after load. Outcome: each load adds its file and leaves all
     others; maintenance joins the small ones and leaves the large one, in raw and in refined; files that gather later are joined
     again; no row changes, and nothing becomes stale."""
-    p = pipeline(compact_min_files=2)
+    p = pipeline(only=TWO, compact_min_files=2)
     p.deliver(DAY, [event | {"city": uuid.uuid4().hex * 9} for event in events_on(DAY, 300)], hour=1)
     p.reports(DAY)
     large = {table: p.files(table, DAY) for table in (RAW, REFINED)}
@@ -305,7 +314,7 @@ def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
             assert (reports[table].files_before, reports[table].files_after) == (len(hours) + 1 + small, 2)
         small = 1
         assert (p.digests(), sorted(map(str, p.rows(REFINED)))) == (digests, rows)
-        assert scan_stale_days(p.ledger, p.settings, p.now) == {}
+        assert not _stale(p)
     require_known(p)
 
 
@@ -434,7 +443,7 @@ def test_a_step_of_days_keeps_the_files_it_wrote(three_hours: Pipeline) -> None:
 def test_sources_are_kept_for_their_own_times(pipeline: Any) -> None:
     """Scenario: both sources had bad lines, and raw tables with a history. Outcome: each source's quarantine and history end by
     its own settings; the raw rows themselves stay."""
-    p = pipeline(regular_quarantine_days=10_000, backfill_history_days=10_000)
+    p = pipeline(only=(*TWO, BACKFILL), regular_quarantine_days=10_000, backfill_history_days=10_000)
     for source in Source:
         for count in (20, 21):
             p.deliver(DAY, [*events_on(DAY, count, prefix=source.value), b"{"], source=source)
@@ -446,10 +455,10 @@ def test_sources_are_kept_for_their_own_times(pipeline: Any) -> None:
     assert {row["source"] for row in p.rows("raw/quarantine")} == {"regular"}
     assert reports["raw/quarantine"].quarantined == 1
     assert reports[RAW].snapshots > 0
-    kept = {row["snapshot_id"] for row in _snapshots(p, "raw/backfill_events")}
+    kept = {row["snapshot_id"] for row in _snapshots(p, BACKFILL)}
     assert {commit.snapshot_id for commit in p.lakehouse.commits(RAW_TABLES[Source.BACKFILL], None)} <= kept
     assert len(kept) >= 3
-    assert p.count(RAW) == p.count("raw/backfill_events") == 21
+    assert p.count(RAW) == p.count(BACKFILL) == 21
 
 
 def _snapshots(p: Pipeline, table: str) -> list[Any]:
@@ -459,7 +468,7 @@ def _snapshots(p: Pipeline, table: str) -> list[Any]:
 def test_the_job_says_what_it_did(pipeline: Any) -> None:
     """Scenario: the Dagster job, dry and then in earnest, where an ended run left a branch and a deployment with a ledger of its
     own has one. Outcome: both succeed, the run's metadata says what was done, the other deployment's is left for a day."""
-    p = pipeline()
+    p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 10))
     ended = p.load(DAY)
     assert ended.success

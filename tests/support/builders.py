@@ -205,7 +205,11 @@ class LandingFolder:
 class Pipeline(LandingFolder):
     """A landing folder and a lake of its own, driven through real Dagster jobs."""
 
-    def __init__(self, spark: Any, folder: Path, instance: dg.DagsterInstance, **settings: Any) -> None:
+    def __init__(
+        self, spark: Any, folder: Path, instance: dg.DagsterInstance, only: Iterable[str] = (), **settings: Any
+    ) -> None:
+        """`only`: the tables that its loads build; without any, all."""
+        self.only = tuple(only)
         self.landing = folder / "landing"
         self.landing.mkdir(parents=True, exist_ok=True)
         defaults: dict[str, Any] = {
@@ -243,7 +247,7 @@ class Pipeline(LandingFolder):
         even_if_gone: bool = False,
         read_again: bool = False,
     ) -> Outcome:
-        """Run the job of a source over a range of days; of the given tables only, where any are given."""
+        """Run the job of a source over a range of days; of the given tables, else of its own."""
         config = {
             "accept_changes": dict(accept or {}),
             "projects": list(projects),
@@ -264,16 +268,16 @@ class Pipeline(LandingFolder):
             },
             instance=self.instance,
             raise_on_error=False,
-            asset_selection=[dg.AssetKey(table.split("/")) for table in tables] or None,
+            asset_selection=[dg.AssetKey(table.split("/")) for table in tables or self.only] or None,
         )
         return Outcome(result, self.ledger)
 
     def reports(
         self, first: date, last: date | None = None, *, accept_missing: str | None = None
     ) -> dict[str, TableReport]:
-        """The same load of all tables without Dagster around it: table -> what it did."""
+        """The same load without Dagster around it: table -> what it did."""
         days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
-        tables = frozenset(table.key for table in ASSET_TABLES)
+        tables = frozenset(self.only) or frozenset(table.key for table in ASSET_TABLES)
         lost = [
             (table.key, Slice(day, one))
             for table in RAW_TABLES.values()
@@ -300,6 +304,11 @@ class Pipeline(LandingFolder):
         """The tables."""
         return Lakehouse(self.spark, self.settings.catalog_name)
 
+    @property
+    def tables(self) -> list[Table]:
+        """The tables that there are."""
+        return [table for table in ALL_TABLES if not self.only or self.lakehouse.knows(table)]
+
     def rows(self, key: str) -> list[dict[str, Any]]:
         """All rows of a table's main."""
         return [row.asDict() for row in self.spark.table(self.lakehouse.identifier(table_by_key(key))).collect()]
@@ -321,11 +330,11 @@ class Pipeline(LandingFolder):
 
     def snapshots(self) -> dict[str, int]:
         """Table -> number of snapshots."""
-        return {table.key: self._snapshot_count(table) for table in ALL_TABLES}
+        return {table.key: self._snapshot_count(table) for table in self.tables}
 
     def history(self) -> dict[str, int]:
         """Table -> number of snapshots that main went through; staged ones that were not published do not count."""
-        return {table.key: len(self.lakehouse.commits(table, None)) for table in ALL_TABLES}
+        return {table.key: len(self.lakehouse.commits(table, None)) for table in self.tables}
 
     def _snapshot_count(self, table: Table) -> int:
         return int(self.spark.table(f"{self.lakehouse.identifier(table)}.snapshots").count())
@@ -334,7 +343,7 @@ class Pipeline(LandingFolder):
         """Table -> slice -> recorded digest, of slices with rows."""
         return {
             table.key: {key: str(r.digest) for key, r in self.ledger.slices(table.key, None).items() if r.digest.rows}
-            for table in ALL_TABLES
+            for table in self.tables
         }
 
     def digests_of(self, key: str) -> dict[Slice, str]:
@@ -351,7 +360,9 @@ class Pipeline(LandingFolder):
 
 
 @contextmanager
-def a_pipeline(spark: Any, folder: Path, *, home: Path | None = None, **settings: Any) -> Iterator[Pipeline]:
+def a_pipeline(
+    spark: Any, folder: Path, *, home: Path | None = None, only: Iterable[str] = (), **settings: Any
+) -> Iterator[Pipeline]:
     """A fresh pipeline on a real Dagster instance, which keeps all in memory where no other process is to share its `home`."""
     with ExitStack() as stack:
         if home is None:
@@ -359,7 +370,7 @@ def a_pipeline(spark: Any, folder: Path, *, home: Path | None = None, **settings
         else:
             home.mkdir(exist_ok=True)
             instance = stack.enter_context(dg.DagsterInstance.local_temp(str(home)))
-        pipeline = Pipeline(spark, folder, instance, **settings)
+        pipeline = Pipeline(spark, folder, instance, only, **settings)
         try:
             yield pipeline
         finally:

@@ -18,6 +18,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.registry import ASSET_TABLES
+from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, digest_of, digests, with_row_hashes
 from resources.iceberg.lakehouse import Lakehouse
 
@@ -67,10 +68,10 @@ def winners(rows: Iterable[RawRow], settings: Settings) -> dict[Slice, Counter[A
     return by_slice(won, lambda row: row.content)
 
 
-def measured_digests(lakehouse: Lakehouse) -> dict[str, dict[Slice, str]]:
+def measured_digests(lakehouse: Lakehouse, tables: Iterable[Table] = ASSET_TABLES) -> dict[str, dict[Slice, str]]:
     """Table -> slice -> digest, read from the rows; the tables that the ledger tells digests of."""
     found = {}
-    for table in ASSET_TABLES:
+    for table in tables:
         frame = lakehouse.spark.table(lakehouse.identifier(table))
         rows = digests(frame, table.content_columns, (table.day_column, "project_id")).collect()
         found[table.key] = {
@@ -81,8 +82,9 @@ def measured_digests(lakehouse: Lakehouse) -> dict[str, dict[Slice, str]]:
 
 def require_known(p: Any) -> None:
     """What the ledger says is what the tables hold: content of every slice; and the files, where it calls a head known."""
-    measured = measured_digests(p.lakehouse)
-    for table in ASSET_TABLES:
+    tables = [table for table in p.tables if table in ASSET_TABLES]
+    measured = measured_digests(p.lakehouse, tables)
+    for table in tables:
         recorded = p.ledger.slices(table.key, None)
         digest_of_slice = {key: str(record.digest) for key, record in recorded.items() if record.digest.rows}
         assert measured[table.key] == digest_of_slice, table.key
