@@ -15,9 +15,9 @@ from pipeline_assets.domain.row_hash import ROW_HASH_VERSION, is_text
 from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_hashes import Encoded, EventHashes, HashSource, whole
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, Encoded, EventHashes, HashSource, whole
 
-HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
+HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
 """Event tables store these columns; for other tables they are computed on demand."""
 FALSE_HASHES = "false_hashes"
 """Figure of `checked_hashes`: the number of rows whose stored hash does not match their content."""

@@ -84,8 +84,11 @@ def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pa.array(np.ascontiguousarray(pairs[:, 0])), pa.array(np.ascontiguousarray(pairs[:, 1]))
 
 
-HASH_COLUMNS = ("_hash_a", "_hash_b", "_meaning_hash", "_key_a", "_key_b")
+KEY = ("_key_a", "_key_b")
+"""Both halves (long) of a 128-bit hash over project, kind of key and ids, or over the content if an event has no id."""
+HASH_COLUMNS = ("_hash_a", "_hash_b", "_meaning_hash", *KEY)
 _IDENTITY = EXPORT_FORMAT.identity
+SEND_ID, ROW_ID = IDS = (_IDENTITY.send_id, _IDENTITY.row_id)
 _SENDER_TYPES = {name: EXPORT_FORMAT.spark_types[name] for name in _IDENTITY.sender}
 _KEY_TYPES = {"project_id": "string", "kind": "string", **_SENDER_TYPES, "id": "string"}
 
@@ -114,7 +117,7 @@ class EventHashes:
 def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Array]) -> tuple[pa.Array, pa.Array]:
     """Both halves (int64) of a hash of `RawRow.key` (domain/identity.py); `content` holds the hashes of the rows' content."""
     columns = {name: whole(rows.column(name)) for name in ("project_id", *_IDENTITY.names)}
-    send_id, row_id = named(columns[_IDENTITY.send_id]), named(columns[_IDENTITY.row_id])
+    send_id, row_id = named(columns[SEND_ID]), named(columns[ROW_ID])
     is_sent = send_id.is_valid()
     ids = pc.coalesce(send_id, row_id)
     if ids.null_count:

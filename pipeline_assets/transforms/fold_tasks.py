@@ -216,7 +216,7 @@ class DividingFiles:
             for facts in self.reading.facts([file]):
                 places = shares_of(facts, len(numbers))
                 for share in np.unique(places).tolist():
-                    yield numbers[share], as_bytes(facts.filter(pa.array(places == share))) or b""
+                    yield numbers[share], as_bytes(facts.filter(pa.array(places == share)))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.spool import a_spool_on_disk, naming_the_disk
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, SEND_ID, EventHashes
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.parsed_batches import Summary
 from pipeline_assets.transforms.spread import Share
@@ -209,7 +208,6 @@ def _between(batch: pa.RecordBatch, first: _Key, last: _Key) -> pa.RecordBatch:
 
 
 _ENOUGH_ROWS = 2000
-_SEND_ID = EXPORT_FORMAT.identity.send_id
 
 
 @dataclass(frozen=True)
@@ -310,7 +308,7 @@ class _Rows:
 
     def add(self, rows: pa.RecordBatch) -> Iterable[str]:
         """Take rows of one arrival day; small batches are held until there are enough rows to be worth a batch's calls."""
-        self.rows_without_id += rows[_SEND_ID].null_count
+        self.rows_without_id += rows[SEND_ID].null_count
         parsed = rows.select(self._parsed)
         if self._held and self._held[0]["project_id"][0] != parsed["project_id"][0]:
             yield from self._pass_on()
