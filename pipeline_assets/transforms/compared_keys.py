@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.contest import group_numbers, numbers_of
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_hashes import IDS, KEY, Encoded, Longs, Mask, named, whole
+from pipeline_assets.transforms.event_hashes import IDS, KEY, Longs, Mask, hashes_of, named, whole
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
 from pipeline_assets.transforms.key_halves import KeyRows
 
@@ -68,8 +68,7 @@ class NamedContents:
 
     def of(self, rows: pa.Table) -> _Columns:
         """Of rows with these columns."""
-        columns = {name: whole(rows[name]) for name in self.types}
-        (first, second), (meaning, _) = (Encoded(columns, kinds).hashes() for kinds in (self.keys, self.content))
+        (first, second), (meaning, _) = (hashes_of(rows, kinds) for kinds in (self.keys, self.content))
         return numbers_of(first), numbers_of(second), numbers_of(meaning)
 
 

@@ -30,7 +30,7 @@ from pipeline_assets.transforms.contest import (
     source_places,
 )
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, Encoded, Longs, Mask, are_among, part_of, whole
+from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, Longs, Mask, are_among, hashes_of, part_of, whole
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
 from pipeline_assets.transforms.key_halves import halves_of
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
@@ -109,7 +109,7 @@ def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
     sums = np.zeros((count, 5), dtype=np.int64)
     if not chosen.num_rows:
         return sums
-    hashes = Encoded({name: whole(chosen[name]) for name in _RIVAL}, _RIVAL).hashes()
+    hashes = hashes_of(chosen, _RIVAL)
     parts: list[Longs] = [np.ones(chosen.num_rows, dtype=np.int64)]
     for half in map(numbers_of, hashes):
         # By halves, because the sum of 64-bit hashes overflows.
@@ -214,12 +214,8 @@ class Ranges:
         usual, hot = rows.filter(pa.array(~is_hot)), rows.filter(pa.array(is_hot))
         yield from _by_part(usual, part_of(numbers_of(usual["_key_a"]), self.usual), 0)
         if hot.num_rows:
-            yield from _by_part(hot, part_of(_hashed(hot, _COPY), self.hot), self.usual)
-            yield from _by_part(hot, part_of(_hashed(hot, _ORDER), self.hot), self.usual + self.hot)
-
-
-def _hashed(rows: pa.Table, types: Mapping[str, str]) -> Longs:
-    return numbers_of(Encoded({name: whole(rows[name]) for name in types}, types).hashes()[0])
+            yield from _by_part(hot, part_of(numbers_of(hashes_of(hot, _COPY)[0]), self.hot), self.usual)
+            yield from _by_part(hot, part_of(numbers_of(hashes_of(hot, _ORDER)[0]), self.hot), self.usual + self.hot)
 
 
 def _by_part(rows: pa.Table, places: Longs, first: int) -> Iterator[tuple[int, pa.Table]]:

@@ -22,21 +22,18 @@ VERSION = str(ROW_HASH_VERSION)
 _STORED_HALF = np.dtype(">i8")
 
 
-class Encoded:
-    """Columns that are hashed together."""
+def hashes_of(rows: pa.Table | Mapping[str, pa.Array], types: Mapping[str, str]) -> tuple[pa.Array, pa.Array]:
+    """Both halves (int64) of the hash of each row; `types`: column -> Spark type, in hashing order.
 
-    def __init__(self, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> None:
-        """`types`: column -> Spark type, in hashing order; raises ValueError for a type without an encoding."""
-        self._columns = plain_columns(columns, types)
-
-    def hashes(self) -> tuple[pa.Array, pa.Array]:
-        """Both halves (int64) of the hash of each row."""
-        return native_hashes(self._columns, VERSION) or in_arrow(self._columns)
+    Raises ValueError for a type without an encoding.
+    """
+    columns = plain_columns(rows, types)
+    return native_hashes(columns, VERSION) or in_arrow(columns)
 
 
-def plain_columns(columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> list[pa.Array]:
-    """The columns of `types` as texts, bytes, booleans, doubles or integers; raises ValueError as `Encoded` does."""
-    return [_plain(columns[name], kind) for name, kind in types.items()]
+def plain_columns(rows: pa.Table | Mapping[str, pa.Array], types: Mapping[str, str]) -> list[pa.Array]:
+    """The columns of `types` as texts, bytes, booleans, doubles or integers; raises ValueError as `hashes_of` does."""
+    return [_plain(whole(rows[name]), kind) for name, kind in types.items()]
 
 
 def _plain(values: pa.Array, kind: str) -> pa.Array:
@@ -109,9 +106,9 @@ class EventHashes:
         columns = {name: whole(rows.column(name)) for name in self.types}
         transport = {name: kind for name, kind in self.types.items() if name in EXPORT_FORMAT.transport_columns}
         said = {name: kind for name, kind in self.types.items() if name not in transport}
-        meaning = Encoded(columns, said).hashes()
+        meaning = hashes_of(columns, said)
         columns |= dict(zip(MEANING, meaning, strict=True))
-        return *Encoded(columns, MEANING | transport).hashes(), meaning[0]
+        return *hashes_of(columns, MEANING | transport), meaning[0]
 
 
 def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Array]) -> tuple[pa.Array, pa.Array]:
@@ -129,7 +126,7 @@ def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Arra
         **{name: pc.if_else(is_sent, values, None) for name, values in sender.items()},
         "id": ids,
     }
-    return Encoded(parts, _KEY_TYPES).hashes()
+    return hashes_of(parts, _KEY_TYPES)
 
 
 def named(texts: pa.Array) -> pa.Array:

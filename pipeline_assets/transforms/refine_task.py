@@ -141,16 +141,12 @@ class Refining:
 
     def __call__(self, part: Sequence[SliceWork]) -> Refined:
         """Raises the TidemarkError of what the task reads and writes."""
-        writer = DataFileWriter(self.layout, self.target)
         refined = Refined()
-        try:
+        with DataFileWriter(self.layout, self.target) as writer:
             for work in part:
                 write = self._difference if work.held else self._whole
                 write(work, writer, refined)
             refined.files.extend(writer.finish())
-        except BaseException:
-            writer.discard()
-            raise
         refined.tasks.append((writer.rows, writer.bytes))
         return refined
 
