@@ -28,13 +28,8 @@ from resources.iceberg.metadata import RUN_PROPERTY
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
-TABLES = sa.table(
-    "iceberg_tables",
-    *map(
-        sa.column,
-        ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location"),
-    ),
-)
+_COLUMNS = ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location")
+TABLES = sa.table("iceberg_tables", *map(sa.column, _COLUMNS))
 """As Iceberg's JdbcCatalog creates it (JdbcUtil, schema versions V0 and V1); PyIceberg's SqlCatalog has the same columns."""
 _PROPERTIES = sa.table(
     "iceberg_namespace_properties", *map(sa.column, ("catalog_name", "namespace", "property_key", "property_value"))

@@ -17,7 +17,14 @@ from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
 from resources.iceberg.metadata import JavaTables, ancestry, committed_at
-from resources.iceberg.metadata_files import MetadataFile, first_use, is_hidden, is_metadata, read_metadata_files
+from resources.iceberg.metadata_files import (
+    MetadataFile,
+    base_name,
+    first_use,
+    is_hidden,
+    is_metadata,
+    read_metadata_files,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -245,17 +252,12 @@ class Upkeep:
         # Load the table after the listing; otherwise files that a load commits in between would look unknown.
         java = self._tables.load(table)
         metadata = java.operations().current()
-        log = {str(entry.file()) for entry in metadata.previousFiles()} | {str(metadata.metadataFileLocation())}
+        logged = [str(entry.file()) for entry in metadata.previousFiles()]
+        log = frozenset(map(base_name, [*logged, str(metadata.metadataFileLocation())]))
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil").metadataFileLocations(java, True)
-        history = {_name(str(path)) for path in reachable} | set(map(_name, log))
-        unknown = [file for file in listed if is_metadata(file.name) and _name(file.name) not in history]
-        return Below(
-            location,
-            str(metadata.uuid()),
-            tuple(listed),
-            frozenset(map(_name, log)),
-            tuple(read_metadata_files(objects, unknown)),
-        )
+        history = log.union(base_name(str(path)) for path in reachable)
+        unknown = [file for file in listed if is_metadata(file.name) and base_name(file.name) not in history]
+        return Below(location, str(metadata.uuid()), tuple(listed), log, tuple(read_metadata_files(objects, unknown)))
 
     def keep_properties(self, table: Table) -> None:
         """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
@@ -264,11 +266,5 @@ class Upkeep:
     def _call(self, table: Table, procedure: str, arguments: str) -> list[Row]:
         # Loading the table makes the session active in this thread, which the procedures need as well.
         self._tables.load(table)
-        catalog = self._tables.catalog_name
-        return self.spark.sql(
-            f"CALL {catalog}.system.{procedure}(table => '{table.identifier}', {arguments})"
-        ).collect()
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
+        call = f"CALL {self._tables.catalog_name}.system.{procedure}(table => '{table.identifier}', {arguments})"
+        return self.spark.sql(call).collect()
