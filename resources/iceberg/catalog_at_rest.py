@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache, partial
@@ -27,14 +28,20 @@ from resources.iceberg.metadata import RUN_PROPERTY
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
-_TABLES = sa.table(
-    "iceberg_tables", *map(sa.column, ("catalog_name", "table_namespace", "table_name", "metadata_location"))
-)
+_COLUMNS = ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location")
+TABLES = sa.table("iceberg_tables", *map(sa.column, _COLUMNS))
+"""As Iceberg's JdbcCatalog creates it (JdbcUtil, schema versions V0 and V1); PyIceberg's SqlCatalog has the same columns."""
 _PROPERTIES = sa.table(
     "iceberg_namespace_properties", *map(sa.column, ("catalog_name", "namespace", "property_key", "property_value"))
 )
 _UNCERTAIN = (sa.exc.SQLAlchemyError, TidemarkError, OSError, ValueError, KeyError, TypeError)
 """After any of these the caller asks Iceberg itself, which gives the answer or a proper error."""
+
+
+def are_of(catalog: str, tables: Collection[Table]) -> sa.ColumnElement[bool]:
+    """Return the condition on the catalog's rows of these tables."""
+    names = sorted(tuple(table.identifier.rsplit(".", 1)) for table in tables)
+    return (TABLES.c.catalog_name == catalog) & sa.tuple_(TABLES.c.table_namespace, TABLES.c.table_name).in_(names)
 
 
 @dataclass(frozen=True)
@@ -72,41 +79,36 @@ class CatalogAtRest:
         """Open no connection yet."""
         self._settings = settings
         self._engine: sa.Engine | None = None
-        self._known: dict[str, TableAtRest] = {}
+        self._known: dict[str, tuple[str, TableAtRest]] = {}
 
     def table(self, table: Table) -> TableAtRest | None:
         """Return the table's current state; None where that is not certain or the catalog does not know the table."""
-        try:
-            location = self._locations([table])
-            return self._metadata(location[0]) if location else None
-        except _UNCERTAIN:
-            return None
+        with suppress(*_UNCERTAIN):
+            return next(map(self._metadata, self._locations([table])), None)
+        return None
 
     def outside(self, ours: Collection[Table]) -> list[str] | None:
         """Return the locations of these tables outside of the warehouse; None where that is not certain."""
-        try:
+        with suppress(*_UNCERTAIN):
             listed = self._locations(ours)
             # The files' own places come first: those of a copy whose original is gone cannot be read.
             return self._not_below(listed) or self._not_below([self._metadata(one).place for one in listed])
-        except _UNCERTAIN:
-            return None
+        return None
 
     def lists(self, table: Table) -> bool | None:
         """Whether the catalog lists the table; None where its database cannot be read."""
-        try:
+        with suppress(*_UNCERTAIN):
             return bool(self._locations([table]))
-        except _UNCERTAIN:
-            return None
+        return None
 
     def namespace_properties(self, namespace: str) -> dict[str, str] | None:
         """Return the properties that the catalog keeps for a namespace; None where its database cannot be read."""
         wanted = sa.select(_PROPERTIES.c.property_key, _PROPERTIES.c.property_value).where(
             _PROPERTIES.c.catalog_name == self._settings.catalog_name, _PROPERTIES.c.namespace == namespace
         )
-        try:
+        with suppress(*_UNCERTAIN):
             return {str(row[0]): str(row[1]) for row in self._rows(wanted)}
-        except _UNCERTAIN:
-            return None
+        return None
 
     def close(self) -> None:
         """Close the connection to the catalog's database."""
@@ -121,20 +123,16 @@ class CatalogAtRest:
         """The parsed metadata file; raises ValueError for one of a kind that only Iceberg reads."""
         if not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
             raise ValueError(location)
-        if location not in self._known:
-            self._known = {
-                name: metadata for name, metadata in self._known.items() if not name.startswith(_folder(location))
-            }
-            self._known[location] = _read(location)
-        return self._known[location]
+        folder, _, name = location.rpartition("/")
+        known, table = self._known.get(folder, (None, None))
+        if table is None or known != name:
+            table = _read(location)
+            self._known[folder] = name, table
+        return table
 
     def _locations(self, tables: Collection[Table]) -> list[str]:
         """The current metadata files of those tables that the catalog lists."""
-        names = [tuple(table.identifier.rsplit(".", 1)) for table in tables]
-        wanted = sa.select(_TABLES.c.metadata_location).where(
-            _TABLES.c.catalog_name == self._settings.catalog_name,
-            sa.tuple_(_TABLES.c.table_namespace, _TABLES.c.table_name).in_(names),
-        )
+        wanted = sa.select(TABLES.c.metadata_location).where(are_of(self._settings.catalog_name, tables))
         return [str(row[0]) for row in self._rows(wanted)]
 
     def _rows(self, wanted: sa.Select[Any]) -> list[Any]:
@@ -156,10 +154,6 @@ def _opened(text: str) -> sa.Engine:
     return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args={"timeout": 30})
 
 
-def _folder(location: str) -> str:
-    return location.rpartition("/")[0] + "/"
-
-
 def _read(location: str) -> TableAtRest:
     folder, _, name = location.rpartition("/")
     body = LakeObjects(folder).get(name)
@@ -171,6 +165,7 @@ def _read(location: str) -> TableAtRest:
     snapshots = fields.get("snapshots", ())
     made = [int(snapshot["timestamp-ms"]) for snapshot in snapshots]
     current: Any = next((one for one in snapshots if one["snapshot-id"] == head), {"summary": {"operation": "replace"}})
+    summary = current.get("summary", {})
     return TableAtRest(
         None if head in (None, -1) else int(head),
         frozenset(fields.get("refs", {})),
@@ -179,18 +174,13 @@ def _read(location: str) -> TableAtRest:
         dict(fields.get("properties", {})),
         len(made),
         datetime.fromtimestamp(min(made) / 1000, UTC) if made else None,
-        _is_ours(current),
+        RUN_PROPERTY in summary or summary.get("operation") == "replace",
         frozenset(int(snapshot["snapshot-id"]) for snapshot in snapshots),
         location,
         str(fields["location"]),
-        int(current.get("summary", {}).get("total-delete-files", 0)),
+        int(summary.get("total-delete-files", 0)),
         current.get("manifest-list"),
     )
-
-
-def _is_ours(snapshot: dict[str, Any]) -> bool:
-    summary = snapshot.get("summary", {})
-    return RUN_PROPERTY in summary or summary.get("operation") == "replace"
 
 
 _ASKED_AT_ONCE = 16
@@ -243,15 +233,14 @@ def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tu
         # Files in another layout, of another program, belong to no slice: the comparison with the ledger refuses them.
         if manifest.content is not ManifestContent.DATA or len(parts) != _PARTS:
             continue
-        first, last = _number(parts[0].lower_bound), _number(parts[0].upper_bound)
+        first, last = (
+            int.from_bytes(bound or b"", "little", signed=True)
+            for bound in (parts[0].lower_bound, parts[0].upper_bound)
+        )
         if any(first <= day <= last for day in days):
             for file in (entry.data_file for entry in manifest.fetch_manifest_entry(store)):
                 if file.partition[0] in days:
                     yield Slice(_EPOCH + timedelta(days=file.partition[0]), file.partition[1]), file.file_path
-
-
-def _number(bound: bytes | None) -> int:
-    return int.from_bytes(bound or b"", "little", signed=True)
 
 
 def _input(store: Callable[[str], LakeObjects], path: str) -> Any:

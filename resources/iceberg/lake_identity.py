@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.errors import LakehouseError, LedgerError
 from pipeline_assets.domain.places import is_below, resolved
 from pipeline_assets.domain.settings import Settings
-from resources.iceberg.errors import FAILURES, may_pass
+from resources.iceberg.errors import again
 from resources.iceberg.lake_mark import Mark, bare_url, read_mark
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata_files import first_use
@@ -99,16 +99,14 @@ def is_one_lake(
     if purpose > Purpose.LOOK:
         named = here if mark is None or mark.place is None else mark.place
         if resolved(named) != resolved(here):
-            raise LakehouseError(
-                here, f"is a copy of a lake whose place is {named}, and nothing was touched", f"{_ABSOLUTE}: {named}"
-            )
+            reason = f"is a copy of a lake whose place is {named}, and nothing was touched"
+            raise LakehouseError(here, reason, f"{_ABSOLUTE}: {named}")
         places = outside()
         if places:
-            owner = catalog_place(settings)
-            reason = f"is not the warehouse of {owner}, whose tables lie in {places[0]}, and nothing was touched"
-            raise LakehouseError(
-                here, reason, f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {places[0]}"
-            )
+            owner, place = catalog_place(settings), places[0]
+            reason = f"is not the warehouse of {owner}, whose tables lie in {place}, and nothing was touched"
+            hint = f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {place}"
+            raise LakehouseError(here, reason, hint)
     if mark is None or mark.place is None or carried is None or places is None:
         return False
     return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
@@ -116,20 +114,11 @@ def is_one_lake(
 
 def enter_catalog(tables: JavaTables, mark: Mark) -> None:
     """Let the catalog carry the mark's identities."""
-    namespace = f"{tables.catalog_name}.{NAMESPACE}"
-    for pause in (*_PAUSES, None):
-        try:
-            tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-            tables.spark.sql(
-                f"ALTER NAMESPACE {namespace} SET PROPERTIES ('{PROPERTY}'='{mark.id}', '{_LAKE_PROPERTY}'='{mark.lake}')"
-            )
-        except FAILURES as error:
-            # Two processes that create the lake at once write the same rows.
-            if pause is None or not may_pass(error):
-                raise
-            time.sleep(pause)
-        else:
-            return
+    namespace, properties = f"{tables.catalog_name}.{NAMESPACE}", {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake}
+    listed = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
+    # Two processes that create the lake at once write the same rows.
+    again(lambda: tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}"))
+    again(lambda: tables.spark.sql(f"ALTER NAMESPACE {namespace} SET PROPERTIES ({listed})"))
 
 
 def lake_of(mark: Mark | None, of_catalog: Mapping[str, str]) -> str | None:
@@ -182,7 +171,7 @@ def _complete(
 
 def _outside(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> list[str]:
     # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
-    places = [tables.location(table) for table in ours if tables.exists(table)]
+    places = [str(tables.load(table).location()) for table in ours if tables.exists(table)]
     return [place for place in places if not is_below(place, settings.warehouse_url)]
 
 
@@ -190,9 +179,7 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -
     """True for a lake that the catalog knows, False where there is none yet; raises LakehouseError for one of another catalog."""
     if any(map(tables.exists, ours)):
         return True
-    for table in ours:
-        objects = LakeObjects(tables.place(table))
-        used = first_use(objects)
-        if used is not None:
+    for objects in (LakeObjects(tables.place(table)) for table in ours):
+        if (used := first_use(objects)) is not None:
             raise unknown_lake(settings, f"{objects.url}/{used}")
     return False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
@@ -19,6 +19,7 @@ from resources.iceberg.metadata import (
     Commit,
     JavaTables,
     SliceFiles,
+    ancestry,
     by_slice,
     slices_condition,
     with_missing,
@@ -30,7 +31,6 @@ from resources.iceberg.upkeep import KEPT_PROPERTIES, add_columns, begin_history
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline_assets.domain.settings import Settings
     from pipeline_assets.tables.table import Table
     from resources.ledger.store import LakeOfLedger
 
@@ -96,17 +96,15 @@ class Lakehouse:
     def head(self, table: Table) -> int:
         """Return main's snapshot id; raises LakehouseError for a table that is unknown to the catalog or was never written."""
         self._require(table)
-        snapshot = self._load(table).currentSnapshot()
+        snapshot = self._tables.current(table).currentSnapshot()
         if snapshot is None:
-            raise LakehouseError(
-                self.identifier(table), "was created and never written", "Load days: tidemark load --help"
-            )
+            reason = "was created and never written"
+            raise LakehouseError(self.identifier(table), reason, "Load days: tidemark load --help")
         return int(snapshot.snapshotId())
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
         """Return the table as of a snapshot, which may be a staged one. A column that the table did not have then is null."""
-        rows = self.spark.read.option("versionAsOf", snapshot_id).table(self._tables.identifier(table))
-        return with_missing(rows, table)
+        return with_missing(self.spark.read.option("versionAsOf", snapshot_id).table(self.identifier(table)), table)
 
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None, held_in: str | None = None
@@ -115,7 +113,7 @@ class Lakehouse:
 
         `held_in`: a column of days; then those files of any slice that by their metrics may hold rows of these projects and days.
         """
-        return by_slice(self._tables.files(self._load(table), snapshot_id, slices, held_in))
+        return by_slice(self._tables.files(self._tables.current(table), snapshot_id, slices, held_in))
 
     def column_bytes(
         self,
@@ -126,7 +124,7 @@ class Lakehouse:
         held_in: str | None = None,
     ) -> int:
         """Return how many bytes these columns take in the files that `slice_files` returns, read from metadata."""
-        return self._tables.column_bytes(self._load(table), snapshot_id, slices, columns, held_in)
+        return self._tables.column_bytes(self._tables.current(table), snapshot_id, slices, columns, held_in)
 
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
         """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
@@ -135,15 +133,15 @@ class Lakehouse:
 
     def commits(self, table: Table, since: int | None) -> list[Commit]:
         """Return commits to main after the snapshot `since`, newest first; for None all that are kept."""
-        return list(self._tables.commits(self._load(table), since))
+        return list(self._tables.commits(self._tables.current(table), since))
 
     def ancestry(self, table: Table) -> dict[int, datetime]:
         """Return the kept snapshots of main's history -> when each was committed, newest first."""
-        return dict(self._tables.ancestry(self._load(table)))
+        return ancestry(self._tables.current(table))
 
     def snapshot_ids(self, table: Table) -> frozenset[int]:
         """Return all kept snapshots of the table, including staged ones."""
-        return frozenset(self._tables.snapshot_ids(self._load(table)))
+        return frozenset(int(snapshot.snapshotId()) for snapshot in self._tables.current(table).snapshots())
 
     # -- tables ------------------------------------------------------------------------------------------------
 
@@ -183,13 +181,9 @@ class Lakehouse:
         """Raise LakehouseError unless the catalog knows the table, and it is ours."""
         if table.key in self._known:
             return
-        name = self._tables.identifier(table)
         if not self.knows(table):
-            raise LakehouseError(
-                name,
-                "the catalog knows no such table",
-                "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME",
-            )
+            hint = "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
+            raise LakehouseError(self.identifier(table), "the catalog knows no such table", hint)
         self._require_columns(table)
 
     def _require_columns(self, table: Table) -> None:
@@ -202,9 +196,9 @@ class Lakehouse:
         """Create a branch at `base_id`, let `write` fill it by its SQL name, and return the staged snapshot."""
         branch = self.branches.create(table, attempt, base_id)
         try:
-            write(f"{self._tables.identifier(table)}.branch_{branch}")
-            java = self._load(table)
-            staged = Staged(table, branch, base_id, int(java.snapshot(branch).snapshotId()))
+            write(f"{self.identifier(table)}.branch_{branch}")
+            snapshot = self._tables.current(table).snapshot(branch)
+            staged = Staged(table, branch, base_id, int(snapshot.snapshotId()))
         except BaseException:
             self.branches.drop(table, [branch])
             raise
@@ -219,7 +213,7 @@ class Lakehouse:
         if self.branches.head(table, attempt) is None:
             self.branches.create(table, attempt, base_id)
         branch = self.branches.name(attempt)
-        write(f"{self._tables.identifier(table)}.branch_{branch}")
+        write(f"{self.identifier(table)}.branch_{branch}")
         snapshot_id = self.branches.head(table, attempt)
         if snapshot_id is None:
             raise LakehouseError(table.key, f"somebody removed the branch {branch}", "Start the rebuild again")
@@ -242,10 +236,12 @@ class Lakehouse:
 
         Other files are neither read nor replaced. Rows keep every column of the table and get its order.
         """
-        actions = self._tables.java_class("org.apache.iceberg.spark.actions.SparkActions").get(
-            self.spark._jsparkSession
+        actions = self._tables.java_class("org.apache.iceberg.spark.actions.SparkActions")
+        joining = (
+            actions.get(self.spark._jsparkSession)
+            .rewriteDataFiles(self._tables.current(table))
+            .toBranch(branch_of(target))
         )
-        joining = actions.rewriteDataFiles(self._load(table)).toBranch(branch_of(target))
         options = {
             "min-file-size-bytes": small_bytes,
             "max-file-size-bytes": _ANY_BYTES,
@@ -259,9 +255,6 @@ class Lakehouse:
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
         self.branches.drop(staged.table, [staged.branch])
-
-    def _load(self, table: Table) -> Any:
-        return again(lambda: self._tables.load(table))
 
 
 class RestingLakehouse(Lakehouse):

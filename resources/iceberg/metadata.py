@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain, takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice, days_by_project
+from resources.iceberg.errors import again
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -101,13 +103,8 @@ class JavaTables:
         warehouse = str(self.spark.conf.get(f"{WAREHOUSE_OF}.{self.catalog_name}"))
         return f"{warehouse}/{table.identifier.replace('.', '/')}"
 
-    def location(self, table: Table) -> str:
-        """Return the location of a table that the catalog knows."""
-        return str(self.load(table).location())
-
     def namespace_properties(self, namespace: str) -> dict[str, str]:
         """Return the properties that the catalog keeps for a namespace; empty where it does not know the namespace."""
-        self._activate()
         catalog = self._spark_catalog()
         gateway: Any = self.spark.sparkContext._gateway
         names = gateway.new_array(self.java_class("java.lang.String"), 1)
@@ -122,12 +119,16 @@ class JavaTables:
         loader = self.java_class("org.apache.iceberg.spark.Spark3Util")
         return loader.loadIcebergTable(self.spark._jsparkSession, self.identifier(table))
 
+    def current(self, table: Table) -> Any:
+        """Load the table as `load` does, with retries while the catalog is out of reach."""
+        return again(lambda: self.load(table))
+
     def catalog(self) -> Any:
         """Return Iceberg's own Java catalog."""
-        self._activate()
         return self._spark_catalog().icebergCatalog()
 
     def _spark_catalog(self) -> Any:
+        self._activate()
         return self.spark._jsparkSession.sessionState().catalogManager().catalog(self.catalog_name)
 
     def _activate(self) -> None:
@@ -208,8 +209,7 @@ class JavaTables:
         heads = [int(entry.snapshotId()) for entry in _each(java.history())]
         start = len(heads) - heads[::-1].index(since) if since in heads else 0
         fresh = set(heads[start:]) - set(heads[:start])
-        snapshot = java.currentSnapshot()
-        while snapshot is not None and snapshot.snapshotId() in fresh:
+        for snapshot in takewhile(lambda one: one.snapshotId() in fresh, walk(java, java.currentSnapshot())):
             parent_id = snapshot.parentId()
             yield Commit(
                 int(snapshot.snapshotId()),
@@ -218,25 +218,23 @@ class JavaTables:
                 frozenset(self._changed(java, snapshot)),
                 committed_at(snapshot).isoformat(),
             )
-            snapshot = java.snapshot(parent_id) if parent_id is not None else None
-
-    def ancestry(self, java: Any) -> Iterator[tuple[int, datetime]]:
-        """Yield main's kept snapshots and when they were committed, newest first."""
-        snapshot = java.currentSnapshot()
-        while snapshot is not None:
-            yield int(snapshot.snapshotId()), committed_at(snapshot)
-            parent_id = snapshot.parentId()
-            snapshot = java.snapshot(parent_id) if parent_id is not None else None
-
-    def snapshot_ids(self, java: Any) -> Iterator[int]:
-        """Yield the ids of all kept snapshots."""
-        return (int(snapshot.snapshotId()) for snapshot in _each(java.snapshots()))
 
     def _changed(self, java: Any, snapshot: Any) -> set[Slice]:
         changes = self.java_class("org.apache.iceberg.SnapshotChanges").builderFor(java).snapshot(snapshot).build()
-        return {
-            slice_of(file) for files in (changes.addedDataFiles(), changes.removedDataFiles()) for file in _each(files)
-        }
+        return {slice_of(file) for file in chain(_each(changes.addedDataFiles()), _each(changes.removedDataFiles()))}
+
+
+def walk(java: Any, snapshot: Any) -> Iterator[Any]:
+    """Yield a Java snapshot, if there is one, and those before it that the table keeps, newest first."""
+    while snapshot is not None:
+        yield snapshot
+        parent_id = snapshot.parentId()
+        snapshot = java.snapshot(parent_id) if parent_id is not None else None
+
+
+def ancestry(java: Any) -> dict[int, datetime]:
+    """Return main's kept snapshots -> when each was committed, newest first."""
+    return {int(snapshot.snapshotId()): committed_at(snapshot) for snapshot in walk(java, java.currentSnapshot())}
 
 
 def committed_at(snapshot: Any) -> datetime:
@@ -270,18 +268,16 @@ def slice_of(file: Any) -> Slice:
 def by_slice(files: LiveFiles, slices: Iterable[Slice] = ()) -> dict[Slice, SliceFiles]:
     """Group files by slice; the given slices are included even where they have no files."""
     sizes: dict[Slice, dict[str, int]] = {key: {} for key in slices}
-    rows: dict[Slice, dict[str, int]] = {key: {} for key in sizes}
+    rows = {path: int(file.recordCount()) for path, file in files.items()}
     for path, file in files.items():
-        key = slice_of(file)
-        sizes.setdefault(key, {})[path] = int(file.fileSizeInBytes())
-        rows.setdefault(key, {})[path] = int(file.recordCount())
+        sizes.setdefault(slice_of(file), {})[path] = int(file.fileSizeInBytes())
     return {
         key: SliceFiles(
             paths=frozenset(own),
-            rows=sum(rows[key].values()),
+            rows=sum(rows[path] for path in own),
             deletes=frozenset().union(*(files.deletes.get(path, ()) for path in own)),
             sizes=own,
-            rows_of=rows[key],
+            rows_of={path: rows[path] for path in own},
         )
         for key, own in sizes.items()
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, make_url
 
 from pipeline_assets.domain.errors import PublishConflictError
-from pipeline_assets.domain.slices import Slice
 from resources.failpoints import Failpoint, failpoint
+from resources.iceberg.catalog_at_rest import TABLES, are_of
 from resources.iceberg.errors import FAILURES, again
-from resources.iceberg.metadata import JavaTables, SliceFiles
+from resources.iceberg.metadata import JavaTables
 from resources.iceberg.slice_change import (
     Published,
     SliceChange,
-    load,
     nothing_to_swap,
     refusal,
     require_base_files,
@@ -34,35 +33,14 @@ from resources.iceberg.slice_change import (
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
-MAIN = "main"
-
 
 @dataclass(frozen=True)
-class Applied:
-    """One table after a change; the manifests of its snapshot are written."""
+class NextState:
+    """A table after a change: its snapshot's manifests are written, its metadata only in memory, as a catalog writes the file."""
 
     table: Table
-    snapshot_id: int
-    parent_id: int
-    """Main's head that the snapshot follows."""
-    files: Mapping[Slice, SliceFiles]
-    """The live files of every slice that the change covers."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether main keeps its snapshot."""
-        return self.snapshot_id == self.parent_id
-
-    @property
-    def published(self) -> Published:
-        """What main shows once a catalog points at this state."""
-        return Published(self.snapshot_id, self.parent_id, self.files, is_empty=self.is_empty)
-
-
-@dataclass(frozen=True)
-class NextState(Applied):
-    """A state whose metadata is only in memory: the catalog writes the file."""
-
+    published: Published
+    """What main shows once the catalog has this state."""
     base: Any
     """Java TableMetadata before the change."""
     metadata: Any
@@ -70,9 +48,12 @@ class NextState(Applied):
 
 
 @dataclass(frozen=True)
-class Prepared(Applied):
-    """A state whose metadata file is written, though nothing points at it yet."""
+class Prepared:
+    """A table after a change: its metadata file is written, though nothing points at it yet."""
 
+    table: Table
+    published: Published
+    """What main shows once the catalog points at this state."""
     before: str
     """The metadata file before the change; the swap is refused unless the catalog still points at it."""
     after: str
@@ -84,95 +65,74 @@ class Prepared(Applied):
         return self.after != self.before
 
 
-def next_state(tables: JavaTables, change: SliceChange, run_id: str) -> NextState:
-    """Apply a change to main's current head; readers see no difference.
+class Preparing:
+    """Applies changes of slices to the heads of one catalog's tables; readers see no difference."""
 
-    Raises SliceConflictError where main changed in one of the slices since the change's base.
-    """
-    try:
-        return again(lambda: _applied(tables, load(tables, change.table), change, run_id))
-    except FAILURES as error:
-        raise refusal(tables, change, error) from error
+    def __init__(self, tables: JavaTables) -> None:
+        """Change slices of these tables."""
+        self._tables = tables
 
+    def next_state(self, change: SliceChange, run_id: str) -> NextState:
+        """Apply a change to main's current head; raises SliceConflictError where main changed in a slice since its base."""
+        try:
+            return again(lambda: self._applied(self._tables.current(change.table), change, run_id))
+        except FAILURES as error:
+            raise refusal(self._tables, change, error) from error
 
-def prepare(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
-    """Apply a change to main's current head as `next_state` does, and write its metadata file."""
-    try:
-        return again(lambda: _prepared(tables, change, run_id))
-    except FAILURES as error:
-        raise refusal(tables, change, error) from error
+    def prepare(self, change: SliceChange, run_id: str) -> Prepared:
+        """Apply a change as `next_state` does, and write its metadata file."""
+        try:
+            return again(lambda: self._prepared(change, run_id))
+        except FAILURES as error:
+            raise refusal(self._tables, change, error) from error
 
+    def discard(self, prepared: Prepared) -> None:
+        """Remove the metadata file of a change that will never be published; maintenance removes its manifests."""
+        if prepared.is_written:
+            # Maintenance removes the file later, as it does after a killed process.
+            with suppress(*FAILURES):
+                self._tables.current(prepared.table).io().deleteFile(prepared.after)
 
-def discard(tables: JavaTables, prepared: Prepared) -> None:
-    """Remove the metadata file of a change that will never be published; maintenance removes its manifests."""
-    if not prepared.is_written:
-        return
-    # Maintenance removes the file later, as it does after a killed process.
-    with suppress(*FAILURES):
-        load(tables, prepared.table).io().deleteFile(prepared.after)
+    def was_named(self, prepared: Prepared) -> bool:
+        """Whether the catalog points at the prepared metadata file, or did before others moved the pointer on."""
+        metadata = self._tables.current(prepared.table).operations().current()
+        named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
+        return prepared.is_written and prepared.after in named
 
+    def _prepared(self, change: SliceChange, run_id: str) -> Prepared:
+        java = self._tables.current(change.table)
+        state, operations = self._applied(java, change, run_id), java.operations()
+        before = after = str(state.base.metadataFileLocation())
+        if not state.metadata.changes().isEmpty():
+            after = str(operations.metadataFileLocation(_next_name(before)))
+            parser = self._tables.java_class("org.apache.iceberg.TableMetadataParser")
+            parser.write(state.metadata, operations.io().newOutputFile(after))
+            failpoint(Failpoint.AFTER_APPLY, change.table.key)
+        return Prepared(change.table, state.published, before, after)
 
-def was_named(tables: JavaTables, prepared: Prepared) -> bool:
-    """Whether the catalog points at the prepared metadata file, or did before others moved the pointer on."""
-    metadata = load(tables, prepared.table).operations().current()
-    named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
-    return prepared.is_written and prepared.after in named
-
-
-def _prepared(tables: JavaTables, change: SliceChange, run_id: str) -> Prepared:
-    java = load(tables, change.table)
-    state = _applied(tables, java, change, run_id)
-    operations = java.operations()
-    before = str(state.base.metadataFileLocation())
-    if state.metadata.changes().isEmpty():
-        return Prepared(change.table, state.snapshot_id, state.parent_id, state.files, before, before)
-    after = str(operations.metadataFileLocation(_next_name(before)))
-    parser = tables.java_class("org.apache.iceberg.TableMetadataParser")
-    parser.write(state.metadata, operations.io().newOutputFile(after))
-    failpoint(Failpoint.AFTER_APPLY, change.table.key)
-    return Prepared(change.table, state.snapshot_id, state.parent_id, state.files, before, after)
-
-
-def _applied(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -> NextState:
-    operations = java.operations()
-    standing = nothing_to_swap(tables, java, change, int(java.currentSnapshot().snapshotId()))
-    if standing is None:
-        snapshot = row_delta(tables, java, change, run_id).apply()
-        # `apply` refreshed from the catalog and nothing has since, so this is the metadata it was applied to.
-        base = operations.current()
-        parent_id = int(snapshot.parentId())
-        require_base_files(tables, change, parent_id)
-        metadata = _builder(tables, base).setBranchSnapshot(snapshot, MAIN)
-        snapshot_id = int(snapshot.snapshotId())
-    else:
-        base = operations.current()
-        metadata = _builder(tables, base)
-        snapshot_id = parent_id = standing.snapshot_id
-    refs = base.refs()
-    for branch in change.branches:
-        if refs.containsKey(branch):
+    def _applied(self, java: Any, change: SliceChange, run_id: str) -> NextState:
+        operations, builder = java.operations(), self._tables.java_class("org.apache.iceberg.TableMetadata")
+        published = nothing_to_swap(self._tables, java, change, int(java.currentSnapshot().snapshotId()))
+        if published is None:
+            snapshot = row_delta(self._tables, java, change, run_id).apply()
+            # `apply` refreshed from the catalog and nothing has since, so this is the metadata it was applied to.
+            base = operations.current()
+            published = Published(int(snapshot.snapshotId()), int(snapshot.parentId()), change.files_by_slice)
+            require_base_files(self._tables, change, published.parent_id)
+            metadata = builder.buildFrom(base).setBranchSnapshot(snapshot, "main")
+        else:
+            base = operations.current()
+            metadata = builder.buildFrom(base)
+        refs = base.refs()
+        for branch in filter(refs.containsKey, change.branches):
             metadata = metadata.removeRef(branch)
-    return NextState(change.table, snapshot_id, parent_id, change.files_by_slice, base, metadata.build())
-
-
-def _builder(tables: JavaTables, base: Any) -> Any:
-    return tables.java_class("org.apache.iceberg.TableMetadata").buildFrom(base)
+        return NextState(change.table, published, base, metadata.build())
 
 
 def _next_name(location: str) -> str:
     """Number the file as Iceberg numbers its own, so that a folder's listing is in order."""
     number = re.match(r"(\d+)-", location.rpartition("/")[2])
     return f"{int(number[1]) + 1 if number else 0:05d}-{uuid.uuid4()}.metadata.json"
-
-
-_TABLES = sa.table(
-    "iceberg_tables",
-    *map(
-        sa.column,
-        ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location"),
-    ),
-)
-"""As Iceberg's JdbcCatalog creates it (JdbcUtil, schema versions V0 and V1); PyIceberg's SqlCatalog has the same columns."""
 
 
 def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table]) -> dict[str, str]:
@@ -182,16 +142,13 @@ def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table
     """
     if not tables:
         return {}
-    keys = {_name(table): table.key for table in tables}
-    columns = (_TABLES.c.table_namespace, _TABLES.c.table_name, _TABLES.c.metadata_location)
-    query = sa.select(*columns).where(
-        _TABLES.c.catalog_name == catalog,
-        sa.tuple_(_TABLES.c.table_namespace, _TABLES.c.table_name).in_(sorted(keys)),
-    )
+    keys = {table.identifier: table.key for table in tables}
+    columns = (TABLES.c.table_namespace, TABLES.c.table_name, TABLES.c.metadata_location)
+    query = sa.select(*columns).where(are_of(catalog, tables))
     if connection.dialect.name == "postgresql":
         query = query.with_for_update()
-    rows = connection.execute(query.order_by(_TABLES.c.table_namespace, _TABLES.c.table_name))
-    return {keys[namespace, name]: str(location) for namespace, name, location in rows}
+    rows = connection.execute(query.order_by(TABLES.c.table_namespace, TABLES.c.table_name))
+    return {keys[f"{namespace}.{name}"]: str(location) for namespace, name, location in rows}
 
 
 def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepared]) -> None:
@@ -199,21 +156,11 @@ def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepa
     for one in prepared:
         if not one.is_written:
             continue
-        namespace, name = _name(one.table)
-        statement = (
-            sa.update(_TABLES)
-            .where(
-                _TABLES.c.catalog_name == catalog,
-                _TABLES.c.table_namespace == namespace,
-                _TABLES.c.table_name == name,
-                _TABLES.c.metadata_location == one.before,
-            )
-            .values(metadata_location=one.after, previous_metadata_location=one.before)
-        )
-        if connection.execute(statement).rowcount != 1:
-            raise PublishConflictError(
-                one.table.key, "another writer moved its pointer meanwhile", "Nothing was published; load again"
-            )
+        statement = sa.update(TABLES).where(are_of(catalog, [one.table]), TABLES.c.metadata_location == one.before)
+        new = {"metadata_location": one.after, "previous_metadata_location": one.before}
+        if connection.execute(statement.values(new)).rowcount != 1:
+            reason = "another writer moved its pointer meanwhile"
+            raise PublishConflictError(one.table.key, reason, "Nothing was published; load again")
 
 
 def share_a_database(ledger: str, catalog: str) -> bool:
@@ -235,8 +182,3 @@ def schema_of(url: URL) -> str:
     """Return the schema in which a connection creates its tables and looks for them first."""
     path = re.search(r"search_path\s*=\s*([^\s,]+)", str(url.query.get("options", "")))
     return path[1] if path else "public"
-
-
-def _name(table: Table) -> tuple[str, str]:
-    namespace, _, name = table.identifier.rpartition(".")
-    return namespace, name

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError, SliceConflictError
 from pipeline_assets.domain.slices import Slice
-from resources.iceberg.errors import again, failure, is_conflict
+from resources.iceberg.errors import failure, is_conflict
 from resources.iceberg.metadata import RUN_PROPERTY, JavaTables, LiveFiles, SliceFiles, by_slice
 
 if TYPE_CHECKING:
@@ -49,7 +49,18 @@ class SliceChange:
     @property
     def subject(self) -> str:
         """The table and its first three slices, for messages."""
-        return f"{self.table.key} {', '.join(sorted(map(str, self.slices))[:3])}"
+        return _named(self.table, self.slices)
+
+    def lost(
+        self, reason: str, hint: str = "It is looked at again", slices: Collection[Slice] = ()
+    ) -> SliceConflictError:
+        """Return the error for slices that another writer changed; all of the change's where none are given."""
+        lost = slices or self.slices
+        return SliceConflictError(_named(self.table, lost), reason, hint, {(self.table.key, key) for key in lost})
+
+
+def _named(table: Table, slices: Collection[Slice]) -> str:
+    return f"{table.key} {', '.join(sorted(map(str, slices))[:3])}"
 
 
 @dataclass(frozen=True)
@@ -70,10 +81,7 @@ def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> LiveFil
     Raises SliceConflictError where the base has expired: others moved main on since, and what they did is no longer known.
     """
     if java.snapshot(change.base_id) is None:
-        lost = {(change.table.key, key) for key in change.slices}
-        raise SliceConflictError(
-            change.subject, "the snapshot it was read at has expired", "It is looked at again", lost
-        )
+        raise change.lost("the snapshot it was read at has expired")
     return tables.files(java, change.base_id, change.slices)
 
 
@@ -130,10 +138,7 @@ def nothing_to_swap(tables: JavaTables, java: Any, change: SliceChange, head_id:
     if not change.is_empty:
         return None
     if head_id != change.base_id and tables.files(java, head_id, change.slices).names != change.files.names:
-        lost = {(change.table.key, key) for key in change.slices}
-        raise SliceConflictError(
-            change.subject, "another writer changed it since it was read", "It is looked at again", lost
-        )
+        raise change.lost("another writer changed it since it was read")
     return Published(head_id, head_id, change.files_by_slice, is_empty=True)
 
 
@@ -145,30 +150,19 @@ def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int) 
     """
     if parent_id == change.base_id:
         return
-    before = tables.files(load(tables, change.table), parent_id, change.slices)
+    before = tables.files(tables.current(change.table), parent_id, change.slices)
     if before.names != change.former.names:
-        reason = "another process compacted or removed its files during the publish"
-        lost = {(change.table.key, key) for key in change.slices}
-        raise SliceConflictError(change.table.key, reason, "It is looked at again", lost)
+        raise change.lost("another process compacted or removed its files during the publish")
 
 
 def refusal(tables: JavaTables, change: SliceChange, error: Exception) -> Exception:
     """Return the error to raise: a conflict that names the winner and the slices, or any other failure, ours where known."""
     if not is_conflict(error):
         return failure(change.subject, error) or error
-    key = change.table.key
-    commits = [
-        commit for commit in tables.commits(load(tables, change.table), change.base_id) if commit.slices & change.slices
-    ]
+    since = tables.commits(tables.current(change.table), change.base_id)
+    commits = [commit for commit in since if commit.slices & change.slices]
     winners = {commit.run_id or f"snapshot {commit.snapshot_id}, not written by Tidemark" for commit in commits}
-    lost = frozenset().union(*(commit.slices & change.slices for commit in commits)) or change.slices
+    lost = frozenset().union(*(commit.slices & change.slices for commit in commits))
     who = f"run {', '.join(sorted(winners))}" if winners else "another writer"
-    subject = f"{key} {', '.join(sorted(map(str, lost))[:3])}"
-    reason = f"{who} changed it since it was read"
-    slices = {(key, one) for one in lost}
-    return SliceConflictError(subject, reason, "Nothing was published; it is built from fresh inputs", slices)
-
-
-def load(tables: JavaTables, table: Table) -> Any:
-    """Load the table's current state, with retries while the catalog is out of reach."""
-    return again(lambda: tables.load(table))
+    hint = "Nothing was published; it is built from fresh inputs"
+    return change.lost(f"{who} changed it since it was read", hint, lost)

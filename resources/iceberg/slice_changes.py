@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, PublishConflictError, TidemarkError
@@ -14,14 +15,13 @@ from pipeline_assets.domain.slices import Slice
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.catalog_at_rest import gone_files
 from resources.iceberg.errors import FAILURES, failure, first_line, is_unanswered
-from resources.iceberg.metadata import JavaTables, LiveFiles, slice_of
-from resources.iceberg.prepared import NextState, Prepared, discard, next_state, prepare, was_named
+from resources.iceberg.metadata import LiveFiles, slice_of, walk
+from resources.iceberg.prepared import NextState, Preparing
 from resources.iceberg.slice_change import (
     PUBLISH_PROPERTY,
     Published,
     SliceChange,
     files_of_base,
-    load,
     nothing_to_swap,
     refusal,
     require_base_files,
@@ -32,19 +32,22 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 
-class SliceChanges:
-    """Creates changes of slices and hands them to Iceberg."""
+_SUBJECT = "catalog"
+_NOT_SERVED = "Server does not support endpoint"
+_TRIES, _FIRST_PAUSE_SECONDS = 6, 0.2
+"""After a lost answer the server may still be committing; the tables are checked for about six seconds."""
+_SETTING = "Set catalog_transactions = false (TIDEMARK_CATALOG_TRANSACTIONS)"
 
-    def __init__(self, tables: JavaTables) -> None:
-        """Change slices of the tables of one catalog."""
-        self._tables = tables
+
+class SliceChanges(Preparing):
+    """Creates changes of slices, and commits them where they are not prepared for a transaction of the catalog's database."""
 
     def of(
         self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
     ) -> SliceChange:
         """Return the change that gives main's slices, read at `base_id`, the files of a staged snapshot."""
         wanted = frozenset(slices)
-        files = self._tables.files(load(self._tables, table), snapshot_id, wanted)
+        files = self._tables.files(self._tables.current(table), snapshot_id, wanted)
         return self._since(SliceChange(table, base_id, wanted, files, LiveFiles(), tuple(branches)))
 
     def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
@@ -57,14 +60,14 @@ class SliceChanges:
         return self._since(SliceChange(table, base_id, frozenset(snapshots), files, LiveFiles(), is_restored=True))
 
     def _since(self, change: SliceChange) -> SliceChange:
-        return replace(change, former=files_of_base(self._tables, load(self._tables, change.table), change))
+        return replace(change, former=files_of_base(self._tables, self._tables.current(change.table), change))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
         """Return the change that keeps the data files of these slices and removes the delete files that apply to them.
 
         Leaves out a slice of which a data file is gone, and one with a delete file that also applies to a slice left out.
         """
-        java = load(self._tables, table)
+        java = self._tables.current(table)
         live = self._tables.files(java, base_id, None)
         key_of = {path: slice_of(file) for path, file in live.items()}
         gone = gone_files([path for path, key in key_of.items() if key in slices])
@@ -77,33 +80,6 @@ class SliceChanges:
         files = LiveFiles({path: file for path, file in live.items() if key_of[path] in wanted})
         return self._since(SliceChange(table, base_id, frozenset(wanted), files, LiveFiles()))
 
-    def prepare(self, change: SliceChange, run_id: str) -> Prepared:
-        """Apply a change to main's head without making it visible; raises SliceConflictError (resources/iceberg/prepared.py)."""
-        return prepare(self._tables, change, run_id)
-
-    def discard(self, prepared: Prepared) -> None:
-        """Discard a prepared change that was not and will not be published."""
-        discard(self._tables, prepared)
-
-    def was_named(self, prepared: Prepared) -> bool:
-        """Whether the catalog shows a prepared change, or did before others committed."""
-        return was_named(self._tables, prepared)
-
-    def next_state(self, change: SliceChange, run_id: str) -> NextState:
-        """Apply a change as `prepare` does, for a catalog that writes metadata itself."""
-        return next_state(self._tables, change, run_id)
-
-    def commit_together(self, states: Sequence[NextState]) -> None:
-        """Commit states of several tables in one commit of a REST catalog; raises PublishConflictError."""
-        commit_together(self._tables, states)
-
-    def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
-        """Commit a change to main or to a branch; `name` distinguishes this commit from others of the run.
-
-        Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
-        """
-        return commit_change(self._tables, change, name, run_id, branch=branch)
-
     def require_restorable(self, change: SliceChange) -> None:
         """Raise LakehouseError where a file that a change restores is gone."""
         if change.is_restored:
@@ -111,15 +87,14 @@ class SliceChanges:
 
     def require_files(self, table: Table, snapshots: Mapping[Slice, int | None]) -> LiveFiles:
         """Return the files of these slices in these snapshots; raises LakehouseError for a file that is gone."""
-        java = load(self._tables, table)
+        java = self._tables.current(table)
         files = LiveFiles()
         for snapshot_id in {known for known in snapshots.values() if known is not None}:
             chosen = {key for key, known in snapshots.items() if known == snapshot_id}
             found = self._tables.files(java, snapshot_id, chosen)
             if found.deletes:
-                raise LakehouseError(
-                    min(found.deletes), "had rows deleted by another program then", "Choose another state"
-                )
+                reason = "had rows deleted by another program then"
+                raise LakehouseError(min(found.deletes), reason, "Choose another state")
             files |= found
         self._require_there(files)
         return files
@@ -128,120 +103,100 @@ class SliceChanges:
         if gone := gone_files(paths):
             raise LakehouseError(min(gone), "is gone, so its rows cannot be restored", "Choose a later state")
 
+    def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
+        """Commit a change to main or to an existing branch; `name` distinguishes this commit from others of the run.
 
-def commit_change(
-    tables: JavaTables, change: SliceChange, name: str, run_id: str, *, branch: str | None = None
-) -> Published:
-    """Commit a change to main or to an existing branch; `name` distinguishes it from other commits of the run.
-
-    Raises SliceConflictError, with nothing published, when main changed in one of the slices since the base.
-    """
-    java = load(tables, change.table)
-    head = java.currentSnapshot() if branch is None else java.snapshot(branch)
-    standing = nothing_to_swap(tables, java, change, int(head.snapshotId()))
-    if standing is not None:
-        return standing
-    operation = row_delta(tables, java, change, run_id)
-    slices = repr(sorted(map(str, change.slices)))
-    publish_id = f"{name}-{hashlib.sha256(slices.encode()).hexdigest()[:12]}"
-    operation.set(PUBLISH_PROPERTY, publish_id)
-    if branch is not None:
-        operation.toBranch(branch)
-    else:
-        failpoint(Failpoint.BEFORE_COMMIT, change.table.key)
-    try:
-        operation.commit()
-    except FAILURES as error:
-        # Iceberg retries a commit whose answer was lost, and the retry conflicts with the first try: history decides.
-        committed = _committed(tables, change, publish_id, branch)
+        Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
+        """
+        tables, java = self._tables, self._tables.current(change.table)
+        head = java.currentSnapshot() if branch is None else java.snapshot(branch)
+        standing = nothing_to_swap(tables, java, change, int(head.snapshotId()))
+        if standing is not None:
+            return standing
+        operation = row_delta(tables, java, change, run_id)
+        slices = repr(sorted(map(str, change.slices)))
+        publish_id = f"{name}-{hashlib.sha256(slices.encode()).hexdigest()[:12]}"
+        operation.set(PUBLISH_PROPERTY, publish_id)
+        if branch is not None:
+            operation.toBranch(branch)
+        else:
+            failpoint(Failpoint.BEFORE_COMMIT, change.table.key)
+        try:
+            operation.commit()
+        except FAILURES as error:
+            # Iceberg retries a commit whose answer was lost, and the retry conflicts with the first try: history decides.
+            committed = self._committed(change, publish_id, branch)
+            if committed is None:
+                raise refusal(tables, change, error) from error
+        else:
+            if branch is None:
+                failpoint(Failpoint.AFTER_COMMIT, change.table.key)
+            committed = self._committed(change, publish_id, branch)
         if committed is None:
-            raise refusal(tables, change, error) from error
-    else:
-        if branch is None:
-            failpoint(Failpoint.AFTER_COMMIT, change.table.key)
-        committed = _committed(tables, change, publish_id, branch)
-    if committed is None:
-        reason = "main was set back over what was just published"
-        raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
-    snapshot_id, parent_id = committed
-    require_base_files(tables, change, parent_id)
-    return Published(snapshot_id, parent_id, change.files_by_slice)
+            reason = "main was set back over what was just published"
+            raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
+        require_base_files(tables, change, committed.parent_id)
+        return committed
 
+    def _committed(self, change: SliceChange, publish_id: str, branch: str | None) -> Published | None:
+        """The commit; None where the history since the change's base does not contain it."""
+        java = self._tables.current(change.table)
+        head = java.currentSnapshot() if branch is None else java.snapshot(branch)
+        for snapshot in takewhile(lambda one: one.snapshotId() != change.base_id, walk(java, head)):
+            if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
+                return Published(int(snapshot.snapshotId()), int(snapshot.parentId()), change.files_by_slice)
+        return None
 
-def _committed(tables: JavaTables, change: SliceChange, publish_id: str, branch: str | None) -> tuple[int, int] | None:
-    """Snapshot and parent of a commit; None where the history since its base does not contain it."""
-    java = load(tables, change.table)
-    snapshot = java.currentSnapshot() if branch is None else java.snapshot(branch)
-    while snapshot is not None and snapshot.snapshotId() != change.base_id:
-        parent = snapshot.parentId()
-        if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
-            return int(snapshot.snapshotId()), int(parent)
-        snapshot = java.snapshot(parent) if parent is not None else None
-    return None
+    def commit_together(self, states: Sequence[NextState]) -> None:
+        """Commit states of several tables in one transaction of a REST catalog.
 
+        Raises PublishConflictError, with nothing committed, where a table has moved on from the base of its state.
+        """
+        commits = self._tables.java_class("java.util.ArrayList")()
+        commit = self._tables.java_class("org.apache.iceberg.catalog.TableCommit")
+        name = self._tables.java_class("org.apache.iceberg.catalog.TableIdentifier")
+        for state in states:
+            if not state.metadata.changes().isEmpty():
+                commits.add(commit.create(name.parse(state.table.identifier), state.base, state.metadata))
+        if commits.isEmpty():
+            return
+        try:
+            self._tables.catalog().commitTransaction(commits)
+        except FAILURES as error:
+            if not self._are_committed(states, may_be_at_work=is_unanswered(error)):
+                raise self._refusal(states, error) from error
 
-_SUBJECT = "catalog"
-_NOT_SERVED = "Server does not support endpoint"
-_TRIES, _FIRST_PAUSE_SECONDS = 6, 0.2
-"""After a lost answer the server may still be committing; the tables are checked for about six seconds."""
-_SETTING = "Set catalog_transactions = false (TIDEMARK_CATALOG_TRANSACTIONS)"
+    def _are_committed(self, states: Sequence[NextState], *, may_be_at_work: bool) -> bool:
+        """Whether the tables' histories contain the commit; raises LakehouseError where only some of the tables have it."""
+        moved = [state for state in states if not state.published.is_empty]
+        for _ in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
+            snapshots = [self._tables.current(one.table).snapshot(one.published.snapshot_id) for one in moved]
+            shown = [one.table.key for one, snapshot in zip(moved, snapshots, strict=True) if snapshot is not None]
+            left = [one.table.key for one in moved if one.table.key not in shown]
+            if shown and left:
+                reason = (
+                    f"committed {few(shown)} of one transaction and left {few(left)}: it does not keep transactions"
+                )
+                raise LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
+            if shown:
+                return True
+        return False
 
-
-def commit_together(tables: JavaTables, states: Sequence[NextState]) -> None:
-    """Commit all of these states to the catalog in one transaction.
-
-    Raises PublishConflictError, with nothing committed, where a table has moved on from the base of its state.
-    """
-    commits = tables.java_class("java.util.ArrayList")()
-    commit = tables.java_class("org.apache.iceberg.catalog.TableCommit")
-    name = tables.java_class("org.apache.iceberg.catalog.TableIdentifier")
-    for state in states:
-        if not state.metadata.changes().isEmpty():
-            commits.add(commit.create(name.parse(state.table.identifier), state.base, state.metadata))
-    if commits.isEmpty():
-        return
-    try:
-        tables.catalog().commitTransaction(commits)
-    except FAILURES as error:
-        if not _is_committed(tables, states, may_be_at_work=is_unanswered(error)):
-            raise _refusal(tables, states, error) from error
-
-
-def _is_committed(tables: JavaTables, states: Sequence[NextState], *, may_be_at_work: bool) -> bool:
-    """Whether the tables' histories contain the commit; raises LakehouseError where only some of the tables have it."""
-    moved = [state for state in states if not state.is_empty]
-    for is_last in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
-        shown = [state for state in moved if load(tables, state.table).snapshot(state.snapshot_id) is not None]
-        if shown:
-            _require_all(moved, shown)
-            return True
-        if is_last:
-            return False
-    raise AssertionError
-
-
-def _require_all(moved: Sequence[NextState], shown: Sequence[NextState]) -> None:
-    left = [state.table.key for state in moved if state not in shown]
-    if left:
-        told = f"committed {few([state.table.key for state in shown])} of one transaction and left {few(left)}"
-        raise LakehouseError(_SUBJECT, f"{told}: it does not keep transactions", f"{_SETTING}, then load again")
-
-
-def _refusal(tables: JavaTables, states: Sequence[NextState], error: Exception) -> TidemarkError | Exception:
-    if _NOT_SERVED in str(error):
-        reason = "does not commit several tables at once (POST /v1/{prefix}/transactions/commit)"
-        return LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
-    if is_unanswered(error):
-        # The next run reads from the tables whether the commit succeeded.
-        reason = f"the answer to a commit was lost, and the tables show nothing of it: {first_line(error)}"
-        return LakehouseUnavailableError(_SUBJECT, reason, "Load again; what was committed is found then")
-    followed = {state.table.key: str(state.base.metadataFileLocation()) for state in states}
-    others = [
-        state.table.key
-        for state in states
-        if str(load(tables, state.table).operations().current().metadataFileLocation()) != followed[state.table.key]
-    ]
-    if others:
-        reason = "another writer changed it meanwhile"
-        return PublishConflictError(few(others), reason, "Nothing was published; it is applied anew")
-    return failure(_SUBJECT, error) or error
+    def _refusal(self, states: Sequence[NextState], error: Exception) -> TidemarkError | Exception:
+        if _NOT_SERVED in str(error):
+            reason = "does not commit several tables at once (POST /v1/{prefix}/transactions/commit)"
+            return LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
+        if is_unanswered(error):
+            # The next run reads from the tables whether the commit succeeded.
+            reason = f"the answer to a commit was lost, and the tables show nothing of it: {first_line(error)}"
+            return LakehouseUnavailableError(_SUBJECT, reason, "Load again; what was committed is found then")
+        others = [
+            one.table.key
+            for one in states
+            if self._tables.current(one.table).operations().current().metadataFileLocation()
+            != one.base.metadataFileLocation()
+        ]
+        if others:
+            reason = "another writer changed it meanwhile"
+            return PublishConflictError(few(others), reason, "Nothing was published; it is applied anew")
+        return failure(_SUBJECT, error) or error

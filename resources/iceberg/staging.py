@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -16,7 +17,7 @@ from pipeline_assets.transforms.data_files import FileLayout
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import FAILURES, again
 from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.metadata import JavaTables, committed_at, slice_of
+from resources.iceberg.metadata import JavaTables, ancestry, committed_at, slice_of
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -47,23 +48,13 @@ class Branches:
 
     def head(self, table: Table, attempt: str) -> int | None:
         """Return the snapshot that the attempt's branch points at; None where there is no such branch."""
-        ref = self._load(table).refs().get(self.name(attempt))
+        ref = self._tables.current(table).refs().get(self.name(attempt))
         return None if ref is None else int(ref.snapshotId())
 
     def drop(self, table: Table, names: Iterable[str]) -> None:
         """Drop branches; their snapshots stay until maintenance expires them."""
-
-        def change() -> None:
-            java = self._tables.load(table)
-            # Another run may have swept it already.
-            present = [name for name in names if java.refs().containsKey(name)]
-            if present:
-                management = java.manageSnapshots()
-                for name in present:
-                    management = management.removeBranch(name)
-                management.commit()
-
-        again(change)
+        # Another run may have swept it already.
+        self._manage(table, names, lambda management, name: management.removeBranch(name), are_there=True)
 
     @contextmanager
     def keeping(self, table: Table, snapshot_ids: Collection[int], attempt: str) -> Iterator[None]:
@@ -75,12 +66,11 @@ class Branches:
         try:
             self._create(table, names)
         except FAILURES as error:
-            java = self._load(table)
+            java = self._tables.current(table)
             if all(java.snapshot(snapshot_id) is not None for snapshot_id in snapshot_ids):
                 raise
-            raise LakehouseError(
-                table.key, "a snapshot that the rollback needs has expired", "Choose a later state"
-            ) from error
+            reason = "a snapshot that the rollback needs has expired"
+            raise LakehouseError(table.key, reason, "Choose a later state") from error
         try:
             yield
         finally:
@@ -90,27 +80,24 @@ class Branches:
 
     def kept(self, table: Table) -> set[int]:
         """Return the snapshots of main that rollbacks keep, even where later snapshots have expired."""
-        return {snapshot_id for name, snapshot_id in self._ours(self._load(table)).items() if _KEEPS in name}
+        return {snapshot_id for name, snapshot_id in self._ours(self._tables.current(table)).items() if _KEEPS in name}
 
     def dead(self, table: Table, is_live: IsLive) -> list[str]:
         """Return the branches of attempts that are not live; one of an unknown attempt counts once it is older than a day."""
-        java = self._load(table)
-        yesterday = datetime.now(UTC) - YOUNGEST
-        dead = []
-        for name in sorted(self._ours(java)):
+        java, yesterday = self._tables.current(table), datetime.now(UTC) - YOUNGEST
+
+        def is_dead(name: str) -> bool:
             lives = is_live(name.removeprefix(PREFIX))
-            if lives is False or (lives is None and self.was_there(java, name, yesterday)):
-                dead.append(name)
-        return dead
+            return lives is False or (lives is None and self.was_there(java, name, yesterday))
+
+        return list(filter(is_dead, sorted(self._ours(java))))
 
     def sweep(self, tables: Iterable[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
-        dropped = []
-        for table in tables:
-            for name in self.dead(table, is_live):
-                self.drop(table, [name])
-                dropped.append(f"{table.key}:{name}")
-        return dropped
+        dropped = [(table, name) for table in tables for name in self.dead(table, is_live)]
+        for table, name in dropped:
+            self.drop(table, [name])
+        return [f"{table.key}:{name}" for table, name in dropped]
 
     def was_there(self, java: Any, name: str, before: datetime) -> bool:
         """Whether the branch existed at that time already; False where the kept metadata does not tell.
@@ -118,9 +105,7 @@ class Branches:
         The age of its snapshot does not tell: a new branch may point at an old snapshot of main.
         """
         snapshot = java.snapshot(name)
-        is_of_main = _KEEPS in name or snapshot.snapshotId() in {
-            snapshot_id for snapshot_id, _ in self._tables.ancestry(java)
-        }
+        is_of_main = _KEEPS in name or snapshot.snapshotId() in ancestry(java)
         if not is_of_main and committed_at(snapshot) <= before:
             return True
         metadata, limit = java.operations().current(), int(before.timestamp() * 1000)
@@ -141,20 +126,17 @@ class Branches:
         return {str(name): int(ref.snapshotId()) for name, ref in dict(java.refs()).items() if name.startswith(PREFIX)}
 
     def _create(self, table: Table, names: Mapping[str, int]) -> None:
+        # A branch exists already where an earlier try succeeded and its answer was lost.
+        self._manage(table, names, lambda management, name: management.createBranch(name, names[name]), are_there=False)
+
+    def _manage(self, table: Table, names: Iterable[str], act: Callable[[Any, str], Any], *, are_there: bool) -> None:
         def change() -> None:
             java = self._tables.load(table)
-            # A branch exists already where an earlier try succeeded and its answer was lost.
-            missing = [name for name in names if not java.refs().containsKey(name)]
-            if missing:
-                management = java.manageSnapshots()
-                for name in missing:
-                    management = management.createBranch(name, names[name])
-                management.commit()
+            due = [name for name in names if java.refs().containsKey(name) is are_there]
+            if due:
+                reduce(act, due, java.manageSnapshots()).commit()
 
         again(change)
-
-    def _load(self, table: Table) -> Any:
-        return again(lambda: self._tables.load(table))
 
 
 DATA_FOLDER = "data"
@@ -201,7 +183,7 @@ class TableFiles:
 
     def store(self, table: Table) -> LakeObjects:
         """Return the objects below the table's location, where data files are written."""
-        return LakeObjects(self._tables.location(table))
+        return LakeObjects(str(self._tables.load(table).location()))
 
     def append(self, table: Table, target: str, files: Iterable[str]) -> None:
         """Add files, described by `transforms.data_files.data_file`, to a branch in one commit; `target` is its SQL name."""

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.retention import SnapshotAge
+from pipeline_assets.domain.retry import tries
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
-from resources.iceberg.metadata import JavaTables
-from resources.iceberg.metadata_files import MetadataFile, first_use, is_hidden, is_metadata, read_metadata_files
+from resources.iceberg.metadata import JavaTables, ancestry, committed_at
+from resources.iceberg.metadata_files import (
+    MetadataFile,
+    base_name,
+    first_use,
+    is_hidden,
+    is_metadata,
+    read_metadata_files,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import Row, SparkSession
 
     from pipeline_assets.tables.table import Table, TableColumn
@@ -39,14 +46,14 @@ _PROPERTIES = {
     **KEPT_PROPERTIES,
     "write.metadata.previous-versions-max": "20",
 }
-_PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Pauses in seconds between checks whether another process has just created the table."""
+_TRIES, _FIRST_PAUSE_SECONDS = 5, 0.25
+"""Of checks whether another process has just created the table."""
 
 
 def create_table(tables: JavaTables, table: Table) -> None:
     """Create the table and its write order where they are missing; raises LakehouseError where its location is in use."""
-    spark, name = tables.spark, tables.identifier(table)
-    for pause in (*_PAUSES, None):
+    name = tables.identifier(table)
+    for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         if tables.exists(table):
             break
         objects = LakeObjects(tables.place(table))
@@ -54,18 +61,17 @@ def create_table(tables: JavaTables, table: Table) -> None:
         if used is None:
             _create_unordered(tables, table)
             break
-        if pause is None:
+        # Another process may be creating the table: its files exist before the catalog knows them.
+        if is_last:
             raise LakehouseError(
                 name,
                 f"is not known to the catalog, while its place holds files ({objects.url}/{used}), and nothing was touched",
                 "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME, or register what lies there: tidemark attach",
             )
-        # Another process may be creating the table: its files exist before the catalog knows them.
-        time.sleep(pause)
     java = tables.load(table)
     if java.sortOrder().isUnsorted():
         order = ", ".join(table.write_order)
-        spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
+        tables.spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
     keep_properties(java)
 
 
@@ -118,12 +124,9 @@ def _may_be_added(tables: JavaTables, table: Table, missing: Sequence[TableColum
 def keep_properties(java: Any) -> None:
     """Reset the table's properties where they are not those that Tidemark depends on."""
     properties = java.properties()
-    differing = {name: value for name, value in KEPT_PROPERTIES.items() if properties.get(name) != value}
+    differing = [(name, value) for name, value in KEPT_PROPERTIES.items() if properties.get(name) != value]
     if differing:
-        update = java.updateProperties()
-        for name, value in differing.items():
-            update.set(name, value)
-        update.commit()
+        reduce(lambda update, one: update.set(*one), differing, java.updateProperties()).commit()
 
 
 def begin_history(tables: JavaTables, table: Table) -> None:
@@ -142,13 +145,9 @@ def _create_unordered(tables: JavaTables, table: Table) -> None:
     listed = ", ".join(f"'{key}'='{value}'" for key, value in (_PROPERTIES | bounds).items())
     tables.spark.sql(
         f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg "
-        f"PARTITIONED BY ({table.day_column}, project_id) LOCATION '{_quoted(tables.place(table))}' "
+        f"PARTITIONED BY ({table.day_column}, project_id) LOCATION {sql_text(tables.place(table))} "
         f"TBLPROPERTIES ({listed})"
     )
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 _FILES_PER_CALL = 1000
@@ -200,20 +199,9 @@ class Upkeep:
         """Return all snapshots, and the ids of those that a branch or tag points at."""
         java = self._tables.load(table)
         # A snapshot that main showed before it was set back may hold the only copy of rows that landing lost.
-        main = {int(entry.snapshotId()) for entry in java.history()}
-        snapshot = java.currentSnapshot()
-        while snapshot is not None:
-            main.add(int(snapshot.snapshotId()))
-            parent = snapshot.parentId()
-            snapshot = java.snapshot(parent) if parent is not None else None
-        snapshots = [
-            SnapshotAge(
-                int(snapshot.snapshotId()),
-                datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC),
-                int(snapshot.snapshotId()) in main,
-            )
-            for snapshot in java.snapshots()
-        ]
+        main = ancestry(java).keys() | {int(entry.snapshotId()) for entry in java.history()}
+        made = {int(snapshot.snapshotId()): committed_at(snapshot) for snapshot in java.snapshots()}
+        snapshots = [SnapshotAge(number, at, number in main) for number, at in made.items()]
         return snapshots, {int(ref.snapshotId()) for ref in java.refs().values()}
 
     def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
@@ -258,23 +246,18 @@ class Upkeep:
 
     def below(self, table: Table) -> Below:
         """List the files below the table's location, and compare them with the table's own metadata."""
-        location = self._tables.location(table)
+        location = str(self._tables.load(table).location())
         objects = LakeObjects(location)
         listed = [file for file in objects.list() if not is_hidden(file.name)]
         # Load the table after the listing; otherwise files that a load commits in between would look unknown.
         java = self._tables.load(table)
         metadata = java.operations().current()
-        log = {str(entry.file()) for entry in metadata.previousFiles()} | {str(metadata.metadataFileLocation())}
+        logged = [str(entry.file()) for entry in metadata.previousFiles()]
+        log = frozenset(map(base_name, [*logged, str(metadata.metadataFileLocation())]))
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil").metadataFileLocations(java, True)
-        history = {_name(str(path)) for path in reachable} | set(map(_name, log))
-        unknown = [file for file in listed if is_metadata(file.name) and _name(file.name) not in history]
-        return Below(
-            location,
-            str(metadata.uuid()),
-            tuple(listed),
-            frozenset(map(_name, log)),
-            tuple(read_metadata_files(objects, unknown)),
-        )
+        history = log.union(base_name(str(path)) for path in reachable)
+        unknown = [file for file in listed if is_metadata(file.name) and base_name(file.name) not in history]
+        return Below(location, str(metadata.uuid()), tuple(listed), log, tuple(read_metadata_files(objects, unknown)))
 
     def keep_properties(self, table: Table) -> None:
         """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
@@ -283,11 +266,5 @@ class Upkeep:
     def _call(self, table: Table, procedure: str, arguments: str) -> list[Row]:
         # Loading the table makes the session active in this thread, which the procedures need as well.
         self._tables.load(table)
-        catalog = self._tables.catalog_name
-        return self.spark.sql(
-            f"CALL {catalog}.system.{procedure}(table => '{table.identifier}', {arguments})"
-        ).collect()
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
+        call = f"CALL {self._tables.catalog_name}.system.{procedure}(table => '{table.identifier}', {arguments})"
+        return self.spark.sql(call).collect()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,9 @@ from resources.iceberg.slice_change import Published, SliceChange
 from resources.ledger.writing import LedgerWriting
 from resources.publishing.request import (
     PartlyPublishedError,
-    Publisher,
     PublishRequest,
     naming_published,
+    record_end,
     record_publish,
     require_publishable,
 )
@@ -37,12 +38,20 @@ if TYPE_CHECKING:
     from resources.ledger.store import Ledger
 
 
-class OneTransaction:
-    """The publisher of a deployment whose ledger lies in the database of Iceberg's SQL catalog."""
+class Publisher(ABC):
+    """Publishes, by the promise that a deployment can give."""
 
     def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
         """Publish to this lakehouse and record in this ledger."""
         self._lakehouse, self._ledger = lakehouse, ledger
+
+    @abstractmethod
+    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
+        """Table -> what main of it shows since; raises PublishConflictError where another writer was there."""
+
+
+class OneTransaction(Publisher):
+    """The publisher of a deployment whose ledger lies in the database of Iceberg's SQL catalog."""
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """Publish the whole request or nothing; returns table -> what main shows since.
@@ -51,35 +60,34 @@ class OneTransaction:
         """
         failpoint(Failpoint.BEFORE_PUBLISH)
         request = request.together
-        prepared: dict[str, Prepared] = {}
+        changes, prepared = self._lakehouse.changes, dict[str, Prepared]()
         try:
             for change in request.tables:
-                prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
+                prepared[change.table.key] = changes.prepare(change, request.run_id)
             for change in request.tables:
                 # Before the transaction: this may take thousands of requests, and other writers would wait for them.
-                self._lakehouse.changes.require_restorable(change)
+                changes.require_restorable(change)
             with self._ledger.transaction() as connection:
                 self._follow_present_heads(connection, request, prepared)
                 published = {key: one.published for key, one in prepared.items()}
                 record_publish(connection, request, published)
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
                 failpoint(Failpoint.IN_TRANSACTION)
-        except LedgerUnavailableError:
-            # The commit may have succeeded, and only its answer was lost.
-            if not self._is_committed(prepared):
-                self._discard(prepared)
+        except (
+            LedgerUnavailableError,
+            PublishConflictError,
+            LakehouseError,
+            LakehouseUnavailableError,
+            *FAILURES,
+        ) as error:
+            # All others are raised before the commit; with this one it may have succeeded, and only its answer was lost.
+            if not (isinstance(error, LedgerUnavailableError) and self._is_committed(prepared)):
+                # `tidemark attach` would take the newest metadata file for the table's state, also one that no catalog names.
+                for one in prepared.values():
+                    changes.discard(one)
                 raise
-        except (PublishConflictError, LakehouseError, LakehouseUnavailableError, *FAILURES):
-            # All of these are raised before the commit.
-            self._discard(prepared)
-            raise
         failpoint(Failpoint.AFTER_PUBLISH)
         return published
-
-    def _discard(self, prepared: Mapping[str, Prepared]) -> None:
-        """Remove metadata files that no catalog names: `tidemark attach` would take the newest of them for the table's state."""
-        for one in prepared.values():
-            self._lakehouse.changes.discard(one)
 
     def _follow_present_heads(
         self, connection: Connection, request: PublishRequest, prepared: dict[str, Prepared]
@@ -105,12 +113,8 @@ _TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 """Other writers move a table's metadata whenever they stage a branch; each time the request is prepared again."""
 
 
-class TablesTogether:
+class TablesTogether(Publisher):
     """The publisher of a deployment whose REST catalog commits several tables at once; the ledger has its own database."""
-
-    def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
-        """Publish to this lakehouse and record in this ledger."""
-        self._lakehouse, self._ledger = lakehouse, ledger
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """Publish all tables or none; returns table -> what main shows since.
@@ -122,16 +126,13 @@ class TablesTogether:
         for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
             try:
                 published = self._published(request)
-            except (SliceConflictError, TakenOverError):
+                break
+            except PublishConflictError as error:
                 # The load has to build lost slices again; another run goes on with what it took over.
-                raise
-            except PublishConflictError:
-                if is_last:
+                if is_last or isinstance(error, SliceConflictError | TakenOverError):
                     raise
-            else:
-                failpoint(Failpoint.AFTER_PUBLISH)
-                return published
-        raise AssertionError
+        failpoint(Failpoint.AFTER_PUBLISH)
+        return published
 
     def _published(self, request: PublishRequest) -> Mapping[str, Published]:
         changes = self._lakehouse.changes
@@ -148,12 +149,8 @@ class TablesTogether:
         return published
 
 
-class TableByTable:
+class TableByTable(Publisher):
     """The publisher of a deployment whose ledger lies elsewhere and whose catalog commits one table at a time."""
-
-    def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
-        """Publish to this lakehouse and record in this ledger."""
-        self._lakehouse, self._ledger = lakehouse, ledger
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
         """Publish each table in one commit, then one ledger transaction; returns table -> what main shows since.
@@ -162,11 +159,11 @@ class TableByTable:
         """
         with self._ledger.transaction() as connection:
             require_publishable(connection, request)
-        changes = {change.table.key: change for change in request.tables}
-        published: dict[str, Published] = {}
-        recorded = [table for table, _ in request.steps]
-        for key in [key for key in changes if key not in recorded]:
-            published[key] = self._commit(request, changes[key])
+        changes, recorded = (
+            {change.table.key: change for change in request.tables},
+            {table for table, _ in request.steps},
+        )
+        published = {key: self._commit(request, change) for key, change in changes.items() if key not in recorded}
         for number, (table, step) in enumerate(request.steps):
             try:
                 if table in changes and table not in published:
@@ -177,30 +174,25 @@ class TableByTable:
             except SliceConflictError as conflict:
                 raise PartlyPublishedError(conflict, published, number) from conflict
         with self._ledger.transaction() as connection:
-            writing = LedgerWriting(connection)
-            snapshots = writing.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
-            if request.run is not None:
-                writing.record_run(request.run_id, {**request.run, "snapshots": snapshots})
-            if request.alongside is not None:
-                request.alongside.write(connection)
+            record_end(connection, request, published)
         return published
 
     def _commit(self, request: PublishRequest, change: SliceChange) -> Published:
-        published = self._lakehouse.changes.commit(change, request.name, request.run_id)
+        changes = self._lakehouse.changes
+        published = changes.commit(change, request.name, request.run_id)
         try:
             if not published.is_empty:
-                self._lakehouse.changes.require_restorable(change)
+                changes.require_restorable(change)
         except LakehouseError as gone:
             # Put the former files back: a table must not name files that are gone.
-            before = self._lakehouse.changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
-            self._lakehouse.changes.commit(before, f"{request.name}_undone", request.run_id)
+            before = changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
+            changes.commit(before, f"{request.name}_undone", request.run_id)
             reason = "vanished during the rollback; its slice is unchanged"
             raise LakehouseError(gone.subject, reason, gone.hint) from gone
         self._lakehouse.branches.drop(change.table, change.branches)
         return published
 
     def _require_as_decided(self, request: PublishRequest, change: SliceChange) -> None:
-        """What persons decided since does not speak against this table; a moment later it may."""
         with self._ledger.transaction() as connection:
             writing = LedgerWriting(connection)
             if request.minds_holds:
@@ -243,13 +235,11 @@ def promise_of(settings: Settings) -> Promise:
     return Promise.ONE_TRANSACTION if shared else Promise.TABLE_BY_TABLE
 
 
-_PUBLISHERS: Mapping[Promise, Callable[[Lakehouse, Ledger], Publisher]] = {
-    Promise.ONE_TRANSACTION: OneTransaction,
-    Promise.TABLES_TOGETHER: TablesTogether,
-    Promise.TABLE_BY_TABLE: TableByTable,
-}
-
-
 def publisher_of(settings: Settings, lakehouse: Lakehouse, ledger: Ledger) -> Publisher:
     """The publisher that keeps the deployment's promise."""
-    return _PUBLISHERS[promise_of(settings)](lakehouse, ledger)
+    publishers: Mapping[Promise, type[Publisher]] = {
+        Promise.ONE_TRANSACTION: OneTransaction,
+        Promise.TABLES_TOGETHER: TablesTogether,
+        Promise.TABLE_BY_TABLE: TableByTable,
+    }
+    return publishers[promise_of(settings)](lakehouse, ledger)

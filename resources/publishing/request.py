@@ -68,38 +68,23 @@ class PartlyPublishedError(SliceConflictError):
         self.tables, self.recorded = frozenset(tables), recorded
 
 
-class Publisher(Protocol):
-    """Publishes, by the promise that a deployment can give (promise.py)."""
-
-    def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """Table -> what main of it shows since; raises PublishConflictError where another writer was there."""
-
-
 def naming_published(
     step: Changes, table: str, published: Mapping[str, Published], stand_ins: Mapping[str, frozenset[int]]
 ) -> Changes:
     """The same changes, with the snapshots that readers find in place of the staged ones."""
 
     def pinned(pins: Mapping[str, int] | None) -> Mapping[str, int] | None:
-        if pins is None:
-            return None
-        return {
+        return pins and {
             name: published[name].snapshot_id if name in published and pin in stand_ins.get(name, ()) else pin
             for name, pin in pins.items()
         }
 
+    publications = [replace(record, pins=pinned(record.pins)) for record in step.publications]
     own = published.get(table)
-    publications = [
-        replace(
-            record,
-            snapshot_id=own.snapshot_id if own is not None else record.snapshot_id,
-            parent_id=own.parent_id if own is not None else record.parent_id,
-            pins=pinned(record.pins),
-        )
-        for record in step.publications
-    ]
-    is_moved = step.head is not None and own is not None
-    head = (table, own.snapshot_id, own.parent_id) if is_moved and own is not None else step.head
+    if own is None:
+        return replace(step, publications=publications)
+    publications = [replace(one, snapshot_id=own.snapshot_id, parent_id=own.parent_id) for one in publications]
+    head = None if step.head is None else (table, own.snapshot_id, own.parent_id)
     return replace(step, publications=publications, head=head)
 
 
@@ -112,10 +97,25 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
         request.alongside.require(connection)
     steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
     ledger = LedgerWriting(connection)
-    _record_all(ledger, steps, request.run_id)
+    conflicts: list[SliceConflictError] = []
+    for step in steps:
+        try:
+            ledger.record(step, request.run_id, is_strict=True)
+        except SliceConflictError as conflict:
+            conflicts.append(conflict)
+    if conflicts:
+        # One error with the lost slices of all steps, because each conflict costs a walk.
+        first, lost = conflicts[0], frozenset().union(*(conflict.slices for conflict in conflicts))
+        raise SliceConflictError(first.subject, first.reason, first.hint, lost)
     ledger.require_inputs(request.rests_on)
     if request.minds_holds:
         ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
+    record_end(connection, request, published)
+
+
+def record_end(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
+    """Write what ends a publish: its cut, its run and what goes alongside; raises as `Alongside.write` does."""
+    ledger = LedgerWriting(connection)
     snapshots = ledger.record_cut(request.run_id, {table: one.snapshot_id for table, one in published.items()})
     if request.run is not None:
         ledger.record_run(request.run_id, {**request.run, "snapshots": snapshots})
@@ -135,17 +135,3 @@ def require_publishable(connection: Connection, request: PublishRequest) -> None
     ledger.require_inputs({place: digest for place, digest in request.rests_on.items() if place not in recorded})
     for _, step in request.steps:
         ledger.require_decisions(step)
-
-
-def _record_all(ledger: LedgerWriting, steps: Sequence[Changes], run_id: str) -> None:
-    """Record every step; raises one SliceConflictError with the lost slices of all steps, because each conflict costs a walk."""
-    conflicts: list[SliceConflictError] = []
-    for step in steps:
-        try:
-            ledger.record(step, run_id, is_strict=True)
-        except SliceConflictError as conflict:
-            conflicts.append(conflict)
-    if conflicts:
-        first = conflicts[0]
-        lost = frozenset().union(*(conflict.slices for conflict in conflicts))
-        raise SliceConflictError(first.subject, first.reason, first.hint, lost)

@@ -28,6 +28,7 @@ from pipeline_assets.tables.event_counts import EVENT_COUNTS as TABLE
 from resources.iceberg.errors import is_conflict
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.prepared import Prepared, lock_pointers, swap_pointers
+from resources.iceberg.slice_change import Published
 from resources.spark.session import LOCAL_FILES, configure_catalog
 from tests.support.builders import PROJECT
 
@@ -144,7 +145,7 @@ class Lake:
                 "the catalog's row names the metadata file as the table does",
                 "prepared.py",
             )
-            swap_pointers(connection, self.settings.catalog_name, [Prepared(TABLE, 2, 1, {}, before, after)])
+            swap_pointers(connection, self.settings.catalog_name, [Prepared(TABLE, Published(2, 1, {}), before, after)])
         engine.dispose()
 
     def next_metadata(self, snapshot: Any, base: Any) -> Any:
@@ -297,7 +298,7 @@ def swap_to_nowhere(lake: Lake, before: str, after: str) -> None:
     engine = sa.create_engine(lake.settings.catalog_url)
     try:
         with engine.begin() as connection:
-            swap_pointers(connection, lake.settings.catalog_name, [Prepared(TABLE, 2, 1, {}, before, after)])
+            swap_pointers(connection, lake.settings.catalog_name, [Prepared(TABLE, Published(2, 1, {}), before, after)])
     finally:
         engine.dispose()
 

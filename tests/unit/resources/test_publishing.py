@@ -89,7 +89,7 @@ def _rows(ledger: Ledger) -> list[Any]:
 
 
 def _prepared(table: Table, before: str = "1.json", after: str = "2.json") -> Prepared:
-    return Prepared(table, 2, 1, {}, before, after)
+    return Prepared(table, Published(2, 1, {}), before, after)
 
 
 # -- pointers ----------------------------------------------------------------------------------------------------
