@@ -237,10 +237,7 @@ class Upkeep:
         """Delete exactly these files; a file that is gone already is no error."""
         io = self._tables.load(table).io()
         for start in range(0, len(paths), _FILES_PER_CALL):
-            listed = self._tables.java_class("java.util.ArrayList")()
-            for path in paths[start : start + _FILES_PER_CALL]:
-                listed.add(path)
-            io.deleteFiles(listed)
+            io.deleteFiles(self._tables.java_list(paths[start : start + _FILES_PER_CALL]))
 
     def below(self, table: Table) -> Below:
         """List the files below the table's location, and compare them with the table's own metadata."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,31 +106,24 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     """
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     theirs = {key: value for key, value in settings.spark_config.items() if f"{key}.".startswith(f"{prefix}.")}
-    ours = _catalog_config(prefix, settings)
-    place = {f"{WAREHOUSE_OF}.{settings.catalog_name}": ours[f"{prefix}.warehouse"]}
-    return (ours | theirs if is_rest_catalog(settings.catalog_url) else theirs | ours) | place
-
-
-def _catalog_config(prefix: str, settings: Settings) -> dict[str, str]:
-    config = {
+    folder = local_path(settings.warehouse_url)
+    place = settings.warehouse_url.rstrip("/") if folder is None else f"file:{folder}"
+    ours = {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.warehouse": place,
         f"{prefix}.cache-enabled": "false",
         # With Iceberg's default of 4, four writers on one table failed 5 of 80 commits.
         f"{prefix}.table-default.commit.retry.num-retries": "20",
     }
-    config |= _connection(prefix, settings.catalog_url)
-    folder = local_path(settings.warehouse_url)
-    if folder is not None:
-        return config | {f"{prefix}.warehouse": f"file:{folder}"}
-    config |= {
-        f"{prefix}.warehouse": settings.warehouse_url.rstrip("/"),
-        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-    }
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        config |= {f"{prefix}.s3.endpoint": endpoint, f"{prefix}.s3.path-style-access": "true"}
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return config | ({f"{prefix}.client.region": region} if region else {})
+    ours |= _connection(prefix, settings.catalog_url)
+    if folder is None:
+        ours[f"{prefix}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
+            ours |= {f"{prefix}.s3.endpoint": endpoint, f"{prefix}.s3.path-style-access": "true"}
+        if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+            ours[f"{prefix}.client.region"] = region
+    both = ours | theirs if is_rest_catalog(settings.catalog_url) else theirs | ours
+    return both | {f"{WAREHOUSE_OF}.{settings.catalog_name}": place}
 
 
 def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
@@ -187,9 +179,15 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
     """Start a session. Secrets are set once the JVM runs, because every user of a machine can read its command line."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Dagster's processes that start no Spark import none
 
-    with _heard_by_this_machine(config):
+    # Limit the JVM to this machine, unless it belongs to a cluster, whose workers must reach it.
+    is_limited = config.get("spark.driver.bindAddress") == _ONLY_HERE and _JVM_ADDRESS not in os.environ
+    os.environ |= {_JVM_ADDRESS: _ONLY_HERE} if is_limited else {}
+    try:
         # PySpark puts all settings known at this point on the JVM's command line.
         SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
+    finally:
+        if is_limited:
+            del os.environ[_JVM_ADDRESS]
     session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]
     return session
 
@@ -209,19 +207,6 @@ def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, 
         session.stop()
         raise
     return session
-
-
-@contextmanager
-def _heard_by_this_machine(config: Mapping[str, str]) -> Iterator[None]:
-    """Limit a JVM that starts in the block to this machine, unless it belongs to a cluster, whose workers must reach it."""
-    if config.get("spark.driver.bindAddress") != _ONLY_HERE or _JVM_ADDRESS in os.environ:
-        yield
-        return
-    os.environ[_JVM_ADDRESS] = _ONLY_HERE
-    try:
-        yield
-    finally:
-        del os.environ[_JVM_ADDRESS]
 
 
 def spark_resource(settings: Settings) -> LazyPySparkResource:
