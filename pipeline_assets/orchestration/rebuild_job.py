@@ -1,13 +1,11 @@
 """The job `rebuild`: build slices again beside main, report, swap them in, abandon them or undo the swap."""
 
-# Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from pipeline_assets.domain.acceptance import a_reason
@@ -27,9 +25,8 @@ from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import standing_evaluations, standing_materializations
 from pipeline_assets.orchestration.live_runs import liveness
-from pipeline_assets.orchestration.runtime import op_runtime
+from pipeline_assets.orchestration.operation_job import operation_job
 from pipeline_assets.tables.registry import table_by_key
-from resources.landing.store import LandingStore
 
 REBUILD_JOB = "rebuild"
 # An op and a job must not share a name within a code location.
@@ -92,42 +89,28 @@ def action_of(config: RebuildConfig) -> RebuildAction:
 def rebuild_job(settings: Settings) -> dg.JobDefinition:
     """Return the job. It needs no pool: loads continue beside it, and the swap is refused where they changed its slices."""
 
-    @dg.op(
-        name=REBUILD_OP,
-        description="Build slices again beside main and report what would change; swap that in, abandon it or take it back.",
-    )
-    def rebuild_op(
-        context: dg.OpExecutionContext,
-        config: RebuildConfig,
-        spark: LazyPySparkResource,
-        landing: dg.ResourceParam[LandingStore],
-        clock: dg.ResourceParam[Clock],
-    ) -> Iterator[Any]:
-        with op_runtime(context, settings, spark, landing) as runtime:
-            read_back(runtime.ledger, runtime.log)
-            is_live = liveness(context.instance, runtime.ledger, context.run_id)
-            who, action = recordable(config.who or f"run {context.run_id}"), action_of(config)
-            if action is RebuildAction.START:
-                rebuild = begin(runtime, rebuild_request(config, settings, who), context.run_id, is_live)
-                runtime.log(f"rebuild {rebuild.number}: {', '.join(rebuild.tables)}, {rebuild.first} to {rebuild.last}")
-                rebuild = build(runtime, rebuild, clock.now())
-            else:
-                found = runtime.ledger.rebuilds.get(config.number)
-                rebuild = claimed(runtime.ledger, found, context.run_id, is_live)
-            rebuild, days = _answered(runtime, rebuild, config, action, who, clock.now())
-            yield from _events(context, runtime, days)
-            green = runtime.ledger.rebuilds.slices(rebuild)
-        shown = {"rebuild": rebuild.number, "state": rebuild.state.value, "report": _report(green)}
-        yield dg.Output(None, metadata=shown)
+    def work(context: dg.OpExecutionContext, runtime: Runtime, config: RebuildConfig, clock: Clock) -> Iterator[Any]:
+        read_back(runtime.ledger, runtime.log)
+        is_live = liveness(context.instance, runtime.ledger, context.run_id)
+        who, action = recordable(config.who or f"run {context.run_id}"), action_of(config)
+        if action is RebuildAction.START:
+            rebuild = begin(runtime, rebuild_request(config, settings, who), context.run_id, is_live)
+            runtime.log(f"rebuild {rebuild.number}: {', '.join(rebuild.tables)}, {rebuild.first} to {rebuild.last}")
+            rebuild = build(runtime, rebuild, clock.now())
+        else:
+            found = runtime.ledger.rebuilds.get(config.number)
+            rebuild = claimed(runtime.ledger, found, context.run_id, is_live)
+        rebuild, days = _answered(runtime, rebuild, config, action, who, clock.now())
+        yield from _events(context, runtime, days)
+        report = _report(runtime.ledger.rebuilds.slices(rebuild))
+        context.add_output_metadata({"rebuild": rebuild.number, "state": rebuild.state.value, "report": report})
 
-    @dg.job(
-        name=REBUILD_JOB,
-        description="Rebuild days beside main while loads go on, look at the report, then swap them in.",
+    about = (
+        "Rebuild days beside main while loads go on, look at the report, then swap them in.",
+        "Build slices again beside main and report what would change; swap that in, abandon it or take it back.",
     )
-    def job() -> None:
-        rebuild_op()
-
-    return job
+    names = REBUILD_JOB, REBUILD_OP
+    return operation_job(settings, names, about, RebuildConfig, work, is_dry_run=lambda _: False)
 
 
 Places = set[tuple[str, date]]

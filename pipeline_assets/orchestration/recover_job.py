@@ -1,11 +1,9 @@
 """The job `recover_exports`: download hours from the vendor again, and load them."""
 
-# Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from pipeline_assets.domain.days import stretches
@@ -13,16 +11,16 @@ from pipeline_assets.domain.errors import TransientError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.recover import HourOutcome, Recovery, whole_days
 from pipeline_assets.operations.recover_plan import RecoveryPlan, hours_text, plan_recovery, recovery_request
 from pipeline_assets.operations.recover_progress import grouped, in_lines, size_text
 from pipeline_assets.orchestration.assets import OP_NAME, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
-from pipeline_assets.orchestration.runtime import op_runtime
+from pipeline_assets.orchestration.operation_job import operation_job
 from pipeline_assets.orchestration.specs import range_tags
 from resources.export_api.client import ExportApi
 from resources.iceberg.lake_identity import Purpose
-from resources.landing.store import LandingStore
 
 RECOVER_JOB = "recover_exports"
 RECOVER_OP = "recover"
@@ -52,47 +50,39 @@ class RecoverConfig(dg.Config):
 def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition]) -> dg.JobDefinition:
     """Return the job. It needs no pool: it only adds to landing. `backfill_load` returns the job that loads recovered days."""
 
-    @dg.op(
-        name=RECOVER_OP, description="Fetch hours from the vendor's Export API and put them below the backfill prefix."
+    def work(context: dg.OpExecutionContext, runtime: Runtime, config: RecoverConfig, clock: Clock) -> None:
+        request = recovery_request(
+            settings,
+            config.first or None,
+            config.last or None,
+            tuple(config.projects),
+            is_refused_only=config.refused,
+        )
+        request = replace(request, is_asking_again=config.ask_again)
+        plan = plan_recovery(runtime.ledger, runtime.landing, settings, request, clock.now())
+        for warning in plan.warnings:
+            runtime.log(f"warning: {warning}")
+        if config.dry_run:
+            context.add_output_metadata({"hours": _plan_table(plan)})
+            return
+        api = ExportApi(settings, runtime.log)
+        claims = runtime.ledger.recoveries
+        outcomes = Recovery(api, runtime.landing, settings, claims, in_lines(plan, runtime.log)).run(plan)
+        context.add_output_metadata({"hours": _outcome_table(outcomes)})
+        if config.load:
+            days, short = whole_days(outcomes)
+            if short:
+                runtime.log(f"not loaded, because hours of them are not recovered: {few(list(map(str, short)))}")
+            _load(context, settings, backfill_load(), days)
+        _require_whole(outcomes, context.retry_number)
+
+    about = (
+        "Recover lost hours from the vendor; safe to repeat.",
+        "Fetch hours from the vendor's Export API and put them below the backfill prefix.",
     )
-    def recover_op(
-        context: dg.OpExecutionContext,
-        config: RecoverConfig,
-        spark: LazyPySparkResource,
-        landing: dg.ResourceParam[LandingStore],
-        clock: dg.ResourceParam[Clock],
-    ) -> None:
-        with op_runtime(context, settings, spark, landing, is_dry_run=True, purpose=Purpose.KEEP) as runtime:
-            request = recovery_request(
-                settings,
-                config.first or None,
-                config.last or None,
-                tuple(config.projects),
-                is_refused_only=config.refused,
-            )
-            request = replace(request, is_asking_again=config.ask_again)
-            plan = plan_recovery(runtime.ledger, landing, settings, request, clock.now())
-            for warning in plan.warnings:
-                runtime.log(f"warning: {warning}")
-            if config.dry_run:
-                context.add_output_metadata({"hours": _plan_table(plan)})
-                return
-            api = ExportApi(settings, runtime.log)
-            claims = runtime.ledger.recoveries
-            outcomes = Recovery(api, landing, settings, claims, in_lines(plan, runtime.log)).run(plan)
-            context.add_output_metadata({"hours": _outcome_table(outcomes)})
-            if config.load:
-                days, short = whole_days(outcomes)
-                if short:
-                    runtime.log(f"not loaded, because hours of them are not recovered: {few(list(map(str, short)))}")
-                _load(context, settings, backfill_load(), days)
-            _require_whole(outcomes, context.retry_number)
-
-    @dg.job(name=RECOVER_JOB, description="Recover lost hours from the vendor; safe to repeat.")
-    def job() -> None:
-        recover_op()
-
-    return job
+    names = RECOVER_JOB, RECOVER_OP
+    # It reads the lake alone, and tells nobody: the loads that follow do.
+    return operation_job(settings, names, about, RecoverConfig, work, is_dry_run=lambda _: True, purpose=Purpose.KEEP)
 
 
 def _load(

@@ -1,11 +1,9 @@
 """The jobs `rollback` and `release`: restore published slices to an earlier state and hold them, and release them."""
 
-# Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from pipeline_assets.domain.acceptance import a_reason
@@ -20,10 +18,9 @@ from pipeline_assets.operations.rollback_plan import RollbackRequest, SliceResto
 from pipeline_assets.orchestration.assets import POOL, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import standing_evaluations
-from pipeline_assets.orchestration.runtime import op_runtime
+from pipeline_assets.orchestration.operation_job import operation_job
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.lake_identity import Purpose
-from resources.landing.store import LandingStore
 
 ROLLBACK_JOB, RELEASE_JOB = "rollback", "release"
 # An op and a job must not share a name within a code location.
@@ -91,63 +88,51 @@ def rollback_request(config: RollbackConfig, settings: Settings, run_id: str) ->
 def rollback_job(settings: Settings) -> dg.JobDefinition:
     """Return the job; it runs in the pool of loads, although it is safe beside a load."""
 
-    @dg.op(
-        name=ROLLBACK_OP,
-        pool=POOL,
-        description="Restore refined and aggregate slices to what they were, and hold them.",
-    )
-    def roll_back_op(
-        context: dg.OpExecutionContext,
-        config: RollbackConfig,
-        spark: LazyPySparkResource,
-        landing: dg.ResourceParam[LandingStore],
-    ) -> None:
-        is_dry_run = config.dry_run
-        # A dry run records what it finds in the tables, too.
-        with op_runtime(context, settings, spark, landing, is_dry_run=is_dry_run, purpose=Purpose.KEEP) as runtime:
-            request = rollback_request(config, settings, context.run_id)
-            if not config.dry_run:
-                read_back(runtime.ledger, runtime.log)
-            restores = plan(runtime, request, is_preview=True) if config.dry_run else roll_back(runtime, request)
-            if not config.dry_run:
-                _tell(context, runtime, {(restore.table, restore.key.event_date) for restore in restores})
+    def work(context: dg.OpExecutionContext, runtime: Runtime, config: RollbackConfig, _: Clock) -> None:
+        request = rollback_request(config, settings, context.run_id)
+        if not config.dry_run:
+            read_back(runtime.ledger, runtime.log)
+        restores = plan(runtime, request, is_preview=True) if config.dry_run else roll_back(runtime, request)
+        if not config.dry_run:
+            _tell(context, runtime, {(restore.table, restore.key.event_date) for restore in restores})
         context.add_output_metadata({"slices": _restores_table(restores)})
 
-    @dg.job(name=ROLLBACK_JOB, description="Roll published days back, by metadata alone; held until they are released.")
-    def job() -> None:
-        roll_back_op()
-
-    return job
+    about = (
+        "Roll published days back, by metadata alone; held until they are released.",
+        "Restore refined and aggregate slices to what they were, and hold them.",
+    )
+    # A dry run records what it finds in the tables, too.
+    return operation_job(
+        settings,
+        (ROLLBACK_JOB, ROLLBACK_OP),
+        about,
+        RollbackConfig,
+        work,
+        is_dry_run=lambda config: config.dry_run,
+        purpose=Purpose.KEEP,
+        pool=POOL,
+    )
 
 
 def release_job(settings: Settings) -> dg.JobDefinition:
     """Return the job; the next load, or `heal_load`, builds the released slices again."""
 
-    @dg.op(name=RELEASE_OP, description="Release rolled-back slices, and build those that are stale.")
-    def release_op(
-        context: dg.OpExecutionContext,
-        config: ReleaseConfig,
-        spark: LazyPySparkResource,
-        landing: dg.ResourceParam[LandingStore],
-        clock: dg.ResourceParam[Clock],
-    ) -> None:
-        with op_runtime(context, settings, spark, landing, is_dry_run=config.dry_run) as runtime:
-            if not config.dry_run:
-                read_back(runtime.ledger, runtime.log)
-            projects = settings.require_projects(tuple(config.projects))
-            days = parse_day(config.first), parse_day(config.last)
-            held = preview(runtime.ledger, settings, config.tables, projects, *days, clock.now(), is_load_next=False)
-            if not config.dry_run:
-                release(runtime.ledger, held, a_reason("reason", config.reason), context.run_id)
+    def work(context: dg.OpExecutionContext, runtime: Runtime, config: ReleaseConfig, clock: Clock) -> None:
+        if not config.dry_run:
+            read_back(runtime.ledger, runtime.log)
+        projects = settings.require_projects(tuple(config.projects))
+        days = parse_day(config.first), parse_day(config.last)
+        held = preview(runtime.ledger, settings, config.tables, projects, *days, clock.now(), is_load_next=False)
+        if not config.dry_run:
+            release(runtime.ledger, held, a_reason("reason", config.reason), context.run_id)
         context.add_output_metadata({"slices": _held_table(held)})
 
-    @dg.job(
-        name=RELEASE_JOB, description="Release slices that were rolled back; loads treat them like any other again."
+    about = (
+        "Release slices that were rolled back; loads treat them like any other again.",
+        "Release rolled-back slices, and build those that are stale.",
     )
-    def job() -> None:
-        release_op()
-
-    return job
+    names = RELEASE_JOB, RELEASE_OP
+    return operation_job(settings, names, about, ReleaseConfig, work, is_dry_run=lambda config: config.dry_run)
 
 
 def _tell(context: dg.OpExecutionContext, runtime: Runtime, places: Iterable[tuple[str, date]]) -> None:

@@ -17,6 +17,7 @@ from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import JavaTables
 from resources.iceberg.metadata_files import (
     MetadataFile,
+    base_name,
     content,
     follows,
     half_published,
@@ -64,11 +65,9 @@ def taken_from(spark: SparkSession, settings: Settings) -> Mark | None:
     of_catalog = JavaTables(spark, settings.catalog_name).namespace_properties(NAMESPACE)
     carried = of_catalog.get(PROPERTY)
     if carried is not None and (mark is None or lake_of(None, of_catalog) != mark.lake):
-        raise LakehouseError(
-            catalog_place(settings),
-            f"belongs to another warehouse than {settings.warehouse_url}",
-            "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
-        )
+        reason = f"belongs to another warehouse than {settings.warehouse_url}"
+        hint = "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME"
+        raise LakehouseError(catalog_place(settings), reason, hint)
     return None if mark is None or carried == mark.id else mark
 
 
@@ -82,16 +81,14 @@ def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -
     tables = JavaTables(spark, settings.catalog_name)
     may_be_behind = taken_from(spark, settings) is not None
     never: set[str | None] = set()
-    candidates = [_attachable(tables, table, never, may_be_behind=may_be_behind) for table in ours]
-    while half := half_published({one.table.key: one.metadata for one in candidates if one.metadata}):
-        never |= half
+    while True:
         candidates = [_attachable(tables, table, never, may_be_behind=may_be_behind) for table in ours]
+        if not (half := half_published({one.table.key: one.metadata for one in candidates if one.metadata})):
+            break
+        never |= half
     if all(candidate.metadata_file is None for candidate in candidates):
-        raise LakehouseError(
-            settings.warehouse_url,
-            "holds no metadata of our tables",
-            "Check TIDEMARK_WAREHOUSE_URL; there is nothing to attach",
-        )
+        hint = "Check TIDEMARK_WAREHOUSE_URL; there is nothing to attach"
+        raise LakehouseError(settings.warehouse_url, "holds no metadata of our tables", hint)
     return candidates
 
 
@@ -108,10 +105,8 @@ def attach(spark: SparkSession, settings: Settings, candidates: Sequence[Attacha
         identity = str(uuid.uuid4())
         mark = (Mark(identity, identity) if mark is None else replace(mark, id=identity)).here(settings)
         mark.write(settings)
-    done = []
-    for candidate in candidates:
-        if candidate.metadata_file is None or candidate.is_attached:
-            continue
+    done = [candidate for candidate in candidates if candidate.metadata_file is not None and not candidate.is_attached]
+    for candidate in done:
         namespace = candidate.table.identifier.split(".", maxsplit=1)[0]
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {settings.catalog_name}.{namespace}")
         if candidate.known_at is not None:
@@ -119,9 +114,8 @@ def attach(spark: SparkSession, settings: Settings, candidates: Sequence[Attacha
             spark.sql(f"DROP TABLE {tables.identifier(candidate.table)}")
         spark.sql(
             f"CALL {settings.catalog_name}.system.register_table(table => '{candidate.table.identifier}', "
-            f"metadata_file => {sql_text(candidate.metadata_file)})"
+            f"metadata_file => {sql_text(str(candidate.metadata_file))})"
         )
-        done.append(candidate)
     # Mark last, so that a catalog carries the identity of a lake only once it knows all of its tables.
     enter_catalog(tables, mark)
     return done
@@ -137,11 +131,8 @@ def _attachable(tables: JavaTables, table: Table, never: Collection[str | None],
             f"{table_uuid}: {files[0].name}, {files[0].updated_at:%Y-%m-%d %H:%M:%S}, {files[0].commits} commits"
             for table_uuid, files in sorted(by_table.items())
         )
-        raise LakehouseError(
-            place,
-            f"holds the files of {len(by_table)} tables ({named})",
-            "Move the metadata files of the one that is not meant elsewhere, then attach again",
-        )
+        hint = "Move the metadata files of the one that is not meant elsewhere, then attach again"
+        raise LakehouseError(place, f"holds the files of {len(by_table)} tables ({named})", hint)
     files = next(iter(by_table.values()), [])
     current = tables.load(table).operations().current() if tables.exists(table) else None
     known_at = None if current is None else str(current.metadataFileLocation())
@@ -149,22 +140,17 @@ def _attachable(tables: JavaTables, table: Table, never: Collection[str | None],
     newest = next(((file, whole) for file in timely if (whole := _whole(objects, file, never)) is not None), None)
     if newest is None:
         if known_at is not None:
-            raise LakehouseError(
-                tables.identifier(table),
-                f"is known to the catalog at {known_at}, and {place} holds nothing",
-                "Restore it there",
-            )
+            reason = f"is known to the catalog at {known_at}, and {place} holds nothing"
+            raise LakehouseError(tables.identifier(table), reason, "Restore it there")
         return Attachable(table)
     file, whole = newest
     path = f"{place}/{file.name}"
     if resolved(str(whole["location"])) != resolved(place):
-        raise LakehouseError(
-            path,
-            f"names files in {whole['location']}, and Iceberg's paths are absolute",
-            "Restore the warehouse where it was, and set TIDEMARK_WAREHOUSE_URL to that place",
-        )
-    name, known = (None if path is None else path.rpartition("/")[2] for path in (file.name, known_at))
-    if known not in (None, name) and not (may_be_behind and follows(objects, file.name, str(known))):
+        reason = f"names files in {whole['location']}, and Iceberg's paths are absolute"
+        hint = "Restore the warehouse where it was, and set TIDEMARK_WAREHOUSE_URL to that place"
+        raise LakehouseError(path, reason, hint)
+    name, known = base_name(file.name), base_name(known_at or "")
+    if known not in ("", name) and not (may_be_behind and follows(objects, file.name, known)):
         raise LakehouseError(
             tables.identifier(table),
             f"is known to the catalog at {known_at}, while the newest in the warehouse is {file.name}",
@@ -191,7 +177,7 @@ def _whole(objects: LakeObjects, file: MetadataFile, never: Collection[str | Non
     try:
         whole = content(objects, file.name)
         head = snapshot_of(whole)
-        manifests = str(head["manifest-list"]).rpartition("/")[2]
+        manifests = base_name(str(head["manifest-list"]))
     except (ValueError, KeyError, TypeError):
         return None
     is_there = publish_of(head) not in never and objects.get(f"metadata/{manifests}", first_bytes=1) is not None

@@ -13,12 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
 from pipeline_assets.domain.commands import BRING_BACK
-from pipeline_assets.domain.errors import (
-    LakehouseError,
-    LakehouseUnavailableError,
-    TidemarkError,
-    WorkerLostError,
-)
+from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError, WorkerLostError
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import tries
 
@@ -75,7 +70,6 @@ _SHUT = (
     "iceberg.exceptions.ForbiddenException",
 )
 """Signs of a catalog that refuses us; they count only where no sign of a transient failure is present."""
-_EXPIRED = "Cannot find snapshot"
 _GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
 _DATA_FILE = re.compile(r"(?:FileNotFound|NotFound|NoSuchKey)Exception\b[^\n]*?((?:\w+:)?/[^\s'\"]+?\.parquet)\b")
 _AHEAD = re.compile(
@@ -86,7 +80,6 @@ _REFUSED = re.compile(r"([^:\n]*) \(Service: (?:S3|Sts|SSO|SSO OIDC|SsoOidc), St
 """How the store, or the provider of its credentials, refuses a request for good; the group is its sentence."""
 _NO_CREDENTIALS = "Unable to load credentials"
 """The client found no valid credentials before any request; it reports that with the same type as a network failure."""
-_WORKER_GONE = "Python worker exited unexpectedly"
 _WORKER_HINT = (
     "Nothing more was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
     "(TIDEMARK_SPARK_MASTER)"
@@ -94,6 +87,12 @@ _WORKER_HINT = (
 _REFUSED_HINT = (
     "Nothing more was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
 )
+_AGAIN = "Nothing more was published; load again"
+_AHEAD_HINT = (
+    "Correct this clock; where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
+)
+_GONE_HINT = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
+_LOCKED_HINT = "Nothing more was published; end that process, or wait until it ends; then load again"
 _WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
 """The code that was writing when the disk was full: for example Spark's own, which spills to disk what exceeds memory."""
 _FULL_HERE = {
@@ -157,60 +156,53 @@ def lakehouse_failures(subject: str) -> Iterator[None]:
 
 def failure(subject: str, error: Exception) -> TidemarkError | None:
     """Translate a failure into one of ours; None for a failure that is not known."""
-    text = str(error)
-    full = next((mark for mark in _FULL if mark in text), None)
-    writer = _WRITER.search(text.partition(full)[2]) if full is not None else None
-    if writer is not None and writer[1] in _FULL_HERE:
-        reason, cure = _FULL_HERE[writer[1]]
-        return LakehouseError(subject, f"{reason}: {full}", f"Make room, or {cure}; then load again")
-    if full is not None:
-        return LakehouseError(subject, f"cannot be written: {full}", "Make room for the warehouse, then load again")
-    if _WORKER_GONE in text:
-        return WorkerLostError(
-            subject, "a Python worker of Spark was killed, probably for want of memory", _WORKER_HINT
-        )
-    ahead = _AHEAD.search(text)
-    if ahead is not None:
+    known = _known(str(error), error)
+    return known and known[0](subject, *known[1:])
+
+
+def _known(text: str, error: Exception) -> tuple[type[TidemarkError], str, str] | None:
+    """The type, reason and hint of a failure; of several signs the first decides."""
+
+    def shows(*marks: str) -> bool:
+        return any(mark in text for mark in marks)
+
+    line, is_passing = first_line(error), shows(*_PASSING)
+    if full := next((mark for mark in _FULL if mark in text), None):
+        writer = _WRITER.search(text.partition(full)[2])
+        reason, cure = _FULL_HERE.get(writer[1] if writer else "", ("cannot be written", None))
+        room = f"Make room, or {cure};" if cure else "Make room for the warehouse,"
+        return LakehouseError, f"{reason}: {full}", f"{room} then load again"
+    if shows("Python worker exited unexpectedly"):
+        return WorkerLostError, "a Python worker of Spark was killed, probably for want of memory", _WORKER_HINT
+    if ahead := _AHEAD.search(text):
         at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
-        reason = f"its newest commit is of {at}, which lies ahead of this machine's clock"
-        hint = "Correct this clock; where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
-        return LakehouseError(subject, f"{reason}, so that Iceberg refuses to commit", hint)
-    if _EXPIRED in text:
-        reason = "a snapshot that it reads was expired, or main was set back over it"
-        return LakehouseUnavailableError(subject, reason, "Nothing more was published; load again")
-    if (lost := _DATA_FILE.search(text)) is not None:
-        reason = f"its data file {lost[1]} is gone from the warehouse"
-        return LakehouseError(subject, reason, f"Put it back, or bring its day back: {BRING_BACK}")
-    if any(mark in text for mark in _GONE):
-        reason = f"a file that the catalog names is not in the warehouse: {first_line(error)}"
-        hint = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
-        return LakehouseError(subject, reason, hint)
-    if _NO_CREDENTIALS in text:
-        return LakehouseError(subject, "credentials of the warehouse are missing or have expired", _REFUSED_HINT)
-    if any(mark in text for mark in _FILE_LOCKED):
         reason = (
-            f"another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: {first_line(error)}"
+            f"its newest commit is of {at}, which lies ahead of this machine's clock, so that Iceberg refuses to commit"
         )
-        hint = "Nothing more was published; end that process, or wait until it ends; then load again"
-        return LakehouseUnavailableError(subject, reason, hint)
-    what = None
-    if any(mark in text for mark in _SHUT) and not any(mark in text for mark in _PASSING):
-        return LakehouseError(
-            subject, f"the catalog cannot be opened: {first_line(error)}", "Check TIDEMARK_CATALOG_URL"
-        )
-    if any(mark in text for mark in _PASSING):
-        what = "catalog or warehouse is out of reach"
-    elif is_conflict(error) or may_pass(error):
-        what = "another writer was faster"
-    refused = _REFUSED.search(text)
-    if what is None and refused is not None:
+        return LakehouseError, reason, _AHEAD_HINT
+    if shows("Cannot find snapshot"):
+        reason = "a snapshot that it reads was expired, or main was set back over it"
+        return LakehouseUnavailableError, reason, _AGAIN
+    if lost := _DATA_FILE.search(text):
+        hint = f"Put it back, or bring its day back: {BRING_BACK}"
+        return LakehouseError, f"its data file {lost[1]} is gone from the warehouse", hint
+    if shows(*_GONE):
+        return LakehouseError, f"a file that the catalog names is not in the warehouse: {line}", _GONE_HINT
+    if shows(_NO_CREDENTIALS):
+        return LakehouseError, "credentials of the warehouse are missing or have expired", _REFUSED_HINT
+    if shows(*_FILE_LOCKED):
+        reason = f"another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: {line}"
+        return LakehouseUnavailableError, reason, _LOCKED_HINT
+    if shows(*_SHUT) and not is_passing:
+        return LakehouseError, f"the catalog cannot be opened: {line}", "Check TIDEMARK_CATALOG_URL"
+    if is_passing:
+        return LakehouseUnavailableError, f"catalog or warehouse is out of reach: {line}", _AGAIN
+    if is_conflict(error) or may_pass(error):
+        return LakehouseUnavailableError, f"another writer was faster: {line}", _AGAIN
+    if refused := _REFUSED.search(text):
         said = scrubbed(refused[1].strip())[:300].rstrip(".")
-        return LakehouseError(
-            subject, f"the warehouse refused: {said if said != 'null' else refused[0].strip()}", _REFUSED_HINT
-        )
-    if what is None:
-        return None
-    return LakehouseUnavailableError(subject, f"{what}: {first_line(error)}", "Nothing more was published; load again")
+        return LakehouseError, f"the warehouse refused: {said if said != 'null' else refused[0].strip()}", _REFUSED_HINT
+    return None
 
 
 def first_line(error: Exception) -> str:

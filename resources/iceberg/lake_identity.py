@@ -49,7 +49,6 @@ def require_own_lake(
     tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
 ) -> None:
     """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached."""
-    refusal: LakehouseError | LedgerError | None = None
     for pause in (*_PAUSES, None):
         of_catalog = tables.namespace_properties(NAMESPACE)
         if is_one_lake(settings, of_catalog, lambda: _outside(tables, settings, ours), purpose, ledger):
@@ -61,18 +60,15 @@ def require_own_lake(
             # Only a mark that names this very ledger lets an empty one in: the process that wrote both died in between.
             if ledger is not None and not is_bound and is_lake and (mark is None or mark.ledger is None):
                 raise ledger.stranger("whose records it does not hold")
-        except (LakehouseError, LedgerError) as error:
-            refusal = error
-            if pause is not None:
-                time.sleep(pause)
+        except (LakehouseError, LedgerError):
+            if pause is None:
+                raise
+            time.sleep(pause)
             continue
         if purpose < (Purpose.KEEP if is_lake else Purpose.BEGIN):
             return
-        refusal = None
         # Check once more: another process may have marked the warehouse first, and then its mark counts.
         _complete(tables, settings, mark, of_catalog, ledger)
-    if refusal is not None:
-        raise refusal
 
 
 def is_one_lake(
@@ -99,16 +95,14 @@ def is_one_lake(
     if purpose > Purpose.LOOK:
         named = here if mark is None or mark.place is None else mark.place
         if resolved(named) != resolved(here):
-            raise LakehouseError(
-                here, f"is a copy of a lake whose place is {named}, and nothing was touched", f"{_ABSOLUTE}: {named}"
-            )
+            reason = f"is a copy of a lake whose place is {named}, and nothing was touched"
+            raise LakehouseError(here, reason, f"{_ABSOLUTE}: {named}")
         places = outside()
         if places:
-            owner = catalog_place(settings)
-            reason = f"is not the warehouse of {owner}, whose tables lie in {places[0]}, and nothing was touched"
-            raise LakehouseError(
-                here, reason, f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {places[0]}"
-            )
+            owner, place = catalog_place(settings), places[0]
+            reason = f"is not the warehouse of {owner}, whose tables lie in {place}, and nothing was touched"
+            hint = f"Check TIDEMARK_WAREHOUSE_URL and TIDEMARK_CATALOG_URL. {_ABSOLUTE}: {place}"
+            raise LakehouseError(here, reason, hint)
     if mark is None or mark.place is None or carried is None or places is None:
         return False
     return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
@@ -181,9 +175,7 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -
     """True for a lake that the catalog knows, False where there is none yet; raises LakehouseError for one of another catalog."""
     if any(map(tables.exists, ours)):
         return True
-    for table in ours:
-        objects = LakeObjects(tables.place(table))
-        used = first_use(objects)
-        if used is not None:
+    for objects in (LakeObjects(tables.place(table)) for table in ours):
+        if (used := first_use(objects)) is not None:
             raise unknown_lake(settings, f"{objects.url}/{used}")
     return False

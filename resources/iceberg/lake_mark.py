@@ -71,15 +71,14 @@ def bare_url(url: str) -> str:
     if is_rest_catalog(url):
         return url
     parsed = make_url(url)
-    return URL.create(
-        parsed.drivername, host=parsed.host, port=parsed.port, database=parsed.database
-    ).render_as_string()
+    bare = URL.create(parsed.drivername, host=parsed.host, port=parsed.port, database=parsed.database)
+    return bare.render_as_string()
 
 
 def read_mark(settings: Settings) -> Mark | None:
     """Return the warehouse's mark, None where it has none; raises LakehouseError for one that cannot be parsed."""
     objects = LakeObjects.of(settings)
-    body = objects.get(MARKER)
+    body, subject = objects.get(MARKER), f"{objects.url}/{MARKER}"
     if body is None:
         return None
     try:
@@ -87,17 +86,11 @@ def read_mark(settings: Settings) -> Mark | None:
         written_in = int(given.get("format", 1))
         if written_in != FORMAT:
             age, remedy = ("a newer", NEWER_TIDEMARK) if written_in > FORMAT else ("an earlier", _EARLIER_LAKE)
-            raise LakehouseError(
-                f"{objects.url}/{MARKER}",
-                f"{age} Tidemark wrote this warehouse (format {written_in}; this one knows {FORMAT}), and nothing was touched",
-                remedy,
-            )
+            known = f"(format {written_in}; this one knows {FORMAT}), and nothing was touched"
+            raise LakehouseError(subject, f"{age} Tidemark wrote this warehouse {known}", remedy)
         identities = {name: str(uuid.UUID(given[name])) for name in ("id", "lake")}
-        known = {field.name: str(given[field.name]) for field in fields(Mark) if given.get(field.name) is not None}
-        return Mark(**{**known, **identities})
+        texts = {field.name: str(given[field.name]) for field in fields(Mark) if given.get(field.name) is not None}
+        return Mark(**{**texts, **identities})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise LakehouseError(
-            f"{objects.url}/{MARKER}",
-            "is no identity of a warehouse",
-            "Restore it, or remove it: the next load writes it",
-        ) from None
+        hint = "Restore it, or remove it: the next load writes it"
+        raise LakehouseError(subject, "is no identity of a warehouse", hint) from None

@@ -7,11 +7,11 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Self, cast
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -28,6 +28,7 @@ from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from resources.landing.backends import Bucket
 from resources.landing.place import landing_errors
+from resources.whole_file import sync
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -49,14 +50,16 @@ class LakeObject:
     """Aware, by the store's clock."""
 
 
-class _NewObject:
-    """An object being written, as a file; raises our errors."""
+class _Object:
+    """An object as a file; raises our errors."""
 
     def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
-        self._body = body
-        self._failures = failures
-        self._size = 0
+        self._body, self._failures, self._size = body, failures, 0
         self.closed = False
+
+
+class _NewObject(_Object):
+    """An object being written."""
 
     def write(self, part: bytes) -> int:
         with self._failures():
@@ -76,13 +79,8 @@ class _NewObject:
             self._body.close()
 
 
-class _OpenObject:
-    """An object being read, as a file; raises our errors."""
-
-    def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
-        self._body = body
-        self._failures = failures
-        self.closed = False
+class _OpenObject(_Object):
+    """An object being read."""
 
     def __enter__(self) -> Self:
         return self
@@ -116,9 +114,7 @@ class LakeObjects:
         """Take a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it (`s3a:`); it need not exist."""
         self.url = re.sub(r"^s3[an]:", "s3:", url.rstrip("/"))
         self._folder = local_path(self.url)
-        # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
-        self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        self._bucket = Bucket.from_url(self.url, None) if self._folder is None else None
         self._store: LocalStore | S3Store | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,40 +129,35 @@ class LakeObjects:
 
     def put(self, name: str, body: bytes) -> bool:
         """Create an object atomically; returns False, and changes nothing, where the name is taken."""
+        return self._put(name, body, "create")
+
+    def replace(self, name: str, body: bytes) -> None:
+        """Write an object over an existing one atomically: readers see the old or the new bytes, never a mix."""
+        self._put(name, body, "overwrite")
+
+    def _put(self, name: str, body: bytes, mode: Literal["create", "overwrite"]) -> bool:
         with self._failures(name):
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
             try:
-                obstore.put(self._opened(), name, body, mode="create")
+                obstore.put(self._opened(), name, body, mode=mode)
             except AlreadyExistsError:
                 return False
             if self._folder is not None:
-                _outlive_a_power_cut(self._folder / name)
+                # Both the bytes and the name: callers go on to write what depends on the object.
+                sync(self._folder / name, (self._folder / name).parent)
         return True
-
-    def replace(self, name: str, body: bytes) -> None:
-        """Write an object over an existing one atomically: readers see the old or the new bytes, never a mix."""
-        with self._failures(name):
-            if self._folder is not None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            obstore.put(self._opened(), name, body)
-            if self._folder is not None:
-                _outlive_a_power_cut(self._folder / name)
 
     def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
         """Return the object's bytes, or the first `first_bytes` of them; None where there is no such object."""
         if self._is_absent():
             return None
-        with self._failures(name):
-            try:
-                answer = obstore.get(self._opened(), name)
-                if first_bytes is None or answer.meta["size"] <= first_bytes:
-                    return bytes(answer.bytes())
-                return bytes(obstore.get_range(self._opened(), name, start=0, end=first_bytes))
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
-                return None
+        with suppress(FileNotFoundError), self._reading(name):
+            answer = obstore.get(self._opened(), name)
+            if first_bytes is None or answer.meta["size"] <= first_bytes:
+                return bytes(answer.bytes())
+            return bytes(obstore.get_range(self._opened(), name, start=0, end=first_bytes))
+        return None
 
     def create(self, name: str) -> IO[bytes]:
         """Open a new object for writing, under a name that nobody else uses; it is complete once closed."""
@@ -213,29 +204,21 @@ class LakeObjects:
 
     def delete(self, name: str) -> None:
         """Delete an object; does nothing where it is gone."""
-        if self._is_absent():
-            return
-        with self._failures(name):
-            try:
+        if not self._is_absent():
+            with suppress(FileNotFoundError), self._reading(name):
                 obstore.delete(self._opened(), name)
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
 
     def _is_absent(self) -> bool:
         return self._folder is not None and not self._folder.is_dir()
 
     def _opened(self) -> LocalStore | S3Store:
         if self._store is None:
-            if self._folder is not None:
-                self._store = LocalStore(prefix=self._folder)
-            else:
-                bucket = Bucket.from_url(self.url, None)
-                self._store = replace(bucket, endpoint_url=self._endpoint, region_name=self._region).open()
+            self._store = LocalStore(prefix=self._folder) if self._bucket is None else self._bucket.open()
         return self._store
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
+        """As `_failures`, but FileNotFoundError where the object alone is gone."""
         gone: FileNotFoundError | None = None
         with self._failures(name):
             try:
@@ -256,10 +239,8 @@ class LakeObjects:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            reason = f"cannot be written: {error.strerror}"
-            raise LakehouseError(
-                f"{self.url}/{name}", reason, "Make room for the warehouse, then load again"
-            ) from error
+            reason, hint = f"cannot be written: {error.strerror}", "Make room for the warehouse, then load again"
+            raise LakehouseError(f"{self.url}/{name}", reason, hint) from error
         except LandingAccessError as error:
             raise LakehouseAccessError(error.subject, error.reason.replace("landing", "warehouse", 1), _HINT) from error
         except LandingUnavailableError as error:
@@ -287,24 +268,10 @@ def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
             yield LakeObject(relative, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
-def _outlive_a_power_cut(path: Path) -> None:
-    """Sync both the bytes and the name: callers go on to write what depends on the object."""
-    for place in (path, path.parent):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 _APART = timedelta(hours=1)
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = _now) -> None:
+def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
     """Raise LakehouseError where this machine's clock differs from the store's by over an hour; a folder shares our clock."""
     before = now()
     theirs = objects.clock()

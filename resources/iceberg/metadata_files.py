@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pipeline_assets.domain.records import CLOCKS_DIFFER
 from pipeline_assets.formats.gzip_lines import BadObjectError, decompress
@@ -46,9 +46,14 @@ def is_metadata(name: str) -> bool:
     return name.startswith("metadata/") and name.endswith(_SUFFIX)
 
 
+def base_name(path: str) -> str:
+    """Return a path's last part."""
+    return path.rpartition("/")[2]
+
+
 def is_hidden(name: str) -> bool:
     """Whether an object is not part of the table: a checksum of a local file system, for example."""
-    return name.rpartition("/")[2].startswith((".", "_"))
+    return base_name(name).startswith((".", "_"))
 
 
 def read_metadata_files(objects: LakeObjects, listed: Iterable[LakeObject]) -> list[MetadataFile]:
@@ -111,8 +116,7 @@ def _lacks(state: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
 
 def publish_of(snapshot: Mapping[str, Any]) -> str | None:
     """Return the publish that made a snapshot."""
-    publish: str | None = snapshot.get("summary", {}).get(PUBLISH_PROPERTY)
-    return publish
+    return cast("str | None", snapshot.get("summary", {}).get(PUBLISH_PROPERTY))
 
 
 def snapshot_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,16 +129,16 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
     """Return a whole metadata file, parsed; raises ValueError where it is truncated or gone."""
     body = objects.get(name)
     if body is None:
-        msg = f"{name} is gone"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is gone")
     try:
-        metadata = json.loads(_plain(name, body))
+        if _is_packed(name):
+            with decompress(io.BytesIO(body), _MOST_BYTES) as text:
+                body = text.read()
+        metadata = json.loads(body)
     except (BadObjectError, RecursionError) as error:
-        msg = f"{name} cannot be read ({error})"
-        raise ValueError(msg) from None
+        raise ValueError(f"{name} cannot be read ({error})") from None
     if not isinstance(metadata, dict):
-        msg = f"{name} is no metadata file"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is no metadata file")
     return metadata
 
 
@@ -156,7 +160,7 @@ def _log(objects: LakeObjects, name: str) -> list[str]:
     """The base names of the metadata files that a file lists before itself, oldest first; empty where it does not tell."""
     try:
         log = content(objects, name).get("metadata-log") or ()
-        return [str(entry["metadata-file"]).rpartition("/")[2] for entry in log]
+        return [base_name(str(entry["metadata-file"])) for entry in log]
     except (ValueError, KeyError, TypeError, OSError, EOFError):
         return []
 
@@ -186,10 +190,3 @@ def _moment(milliseconds: str | int) -> datetime:
 
 def _is_packed(name: str) -> bool:
     return name.endswith(f".gz{_SUFFIX}")
-
-
-def _plain(name: str, body: bytes) -> bytes:
-    if not _is_packed(name):
-        return body
-    with decompress(io.BytesIO(body), _MOST_BYTES) as text:
-        return text.read()

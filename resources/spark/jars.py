@@ -27,6 +27,7 @@ from pipeline_assets.domain.errors import EngineError, PermanentError, TidemarkE
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
+from resources.whole_file import sync
 
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5
 """These retries bridge an outage of about seven seconds; downloaded bytes are kept."""
@@ -42,7 +43,7 @@ _HINT = (
     "the jars here and name it in TIDEMARK_JARS_DIR"
 )
 _HINT_OF_FOLDER = "Make room or correct the rights of its folder, or name another one in TIDEMARK_JARS_DIR"
-_PASSING = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+_PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
 
 Watch = Callable[[str, int, int | None], None]
 """Called with the name of a jar, the bytes downloaded, and the total where the repository tells it."""
@@ -67,12 +68,11 @@ def download(url: str, path: Path, sha256: str) -> None:
         try:
             with part.open("xb+") as file:
                 _fetch(url, path.name, file, sha256)
-                file.flush()
-                os.fsync(file.fileno())
+            sync(part)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        _outlive_a_power_cut(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise JarError(str(path), f"cannot be written: {error.strerror or error}", _HINT_OF_FOLDER) from error
 
@@ -119,10 +119,7 @@ def _ask(url: str, name: str, file: io.BufferedRandom) -> None:
             # The answer is the whole jar or an error: the repository does not support ranges, or the jar has changed.
             begun = file.seek(0)
             file.truncate()
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in {
-            *_PASSING,
-            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-        }:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING:
             raise _PassingError(f"it answered {status}")
         if not answer.is_success:
             raise JarError(name, f"{masked(url)} answered {status} {answer.reason_phrase}".strip(), _HINT)
@@ -135,14 +132,6 @@ def _ask(url: str, name: str, file: io.BufferedRandom) -> None:
             if file.tell() > _LARGEST_BYTES:
                 raise JarError(name, f"{masked(url)} sends more than {_LARGEST_BYTES >> 20} MiB", _HINT)
             watch(name, file.tell(), total)
-
-
-def _outlive_a_power_cut(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 MAVEN = str(Settings.model_fields["jars_url"].default)
@@ -216,9 +205,8 @@ def available(settings: Settings) -> list[Path]:
     missing = [jar for jar in JARS if not (folder / jar.file_name).is_file()]
     # A folder that an operator configured is filled only by `tidemark setup`: it may be shared or meant to be complete.
     if missing and (is_clone() or settings.jars_dir is not None):
-        raise JarError(
-            str(folder / missing[0].file_name), "is missing", "Fetch it: tidemark setup (in a clone: make setup)"
-        )
+        hint = "Fetch it: tidemark setup (in a clone: make setup)"
+        raise JarError(str(folder / missing[0].file_name), "is missing", hint)
     fetch(folder, missing, url=settings.jars_url)
     return [folder / jar.file_name for jar in JARS]
 
@@ -233,14 +221,11 @@ def require_pinned(settings: Settings) -> None:
 
 def fetch(folder: Path, jars: Sequence[Jar] = JARS, *, url: str = MAVEN) -> list[Path]:
     """Download jars that are missing or have another SHA-256 than pinned; returns the downloaded paths; raises JarError."""
-    fetched = []
-    for jar in jars:
-        path = folder / jar.file_name
-        if not _is_right(path, jar.sha256):
-            sweep(folder)
-            download(f"{url.rstrip('/')}/{jar.path}", path, jar.sha256)
-            fetched.append(path)
-    return fetched
+    wrong = {folder / jar.file_name: jar for jar in jars if not _is_right(folder / jar.file_name, jar.sha256)}
+    for path, jar in wrong.items():
+        sweep(folder)
+        download(f"{url.rstrip('/')}/{jar.path}", path, jar.sha256)
+    return list(wrong)
 
 
 def _is_right(path: Path, sha256: str) -> bool:
@@ -279,7 +264,7 @@ _LONGEST_SECONDS = 30
 def require_java() -> str:
     """Return the major version of the Java that Spark would start; raises EngineError where it is missing or unsupported."""
     home = os.environ.get("JAVA_HOME")
-    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    java = shutil.which(f"{home}/bin/java" if home else "java")
     if java is None:
         raise EngineError("Java", f"is not in JAVA_HOME ({home})" if home else "was not found on PATH", _JAVA_HINT)
     try:

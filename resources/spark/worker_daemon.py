@@ -16,6 +16,7 @@ import socket
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from importlib import import_module
@@ -41,7 +42,7 @@ PACKAGES = (
     "sqlalchemy",
 )
 """Packages that tasks import, by distribution name."""
-PYTHON = "Python"
+PYTHON, _OF_CODE = "Python", "code of "
 _MARK = "tidemark-worker "
 
 
@@ -62,15 +63,10 @@ def described(code: Iterable[str]) -> dict[str, str]:
     """Return name -> version of Python, the packages and these packages of code in this process, without missing ones."""
     found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = _version(name)
-        except PackageNotFoundError:
-            continue
-    for name in code:
-        digest = digest_of(files_of(name))
-        if digest is not None:
-            found[_of_code(name)] = digest
-    return found
+    digests = {_OF_CODE + name: digest_of(files_of(name)) for name in code}
+    return found | {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def encoded(found: Mapping[str, str]) -> str:
@@ -80,8 +76,7 @@ def encoded(found: Mapping[str, str]) -> str:
 
 def decoded(value: str) -> dict[str, str]:
     """Decode a value that `encoded` wrote."""
-    found: dict[str, str] = json.loads(base64.urlsafe_b64decode(value))
-    return found
+    return dict(json.loads(base64.urlsafe_b64decode(value)))
 
 
 def _version(name: str) -> str:
@@ -91,10 +86,6 @@ def _version(name: str) -> str:
 
         return str(pyspark.__version__)
     return version(name)
-
-
-def _of_code(name: str) -> str:
-    return f"code of {name}"
 
 
 def files_of(name: str) -> Iterator[tuple[str, bytes]]:
@@ -146,8 +137,7 @@ def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
 
 def differences(expected: Mapping[str, str]) -> list[Difference]:
     """Return what this process has differently from `expected` or lacks."""
-    code = [name.removeprefix(_of_code("")) for name in expected if name.startswith(_of_code(""))]
-    found = described(code)
+    found = described(name.removeprefix(_OF_CODE) for name in expected if name.startswith(_OF_CODE))
     host = socket.gethostname()
     return [Difference(host, name, here, found.get(name)) for name, here in expected.items() if found.get(name) != here]
 
@@ -155,10 +145,7 @@ def differences(expected: Mapping[str, str]) -> list[Difference]:
 def require_same() -> None:
     """Exit with lines that `differences_in` parses, where this worker differs from what the driver expects."""
     expected = os.environ.get(VARIABLE)
-    if expected is None:
-        return
-    found = differences(decoded(expected))
-    if found:
+    if expected is not None and (found := differences(decoded(expected))):
         sys.exit("\n".join(_MARK + json.dumps(asdict(difference)) for difference in found))
 
 

@@ -43,12 +43,11 @@ class Shipped:
 
     def send(self, session: SparkSession) -> None:
         """Hand the archive to Spark, which copies it to every executor before its first task; needs no shared disk."""
-        if self.name is None:
-            return
-        # Spark removes this folder when the session ends.
-        path = Path(session.sparkContext._temp_dir) / self.name
-        path.write_bytes(self.content)
-        session.sparkContext.addFile(str(path))
+        if self.name is not None:
+            # Spark removes this folder when the session ends.
+            path = Path(session.sparkContext._temp_dir) / self.name
+            path.write_bytes(self.content)
+            session.sparkContext.addFile(str(path))
 
 
 def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
@@ -67,10 +66,8 @@ def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
 
 def _packages(settings: Settings) -> tuple[str, ...]:
     """Our packages, and those of an operator's own tables, whose functions tasks may call."""
-    theirs = (
-        name.partition(":")[0].partition(".")[0] for name in (*settings.extra_aggregates, *settings.extra_dimensions)
-    )
-    return tuple(dict.fromkeys((*_OWN, *theirs)))
+    named = (*settings.extra_aggregates, *settings.extra_dimensions)
+    return tuple(dict.fromkeys((*_OWN, *(re.split("[:.]", name)[0] for name in named))))
 
 
 def _sent_files(package: str) -> list[tuple[str, bytes]]:
@@ -78,11 +75,9 @@ def _sent_files(package: str) -> list[tuple[str, bytes]]:
     files = [(name, body) for name, body in files_of(package) if package not in _OWN or name.endswith(".py")]
     compiled = next((name for name, _ in files if name.endswith(_COMPILED)), None)
     if compiled is not None:
-        raise SettingsError(
-            f"package {package}",
-            f"{compiled} is compiled, and Python imports nothing compiled from an archive",
-            'Install the package on every worker, and set TIDEMARK_SPARK_SHIP_CODE to "installed"',
-        )
+        reason = f"{compiled} is compiled, and Python imports nothing compiled from an archive"
+        hint = 'Install the package on every worker, and set TIDEMARK_SPARK_SHIP_CODE to "installed"'
+        raise SettingsError(f"package {package}", reason, hint)
     if not files:
         raise SettingsError(f"package {package}", "holds no module that could be sent to workers", "Correct its name")
     return files
@@ -150,14 +145,12 @@ def require_same_workers(session: SparkSession) -> None:
         try:
             context.parallelize(range(tasks), tasks).count()
         except (Py4JJavaError, PySparkException) as error:
-            unfit = unfit_among(attempts_of(context, known))
-            if unfit is None:
+            if (unfit := unfit_among(attempts_of(context, known))) is None:
                 raise
             raise unfit from error
         attempts = attempts_of(context, known)
         # Spark retries a failed task on another executor, so the job succeeds where some executors are fit.
-        unfit = unfit_among(attempts)
-        if unfit is not None:
+        if unfit := unfit_among(attempts):
             raise unfit
         asked |= {attempt.executor for attempt in attempts}
         if executors_of(context) <= asked:
@@ -193,13 +186,10 @@ def _each(sequence: Any) -> list[Any]:
 
 def unfit_among(attempts: Iterable[Attempt]) -> WorkerError | None:
     """Return the error of the first attempt whose worker cannot run our tasks; None where every worker can."""
-    failures = ((attempt.failure, attempt.host) for attempt in attempts if attempt.failure is not None)
-    unfit = next(filter(None, (unfit_worker(failure, host) for failure, host in failures)), None)
-    return (
-        None
-        if unfit is None
-        else WorkerError(unfit.subject, unfit.reason, f"{unfit.hint}; nothing was read or written")
-    )
+    for attempt in attempts:
+        if attempt.failure is not None and (unfit := unfit_worker(attempt.failure, attempt.host)):
+            return WorkerError(unfit.subject, unfit.reason, f"{unfit.hint}; nothing was read or written")
+    return None
 
 
 def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
@@ -223,20 +213,18 @@ def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
 
 
 def _error(found: list[Difference]) -> WorkerError:
-    first = found[0]
-    told = "; ".join(
-        f"{one.what} is {one.there} there and {one.here} here"
-        if one.there
-        else f"{one.what} is missing ({one.here} here)"
+    host = found[0].host
+    reason = "; ".join(
+        f"{one.what} is {f'{one.there} there and {one.here} here' if one.there else f'missing ({one.here} here)'}"
         for one in found
-        if one.host == first.host
+        if one.host == host
     )
     hint = "Install there what deploy/build/requirements.lock names, with the same Python"
     if any(one.what.startswith("code of ") for one in found):
         hint = 'Install the same Tidemark there, or let code be sent: spark_ship_code = "archive"'
     if any(one.there is None for one in found):
         hint = f"{hint}; where code is sent, repeat a PYTHONPATH of the worker's own as spark.executorEnv.PYTHONPATH"
-    return WorkerError(f"worker {first.host}", told, hint)
+    return WorkerError(f"worker {host}", reason, hint)
 
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
@@ -268,15 +256,13 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
     try:
         yield
     except Exception as error:
-        session = engine()
-        if session is None:
+        if (session := engine()) is None:
             raise
         # Ask Python's handle of the process, because a dead JVM does not answer.
         process: subprocess.Popen[bytes] | None = getattr(session.sparkContext._gateway, "proc", None)
         what = _end_of(process, error)
         if what is None:
-            unfit = next(filter(None, (unfit_worker(str(cause)) for cause in _chain(error))), None)
-            if unfit is None:
+            if (unfit := next(filter(None, (unfit_worker(str(cause)) for cause in _chain(error))), None)) is None:
                 raise
             raise unfit from error
         reason = f"{what}; the last line it logged: {words.last}"
@@ -287,10 +273,9 @@ def naming_a_dead_engine(engine: Callable[[], SparkSession | None], words: LastW
 def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | None:
     """Describe how the JVM ended; None where it is not the cause."""
     chain = list(_chain(error))
-    is_lost = any(_is_lost_connection(cause) for cause in chain)
     if process is None and any(isinstance(cause, ConnectionRefusedError | Py4JNetworkError) for cause in chain):
         return "its JVM is gone, probably out of memory"
-    if is_lost and process is not None:
+    if process is not None and any(map(_is_lost_connection, chain)):
         try:
             return f"its JVM died (exit code {process.wait(_ENDING_SECONDS)}), probably out of memory"
         except subprocess.TimeoutExpired:
