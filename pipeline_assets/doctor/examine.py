@@ -133,7 +133,14 @@ def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
                 found.append(TableHead(table.key, None, snapshot, is_listed=catalog.lists(table)))
                 continue
             branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
-            seen = (resting.head, snapshot, resting.is_head_ours, branches, len(resting.snapshot_ids), resting.oldest_at)
+            seen = (
+                resting.head,
+                snapshot,
+                resting.is_head_ours,
+                branches,
+                len(resting.snapshot_ids),
+                resting.oldest_at,
+            )
             found.append(TableHead(table.key, *seen, _history_days(settings, table), deletes=resting.deletes))
         return found
 

@@ -117,13 +117,7 @@ class Baseline:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, for the ledger."""
-        return {
-            "figures": dict(self.figures),
-            "keys": self.keys,
-            "totals": dict(self.totals),
-            "content": self.content,
-            "since": self.since,
-        }
+        return {**vars(self), "figures": dict(self.figures), "totals": dict(self.totals)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:

@@ -143,11 +143,14 @@ def lost_file(table: str, key: Slice, path: str) -> Evaluation:
     )
 
 
-def bound_texts(record: Any) -> None:
-    """Make reason and hint of a frozen record as records keep them."""
-    for name in ("reason", "hint"):
-        if (text := getattr(record, name)) is not None:
-            object.__setattr__(record, name, recordable(text))
+class BoundTexts:
+    """A frozen record whose reason and hint are bounded at once, so that a new one compares equal to its ledger row."""
+
+    def __post_init__(self) -> None:
+        """Bound both."""
+        for name in ("reason", "hint"):
+            if (text := getattr(self, name)) is not None:
+                object.__setattr__(self, name, recordable(text))
 
 
 UNREAD_OBJECTS = "unread_objects"
@@ -157,7 +160,7 @@ ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(BoundTexts):
     """The result of one check for one slice or batch."""
 
     check: CheckRule
@@ -173,10 +176,6 @@ class Evaluation:
         """Whether it passes only because an operator accepted the change."""
         is_change = self.check == Check.CHANGE_IS_EXPLAINED
         return is_change and self.is_passed and (self.reason or "").startswith(f"{ACCEPTED}: ")
-
-    def __post_init__(self) -> None:
-        """Bound the texts at once, so that a new evaluation compares equal to a recorded one."""
-        bound_texts(self)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, for the ledger."""

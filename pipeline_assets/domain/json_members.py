@@ -125,24 +125,15 @@ def _members(pairs: list[tuple[str, Any]]) -> Members:
     return Members(pairs)
 
 
-def _require_few_digits(text: str) -> None:
+def _few_digits(text: str) -> str:
     if len(text) <= _MOST_DIGITS:
-        return
+        return text
     # Spark's reader counts one digit less where a number that begins with zero has no fraction, or no exponent.
     lacks = text.lstrip("-").startswith("0") and ("." not in text) + ("e" not in text.lower())
     if sum(map(str.isdigit, text)) - lacks > _MOST_DIGITS:
         msg = "a number is too long"
         raise ValueError(msg)
-
-
-def _integer(text: str) -> int:
-    _require_few_digits(text)
-    return int(text)
-
-
-def _float(text: str) -> float:
-    _require_few_digits(text)
-    return float(text)
+    return text
 
 
 def no_constant(word: str) -> None:
@@ -152,5 +143,9 @@ def no_constant(word: str) -> None:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_members, parse_int=_integer, parse_float=_float, parse_constant=no_constant, strict=False
+    object_pairs_hook=_members,
+    parse_int=lambda text: int(_few_digits(text)),
+    parse_float=lambda text: float(_few_digits(text)),
+    parse_constant=no_constant,
+    strict=False,
 )

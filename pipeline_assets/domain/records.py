@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline_assets.domain.causes import Cause
 from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.checks import Check, Evaluation, bound_texts
+from pipeline_assets.domain.checks import BoundTexts, Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.lateness import LatenessSketch
@@ -75,7 +75,7 @@ HOURS_HELD = "hours_held"
 
 
 @dataclass(frozen=True)
-class BatchRecord:
+class BatchRecord(BoundTexts):
     """The latest verdict on one batch."""
 
     key: BatchKey
@@ -92,10 +92,6 @@ class BatchRecord:
     evaluations: tuple[Evaluation, ...] = ()
     run_id: str | None = None
     """The run that wrote the row last; only read, the ledger sets it."""
-
-    def __post_init__(self) -> None:
-        """Bound reason and hint at once, so that a new record compares equal to its ledger row."""
-        bound_texts(self)
 
     @property
     def partial_hours(self) -> int | None:
@@ -146,7 +142,7 @@ class BatchDay:
 
 
 @dataclass(frozen=True)
-class SliceRecord:
+class SliceRecord(BoundTexts):
     """What is recorded of one slice of one table: its verdict, its published content, and what was refused."""
 
     table: str
@@ -184,10 +180,6 @@ class SliceRecord:
         """
         is_judged = self.is_final or self.baseline is not None
         return is_judged and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now + CLOCKS_DIFFER)
-
-    def __post_init__(self) -> None:
-        """Bound reason and hint at once, so that a new record compares equal to its ledger row."""
-        bound_texts(self)
 
     @property
     def loss(self) -> Evaluation | None:

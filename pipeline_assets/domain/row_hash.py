@@ -64,7 +64,7 @@ def is_text(kind: str) -> bool:
     """Whether values of a Spark type are hashed as text; raises ValueError for a type that has no encoding."""
     if kind.startswith("decimal("):
         # Arrow writes small decimals with more than six places with an exponent.
-        if int(kind.rstrip(")").partition(",")[2]) <= 6:
+        if scale_of(kind) <= 6:
             return True
     elif kind in ("string", "binary"):
         return True
@@ -74,9 +74,14 @@ def is_text(kind: str) -> bool:
     raise ValueError(msg)
 
 
+def scale_of(kind: str) -> int:
+    """The decimal places of a type such as `decimal(38,6)`."""
+    return int(kind.rstrip(")").partition(",")[2])
+
+
 def _text(value: Any, kind: str) -> str:
     if isinstance(value, Decimal):
-        return f"{value:.{kind.rstrip(')').partition(',')[2]}f}"
+        return f"{value:.{scale_of(kind)}f}"
     return str(value)
 
 

@@ -85,6 +85,67 @@ def _keeping(rule: Callable[[Any], object], *names: str) -> Any:
     return field_validator(*names)(checked)
 
 
+def _require_plain_projects(value: tuple[str, ...]) -> None:
+    for project in value:
+        if not re.fullmatch(r"[1-9][0-9]{0,18}", project) or int(project) > _LARGEST_PROJECT:
+            # Events carry their project as a 64-bit number, which no other text would ever equal in one way only.
+            msg = f"project {project[:30]!r} is not a vendor project id (a number from 1 to 2^63-1, without leading zeros)"
+            raise ValueError(msg)
+    if len(set(value)) != len(value):
+        msg = "a project is named twice"
+        raise ValueError(msg)
+
+
+def _require_reachable_owners(value: tuple[str, ...]) -> None:
+    for owner in value:
+        if not re.fullmatch(r"team:[\w.-]+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", owner):
+            msg = f"owner {owner!r} is neither an e-mail address nor team:name"
+            raise ValueError(msg)
+
+
+def _require_collected_file(value: Path) -> None:
+    if value.suffix != METRICS_SUFFIX:
+        msg = f"it does not end in {METRICS_SUFFIX}: the textfile collector of node_exporter reads no other files"
+        raise ValueError(msg)
+
+
+def _require_every_source_once(value: tuple[Source, ...]) -> None:
+    if sorted(value) != sorted(Source):
+        msg = "name each of regular and backfill once"
+        raise ValueError(msg)
+
+
+def _require_ranged_query(value: str) -> None:
+    if not (":first_day" in value and ":last_day" in value):
+        msg = "it does not name :first_day and :last_day, so that it would read all of a history each time"
+        raise ValueError(msg)
+    require_one_question(value)
+
+
+def _require_reachable_repository(value: str) -> None:
+    if not is_web_address(value):
+        # It is not repeated: a mirror may ask for a password.
+        msg = "is not http:// or https:// with a host"
+        raise ValueError(msg)
+
+
+def _require_plain_server(value: str) -> None:
+    # What is wrong is not repeated: it may hold a key.
+    if not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value):
+        msg = (
+            "it is not https://host[:port][/path]; keys belong to TIDEMARK_EXPORT_KEY_{project} and "
+            "TIDEMARK_EXPORT_SECRET_{project}"
+        )
+        raise ValueError(msg)
+    if not is_private_address(value):
+        msg = "it is http:// and not of this machine, so that keys would travel in the clear; write https://"
+        raise ValueError(msg)
+    refusal = refusal_of_web_address(value)
+    if refusal is not None:
+        msg = f"it {refusal}"
+        raise ValueError(msg)
+
+
 class Settings(BaseSettings):
     """All that a deployment may change; the defaults run on one machine with no server, below `./data`."""
 
@@ -274,27 +335,13 @@ class Settings(BaseSettings):
     metrics_file: Path | None = None
     """Where every run writes figures for Prometheus at its end, `*.prom`; None: nowhere."""
 
-    @field_validator("projects", "sparse_projects")
-    @classmethod
-    def _plain_projects(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for project in value:
-            if not re.fullmatch(r"[1-9][0-9]{0,18}", project) or int(project) > _LARGEST_PROJECT:
-                # Events carry their project as a 64-bit number, which no other text would ever equal in one way only.
-                msg = f"project {project[:30]!r} is not a vendor project id (a number from 1 to 2^63-1, without leading zeros)"
-                raise ValueError(msg)
-        if len(set(value)) != len(value):
-            msg = "a project is named twice"
-            raise ValueError(msg)
-        return value
-
-    @model_validator(mode="after")
-    def _known_sparse_projects(self) -> Settings:
-        unknown = sorted(set(self.sparse_projects) - set(self.projects))
-        if unknown:
-            msg = f"sparse_projects names {unknown[0]}, which is not among projects"
-            raise ValueError(msg)
-        return self
-
+    _plain_projects = _keeping(_require_plain_projects, "projects", "sparse_projects")
+    _reachable_owners = _keeping(_require_reachable_owners, "owners")
+    _collected_file = _keeping(_require_collected_file, "metrics_file")
+    _every_source_once = _keeping(_require_every_source_once, "source_precedence")
+    _ranged_query = _keeping(_require_ranged_query, "golden_query")
+    _reachable_repository = _keeping(_require_reachable_repository, "jars_url")
+    _plain_server = _keeping(_require_plain_server, "export_api_url")
     _readable_properties = _keeping(
         lambda names: [property_path(name) for name in names],
         *("revenue_properties", "price_properties", "quantity_properties", "currency_properties", "item_properties"),
@@ -303,15 +350,6 @@ class Settings(BaseSettings):
     _supported_scheme = _keeping(require_supported_place, "landing_url", "warehouse_url")
     _supported_catalog = _keeping(require_supported_catalog, "catalog_url")
     _supported_database = _keeping(require_supported_database, "ledger_url", "golden_url")
-
-    @field_validator("owners")
-    @classmethod
-    def _reachable_owners(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for owner in value:
-            if not re.fullmatch(r"team:[\w.-]+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", owner):
-                msg = f"owner {owner!r} is neither an e-mail address nor team:name"
-                raise ValueError(msg)
-        return value
 
     @field_validator("notify_urls")
     @classmethod
@@ -324,89 +362,26 @@ class Settings(BaseSettings):
                 raise ValueError(msg)
         return tuple(dict.fromkeys(value))
 
-    @field_validator("metrics_file")
-    @classmethod
-    def _collected_file(cls, value: Path | None) -> Path | None:
-        if value is not None and value.suffix != METRICS_SUFFIX:
-            msg = f"it does not end in {METRICS_SUFFIX}: the textfile collector of node_exporter reads no other files"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("source_precedence")
-    @classmethod
-    def _every_source_once(cls, value: tuple[Source, ...]) -> tuple[Source, ...]:
-        if sorted(value) != sorted(Source):
-            msg = "name each of regular and backfill once"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("golden_query")
-    @classmethod
-    def _ranged_query(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        if not (":first_day" in value and ":last_day" in value):
-            msg = "it does not name :first_day and :last_day, so that it would read all of a history each time"
-            raise ValueError(msg)
-        require_one_question(value)
-        return value
-
-    @field_validator("jars_url")
-    @classmethod
-    def _reachable_repository(cls, value: str) -> str:
-        if not is_web_address(value):
-            # It is not repeated: a mirror may ask for a password.
-            msg = "is not http:// or https:// with a host"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("export_api_url")
-    @classmethod
-    def _plain_server(cls, value: str) -> str:
-        # What is wrong is not repeated: it may hold a key.
-        if not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value):
-            msg = (
-                "it is not https://host[:port][/path]; keys belong to TIDEMARK_EXPORT_KEY_{project} and "
-                "TIDEMARK_EXPORT_SECRET_{project}"
-            )
-            raise ValueError(msg)
-        if not is_private_address(value):
-            msg = "it is http:// and not of this machine, so that keys would travel in the clear; write https://"
-            raise ValueError(msg)
-        refusal = refusal_of_web_address(value)
-        if refusal is not None:
-            msg = f"it {refusal}"
-            raise ValueError(msg)
-        return value
-
     @model_validator(mode="after")
-    def _default_ledger(self) -> Self:
+    def _whole(self) -> Self:
+        unknown = sorted(set(self.sparse_projects) - set(self.projects))
+        if unknown:
+            msg = f"sparse_projects names {unknown[0]}, which is not among projects"
+            raise ValueError(msg)
         if self.ledger_url is None and is_rest_catalog(self.catalog_url):
             msg = "ledger_url: a REST catalog holds no ledger; name a database of the ledger's own"
             raise ValueError(msg)
         if self.ledger_url is None:
             object.__setattr__(self, "ledger_url", self.catalog_url)
-        return self
-
-    @model_validator(mode="after")
-    def _transactions_of_a_server(self) -> Self:
         if self.catalog_transactions and not is_rest_catalog(self.catalog_url):
             msg = (
                 "catalog_transactions is of a REST catalog; into a database a load publishes in one transaction where it holds "
                 "the ledger too (ledger_url)"
             )
             raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _whole_golden_query(self) -> Self:
         if (self.golden_url is None) != (self.golden_query is None):
             msg = "golden_url and golden_query are set together: where to ask, and what"
             raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _secrets_are_known(self) -> Self:
         remember({name: getattr(self, name) for name in (*URL_SETTINGS, "spark_config", "notify_urls")})
         return self
 

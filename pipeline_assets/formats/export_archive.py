@@ -193,12 +193,12 @@ def _measured(
     try:
         with archive.open(info) as stored:
             counted = _Bounded(stored, most)
-            measured = measure(cast("IO[bytes]", counted), most)
+            size, sha256 = measure(cast("IO[bytes]", counted), most)
             if counted.read(1):
                 raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, "bytes follow the last gzip member")
     except _READ_FAILURES as error:
         raise BadObjectError(QuarantineReason.CRC_ERROR, str(error) or type(error).__name__) from None
-    return counted.size, measured.size_bytes, measured.sha256
+    return counted.size, size, sha256
 
 
 class _Bounded:

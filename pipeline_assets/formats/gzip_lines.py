@@ -220,15 +220,6 @@ def _skip_line(text: IO[bytes], before: bytes) -> tuple[int, int, bool]:
     return 0, skipped, is_blank
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Size and hash of a decompressed object."""
-
-    size_bytes: int
-    sha256: str
-    """Hash of the decompressed bytes, because the same content may be compressed in different ways."""
-
-
 class _Counted(io.BytesIO):
     """Counts and hashes written bytes without keeping them."""
 
@@ -246,8 +237,11 @@ class _Counted(io.BytesIO):
         return self.size
 
 
-def measure(stored: IO[bytes], max_bytes: int) -> Measured:
-    """Size and hash of the decompressed object, which is not kept; raises BadObjectError as `decompress` does."""
+def measure(stored: IO[bytes], max_bytes: int) -> tuple[int, str]:
+    """Size and SHA-256 of the decompressed object, which is not kept; raises BadObjectError as `decompress` does.
+
+    The same content may be compressed in different ways.
+    """
     counted = _Counted()
     _members(stored, counted, max_bytes)
-    return Measured(counted.size, counted.hash.hexdigest())
+    return counted.size, counted.hash.hexdigest()

@@ -312,7 +312,7 @@ class Recovery:
         """Raise LandingConflictError unless the stored object has the same bytes when decompressed."""
         with self.landing.open(delivery.key, delivery.etag) as stored:
             try:
-                is_same = measure(stored, self.settings.max_object_bytes).sha256 == member.content_sha256
+                is_same = measure(stored, self.settings.max_object_bytes)[1] == member.content_sha256
             except BadObjectError:
                 is_same = False
         if not is_same:

@@ -35,11 +35,11 @@ REFINED_EVENTS = Table(
     measures={"rows": Measure(lambda: F.count(F.lit(1)))},
 )
 
-CONTENT = tuple(column.name for column in (*VENDOR, EXTRA))
+_CONTENT_TYPES = {column.name: column.type for column in (*VENDOR, EXTRA)}
+CONTENT = tuple(_CONTENT_TYPES)
 """The columns that the hash of a raw or refined row covers: the vendor's columns and `_extra`."""
 
 
 def event_hashes() -> EventHashes:
     """The columns that the stored hashes of an event cover, with their types."""
-    types = {column.name: column.type for column in (*VENDOR, EXTRA)}
-    return EventHashes({name: types[name] for name in CONTENT})
+    return EventHashes(_CONTENT_TYPES)

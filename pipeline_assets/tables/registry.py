@@ -39,12 +39,13 @@ EVERY_TABLE: tuple[Table, ...] = (*ALL_TABLES, *OPTIONAL_TABLES)
 RESTORABLE: tuple[Table, ...] = (*DERIVED, *OPTIONAL_TABLES)
 """Tables whose slices are published by a build and can be rolled back."""
 
+_BY_KEY = {table.key: table for table in EVERY_TABLE}
 SOURCE_OF_TABLE: dict[str, Source] = {table.key: source for source, table in RAW_TABLES.items()}
 
 
 def table_by_key(key: str) -> Table:
     """Return the table of an asset key such as `refined/events`; raises KeyError for an unknown key."""
-    return {table.key: table for table in EVERY_TABLE}[key]
+    return _BY_KEY[key]
 
 
 def ancestors(table: Table) -> tuple[Table, ...]:
@@ -68,8 +69,7 @@ def downstream_of(key: str) -> tuple[Table, ...]:
 
 def measures_of(key: str) -> tuple[str, ...]:
     """Names of a table's measures, `rows` first; only `rows` for a table that no longer exists."""
-    table = {table.key: table for table in EVERY_TABLE}.get(key)
-    own = table.measures if table is not None else ()
+    own = _BY_KEY[key].measures if key in _BY_KEY else ()
     return ("rows", *(name for name in own if name != "rows"))
 
 

@@ -29,6 +29,13 @@ ARROW_TYPES = {
     "binary": pa.binary(),
     "decimal(38,6)": pa.decimal128(38, 6),
 }
+
+
+def arrow_schema(types: Mapping[str, str]) -> pa.Schema:
+    """Columns of these Spark types."""
+    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()])
+
+
 _ROW_GROUP_BYTES = 64 * 1024**2
 """Size of a row group, in memory: a task buffers about this much, whatever the size of the file."""
 _FILE_BYTES = 256 * 1024**2
@@ -89,21 +96,13 @@ class FileLayout:
         )
 
 
-@dataclass
 class _OpenFile:
-    name: str
-    schema: pa.Schema
-    many_valued: frozenset[str]
-    metrics: FileMetrics
-    body: IO[bytes]
-    _writer: Any = field(init=False)
-    _sink: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._sink = pa.PythonFile(self.body, mode="w")
-        with_dictionary = [name for name in self.schema.names if name not in self.many_valued]
+    def __init__(self, name: str, layout: FileLayout, body: IO[bytes]) -> None:
+        self.name, self._body, self._sink = name, body, pa.PythonFile(body, mode="w")
+        self.metrics = FileMetrics(layout.schema, layout.exact_bounds)
+        with_dictionary = [name for name in layout.field_ids if name not in layout.many_valued]
         self._writer = pq.ParquetWriter(
-            self._sink, self.schema, compression="zstd", use_dictionary=with_dictionary, store_schema=False
+            self._sink, layout.schema, compression="zstd", use_dictionary=with_dictionary, store_schema=False
         )
 
     def write(self, rows: pa.Table) -> None:
@@ -118,7 +117,7 @@ class _OpenFile:
         """Close the file, which then exists; return its size and its footer."""
         self._writer.close()
         size = self.size_bytes
-        self.body.close()
+        self._body.close()
         return size, self._writer.writer.metadata
 
 
@@ -198,9 +197,8 @@ class DataFileWriter:
             rows = rows.sort_by([(name, "ascending") for name in self._layout.sort_by])
         if part.file is None:
             name = f"{self._folder()}/{self._layout.table_uuid}-{uuid.uuid4().hex}.parquet"
-            metrics = FileMetrics(self._schema, self._layout.exact_bounds)
             self._begun.append(name)
-            part.file = _OpenFile(name, self._schema, self._layout.many_valued, metrics, self._store.create(name))
+            part.file = _OpenFile(name, self._layout, self._store.create(name))
         part.file.write(rows)
         return part.file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -86,16 +86,12 @@ class ColumnMetrics:
         return None if value is None else (value, not np.signbit(value))
 
 
-@dataclass
 class FileMetrics:
     """Metrics of one file, over all rows added."""
 
-    schema: pa.Schema
-    exact_bounds: frozenset[str]
-    columns: Mapping[str, ColumnMetrics] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, schema: pa.Schema, exact_bounds: frozenset[str]) -> None:
         """Start every column with empty metrics."""
+        self.schema, self.exact_bounds = schema, exact_bounds
         self.columns = {entry.name: ColumnMetrics() for entry in self.schema}
 
     def add(self, rows: pa.Table) -> None:
@@ -160,7 +156,6 @@ def _not_below(text: str) -> str | None:
 
 
 def _bytes_not_below(value: bytes) -> bytes | None:
-    """The same for bytes."""
     if len(value) <= _BOUND_LENGTH:
         return value
     kept = value[:_BOUND_LENGTH].rstrip(b"\xff")

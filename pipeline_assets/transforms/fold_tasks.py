@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.row_hash import scale_of
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import exact_sum, hashes_of, longs
@@ -44,7 +45,7 @@ class TableRows:
     def value(self, name: str, units: int) -> int | Decimal:
         """The value of a column or of a total of it; `units`: as in Folded."""
         kind = self.types.get(name, "bigint")
-        return _EXACT.scaleb(Decimal(units), -_scale(kind)) if kind.startswith("decimal(") else units
+        return _EXACT.scaleb(Decimal(units), -scale_of(kind)) if kind.startswith("decimal(") else units
 
     def of(self, key: Slice, folded: Folded) -> pa.Table:
         """The rows of a slice, in the table's write order, nulls first."""
@@ -144,10 +145,6 @@ class WritingSlices:
 
 def _rank(name: str | None) -> tuple[bool, bytes]:
     return name is not None, (name or "").encode()
-
-
-def _scale(kind: str) -> int:
-    return int(kind.rstrip(")").partition(",")[2])
 
 
 def _total(column: pa.ChunkedArray) -> Any:

@@ -181,11 +181,9 @@ class ObjectTexts:
             return None
         try:
             stored = self.reader.open(delivery.key, delivery.etag)
-        except ObjectMovedError as error:
-            yield Found(summaries=[summary | {"error": MOVED, "error_detail": error.reason}])
-            return None
-        except UnreadableObjectError as error:
-            yield Found(summaries=[summary | {"error": NOT_READABLE, "error_detail": error.reason}])
+        except (ObjectMovedError, UnreadableObjectError) as error:
+            kind = MOVED if isinstance(error, ObjectMovedError) else NOT_READABLE
+            yield Found(summaries=[summary | {"error": kind, "error_detail": error.reason}])
             return None
         with stored:
             summary["sha256"], size, sample = _fingerprint(stored)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline_assets.domain.deliveries import Delivery
 from pipeline_assets.formats.base import EVENT_TIME, EXTRA_COLUMN, ParsedLine
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.data_files import ARROW_TYPES
+from pipeline_assets.transforms.data_files import arrow_schema
 
 _COLUMN_NAMES = EXPORT_FORMAT.column_names
 _EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
@@ -38,9 +38,7 @@ _REFUSED_TYPES = {
     "detail": "string",
     "sample": "binary",
 }
-ROWS, REFUSED = (
-    pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()]) for types in (_ROW_TYPES, _REFUSED_TYPES)
-)
+ROWS, REFUSED = arrow_schema(_ROW_TYPES), arrow_schema(_REFUSED_TYPES)
 """Columns of a good line: those of a raw table without hashes. Columns of a refused line or object: those of raw.quarantine
 without `is_batch_accepted`; line_number is null for a whole object."""
 SUMMARY_COUNTS = (
@@ -94,7 +92,7 @@ def rows_of(delivery: Delivery, columns: Mapping[str, Any], count: int) -> Found
         "_object_key": delivery.key,
         "_object_etag": delivery.etag,
     }
-    return Found(rows=_batch(ROWS, names, columns, count))
+    return Found(rows=batch_of(ROWS, names, columns, count))
 
 
 def rows_of_events(delivery: Delivery, events: Sequence[ParsedLine], numbers: Sequence[int]) -> Found:
@@ -118,18 +116,16 @@ def refused_of(delivery: Delivery, records: Sequence[Mapping[str, Any]]) -> Foun
         "object_etag": delivery.etag,
     }
     columns = {name: [record[name] for record in records] for name in records[0]}
-    return Found(refused=_batch(REFUSED, names, columns, len(records)))
+    return Found(refused=batch_of(REFUSED, names, columns, len(records)))
 
 
-def _batch(schema: pa.Schema, constants: Mapping[str, Any], columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
+def batch_of(schema: pa.Schema, constants: Mapping[str, Any], columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
     """A batch of `count` rows: `constants` are the same in all rows, columns in neither mapping are null."""
     arrays = []
     for entry in schema:
         if entry.name in columns:
             values = columns[entry.name]
             arrays.append(values if isinstance(values, pa.Array) else pa.array(values, entry.type))
-        elif entry.name in constants:
-            arrays.append(pa.repeat(pa.scalar(constants[entry.name], entry.type), count))
         else:
-            arrays.append(pa.nulls(count, entry.type))
+            arrays.append(pa.repeat(pa.scalar(constants.get(entry.name), entry.type), count))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -16,7 +16,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.compared_keys import KEYS_OF, EventContents, KeyDifference, compared, joined
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, Longs, Mask, longs, whole
-from pipeline_assets.transforms.file_rows import narrow_rows, rows_of
+from pipeline_assets.transforms.file_rows import narrow_rows, rows_of, with_columns
 from pipeline_assets.transforms.slice_difference import NAMES, HeldRows, RowNumbers
 
 RECEIVED = EXPORT_FORMAT.received_column
@@ -241,22 +241,13 @@ class Refining:
         # For a raw file, the table that it belongs to determines the source.
         wanted = [name for name in self.layout.field_ids if name != "_source" or file.source is None]
         for rows in rows_of(file.store, file.path, wanted, _BATCH_ROWS, is_chosen):
-            placed = self._placed(rows, file.source)
+            # A column that was added to raw after this file was written is null.
+            placed = with_columns(rows, self.layout.types)
+            if file.source is not None:
+                sources = pa.repeat(pa.scalar(file.source), rows.num_rows)
+                placed = placed.set_column(placed.column_names.index("_source"), "_source", sources)
             file.wrong = file.wrong or self._wrong(placed)
             yield placed
-
-    def _placed(self, rows: pa.Table, source: str | None) -> pa.Table:
-        schema = self.layout.schema
-        columns = []
-        for entry in schema:
-            if entry.name == "_source" and source is not None:
-                columns.append(pa.repeat(pa.scalar(source, entry.type), rows.num_rows))
-            elif entry.name in rows.schema.names:
-                columns.append(rows.column(entry.name).cast(entry.type))
-            else:
-                # The column was added to raw after this file was written.
-                columns.append(pa.nulls(rows.num_rows, entry.type))
-        return pa.Table.from_arrays(columns, schema=schema)
 
     def _wrong(self, rows: pa.Table) -> str | None:
         """A description of a sampled row whose hash does not match its content; None if all match."""

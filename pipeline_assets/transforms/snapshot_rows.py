@@ -21,9 +21,10 @@ from pipeline_assets.domain.slices import Digest
 from pipeline_assets.domain.spool import a_spool, naming_the_disk
 from pipeline_assets.formats.interval_objects import read_intervals
 from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotItem, SnapshotPart, read_snapshot
-from pipeline_assets.transforms.data_files import ARROW_TYPES
+from pipeline_assets.transforms.data_files import arrow_schema
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.object_text import MOVED, ObjectReader
+from pipeline_assets.transforms.parsed_batches import batch_of
 
 BAD = "bad"
 """`problem` of an object that is not valid as a whole; `detail` says why."""
@@ -90,15 +91,7 @@ def read_objects(
             {"task": task, "day": day, "key": one.key, "etag": one.etag, "size_bytes": one.size_bytes}
             for task, (day, one) in enumerate(sorted(deliveries.items()))
         ],
-        pa.schema(
-            [
-                ("task", pa.int32()),
-                ("day", pa.date32()),
-                ("key", pa.string()),
-                ("etag", pa.string()),
-                ("size_bytes", pa.int64()),
-            ]
-        ),
+        arrow_schema({"task": "int", "day": "date", "key": "string", "etag": "string", "size_bytes": "bigint"}),
     )
     schema = ", ".join(f"`{name}` {kind}" for name, kind in work.columns.items())
     tasks = spark.createDataFrame(objects).repartitionById(max(1, len(deliveries)), F.col("task"))
@@ -140,7 +133,8 @@ class SnapshotWork:
                 spool.seek(0)
                 with pa.ipc.open_stream(spool) as items:
                     for block in items:
-                        yield self._rows(about, block)
+                        columns = dict(zip(block.schema.names, block.columns, strict=True))
+                        yield batch_of(self._schema, about, columns, block.num_rows)
         yield pa.RecordBatch.from_pylist([about | summary], self._schema)
 
     def _summary(self, place: Mapping[str, Any], spool: IO[bytes]) -> dict[str, Any]:
@@ -184,19 +178,9 @@ class SnapshotWork:
         columns = [pa.array(column, kind) for column, kind in zip(values, self._items.types, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self._items)
 
-    def _rows(self, about: Mapping[str, Any], items: pa.RecordBatch) -> pa.RecordBatch:
-        """A block of items with the columns of their object, in the schema of all batches."""
-        columns = [
-            items.column(field.name)
-            if field.name in self._items.names
-            else pa.repeat(pa.scalar(about.get(field.name), field.type), items.num_rows)
-            for field in self._schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
     @cached_property
     def _schema(self) -> pa.Schema:
-        return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in self.columns.items()])
+        return arrow_schema(self.columns)
 
     @cached_property
     def _items(self) -> pa.Schema:

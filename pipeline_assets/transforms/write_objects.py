@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,19 +42,12 @@ class _Part:
     place: pa.RecordBatch | int
 
 
-@dataclass
 class _Spill:
     """A file without a name, so that the system frees it when the process ends."""
 
-    schema: pa.Schema
-    _file: IO[bytes] = field(init=False)
-    _writer: Any = field(init=False)
-    _count: int = 0
-
-    def __post_init__(self) -> None:
-        self._file = a_spool_on_disk()
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        self._writer = pa.ipc.new_file(self._file, self.schema, options=options)
+    def __init__(self, schema: pa.Schema) -> None:
+        self._file, self._count = a_spool_on_disk(), 0
+        self._writer = pa.ipc.new_file(self._file, schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
 
     def write(self, batch: pa.RecordBatch) -> int:
         """Append a batch; return its number."""
@@ -179,7 +172,6 @@ class DayClusters:
 
 
 def _most_frequent(days: pa.Array) -> tuple[date, int]:
-    """The most frequent day, and the number of its rows."""
     (found,) = pc.mode(days.cast(pa.int32()))
     return pa.scalar(found["mode"].as_py(), pa.int32()).cast(pa.date32()).as_py(), found["count"].as_py()
 
