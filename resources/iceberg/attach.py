@@ -81,10 +81,10 @@ def attachable(spark: SparkSession, settings: Settings, ours: Sequence[Table]) -
     tables = JavaTables(spark, settings.catalog_name)
     may_be_behind = taken_from(spark, settings) is not None
     never: set[str | None] = set()
-    half: set[str | None] | None = None
-    while half or half is None:
+    while True:
         candidates = [_attachable(tables, table, never, may_be_behind=may_be_behind) for table in ours]
-        half = half_published({one.table.key: one.metadata for one in candidates if one.metadata})
+        if not (half := half_published({one.table.key: one.metadata for one in candidates if one.metadata})):
+            break
         never |= half
     if all(candidate.metadata_file is None for candidate in candidates):
         hint = "Check TIDEMARK_WAREHOUSE_URL; there is nothing to attach"

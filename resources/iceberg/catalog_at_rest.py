@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +23,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.metadata import RUN_PROPERTY
+from resources.iceberg.metadata_files import content
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -54,8 +54,6 @@ class TableAtRest:
     columns: frozenset[str]
     is_ordered: bool
     properties: dict[str, str]
-    snapshots: int = 0
-    """Number of snapshots that the table keeps."""
     oldest_at: datetime | None = None
     """When the oldest kept snapshot was committed; None where there is none."""
     is_head_ours: bool = True
@@ -146,20 +144,16 @@ def _opened(text: str) -> sa.Engine:
     url = make_url(text)
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg2")
-    if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool)
-    if not url.database or not Path(url.database).is_file():
+    patience = {"timeout": 30} if url.get_backend_name() == "sqlite" else {}
+    if patience and not (url.database and Path(url.database).is_file()):
         # Connecting would create an empty database.
         raise FileNotFoundError(url.database)
-    return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args={"timeout": 30})
+    return sa.create_engine(url, hide_parameters=True, poolclass=sa.pool.NullPool, connect_args=patience)
 
 
 def _read(location: str) -> TableAtRest:
     folder, _, name = location.rpartition("/")
-    body = LakeObjects(folder).get(name)
-    if body is None:
-        raise FileNotFoundError(location)
-    fields = json.loads(body)
+    fields = content(LakeObjects(folder), name)
     schema = next(schema for schema in fields["schemas"] if schema["schema-id"] == fields["current-schema-id"])
     head = fields.get("current-snapshot-id")
     snapshots = fields.get("snapshots", ())
@@ -172,7 +166,6 @@ def _read(location: str) -> TableAtRest:
         frozenset(str(column["name"]) for column in schema["fields"]),
         fields["default-sort-order-id"] != 0,
         dict(fields.get("properties", {})),
-        len(made),
         datetime.fromtimestamp(min(made) / 1000, UTC) if made else None,
         RUN_PROPERTY in summary or summary.get("operation") == "replace",
         frozenset(int(snapshot["snapshot-id"]) for snapshot in snapshots),

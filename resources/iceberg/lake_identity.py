@@ -49,7 +49,6 @@ def require_own_lake(
     tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
 ) -> None:
     """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached."""
-    refusal: LakehouseError | LedgerError | None = None
     for pause in (*_PAUSES, None):
         of_catalog = tables.namespace_properties(NAMESPACE)
         if is_one_lake(settings, of_catalog, lambda: _outside(tables, settings, ours), purpose, ledger):
@@ -61,18 +60,15 @@ def require_own_lake(
             # Only a mark that names this very ledger lets an empty one in: the process that wrote both died in between.
             if ledger is not None and not is_bound and is_lake and (mark is None or mark.ledger is None):
                 raise ledger.stranger("whose records it does not hold")
-        except (LakehouseError, LedgerError) as error:
-            refusal = error
-            if pause is not None:
-                time.sleep(pause)
+        except (LakehouseError, LedgerError):
+            if pause is None:
+                raise
+            time.sleep(pause)
             continue
         if purpose < (Purpose.KEEP if is_lake else Purpose.BEGIN):
             return
-        refusal = None
         # Check once more: another process may have marked the warehouse first, and then its mark counts.
         _complete(tables, settings, mark, of_catalog, ledger)
-    if refusal is not None:
-        raise refusal
 
 
 def is_one_lake(

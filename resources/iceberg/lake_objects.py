@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Self, cast
@@ -114,9 +114,7 @@ class LakeObjects:
         """Take a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it (`s3a:`); it need not exist."""
         self.url = re.sub(r"^s3[an]:", "s3:", url.rstrip("/"))
         self._folder = local_path(self.url)
-        # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
-        self._endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        self._bucket = Bucket.from_url(self.url, None) if self._folder is None else None
         self._store: LocalStore | S3Store | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,11 +213,7 @@ class LakeObjects:
 
     def _opened(self) -> LocalStore | S3Store:
         if self._store is None:
-            if self._folder is not None:
-                self._store = LocalStore(prefix=self._folder)
-            else:
-                bucket = Bucket.from_url(self.url, None)
-                self._store = replace(bucket, endpoint_url=self._endpoint, region_name=self._region).open()
+            self._store = LocalStore(prefix=self._folder) if self._bucket is None else self._bucket.open()
         return self._store
 
     @contextmanager

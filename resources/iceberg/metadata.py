@@ -89,6 +89,13 @@ class JavaTables:
         """Return a class of the JVM in one round trip. Attribute access would look up each part of the name, in every jar."""
         return getattr(self.spark._jvm, name)
 
+    def java_list(self, items: Iterable[Any]) -> Any:
+        """Return a Java list of these strings or Java objects."""
+        listed = self.java_class("java.util.ArrayList")()
+        for item in items:
+            listed.add(item)
+        return listed
+
     def identifier(self, table: Table) -> str:
         """Return the table's name in SQL, `lake.refined.events`."""
         return f"{self.catalog_name}.{table.identifier}"
@@ -192,13 +199,10 @@ class JavaTables:
         expressions = self.java_class("org.apache.iceberg.expressions.Expressions")
         combined = expressions.alwaysFalse()
         for project_id, days in sorted(days_by_project(slices).items()):
-            literals = self.java_class("java.util.ArrayList")()
-            for day in sorted(days):
-                literals.add(day.isoformat())
+            literals = self.java_list(day.isoformat() for day in sorted(days))
             of_days = getattr(expressions, "in")(day_column, literals)
-            combined = getattr(expressions, "or")(
-                combined, getattr(expressions, "and")(expressions.equal("project_id", project_id), of_days)
-            )
+            of_project = getattr(expressions, "and")(expressions.equal("project_id", project_id), of_days)
+            combined = getattr(expressions, "or")(combined, of_project)
         return combined
 
     def commits(self, java: Any, since: int | None) -> Iterator[Commit]:

@@ -75,16 +75,6 @@ class Published:
     """True where the files were live already, so that main did not change."""
 
 
-def files_of_base(tables: JavaTables, java: Any, change: SliceChange) -> LiveFiles:
-    """Return the files of the slices before the change.
-
-    Raises SliceConflictError where the base has expired: others moved main on since, and what they did is no longer known.
-    """
-    if java.snapshot(change.base_id) is None:
-        raise change.lost("the snapshot it was read at has expired")
-    return tables.files(java, change.base_id, change.slices)
-
-
 def row_delta(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -> Any:
     """Return the operation, neither applied nor committed; it fails where main changed in one of the slices since the base."""
     old, new = change.former, change.files
@@ -99,9 +89,7 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -
         raise LakehouseError(change.subject, reason, "Load again, which resets that")
     for delete in _released(tables, java, change):
         operation.removeDeletes(delete)
-    kept = tables.java_class("java.util.ArrayList")()
-    for path in sorted(old.keys() & new.keys()):
-        kept.add(path)
+    kept = tables.java_list(sorted(old.keys() & new.keys()))
     operation.validateFromSnapshot(change.base_id)
     operation.conflictDetectionFilter(tables.expression(change.table.day_column, change.slices))
     operation.validateDataFilesExist(kept).validateDeletedFiles()
@@ -116,18 +104,13 @@ def row_delta(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -
 
 def _released(tables: JavaTables, java: Any, change: SliceChange) -> list[Any]:
     """The delete files of the base that apply to no slice after the change."""
-    gone = {
-        name: delete
-        for own in change.former.deletes.values()
-        for name, delete in own.items()
-        if name not in change.files.names
-    }
+    former, kept = change.former.deletes, set(change.files.names)
+    gone = {name: delete for own in former.values() for name, delete in own.items() if name not in kept}
     if gone:
         # A delete file without a partition applies to other slices as well, which keep it.
-        everywhere = tables.files(java, change.base_id, None)
-        for path in everywhere.deletes.keys() - change.former.deletes.keys():
-            gone = {name: delete for name, delete in gone.items() if name not in everywhere.deletes[path]}
-    return list(gone.values())
+        everywhere = tables.files(java, change.base_id, None).deletes
+        kept.update(*(everywhere[path] for path in everywhere.keys() - former.keys()))
+    return [delete for name, delete in gone.items() if name not in kept]
 
 
 def nothing_to_swap(tables: JavaTables, java: Any, change: SliceChange, head_id: int) -> Published | None:

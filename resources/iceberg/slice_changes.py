@@ -21,7 +21,6 @@ from resources.iceberg.slice_change import (
     PUBLISH_PROPERTY,
     Published,
     SliceChange,
-    files_of_base,
     nothing_to_swap,
     refusal,
     require_base_files,
@@ -60,7 +59,11 @@ class SliceChanges(Preparing):
         return self._since(SliceChange(table, base_id, frozenset(snapshots), files, LiveFiles(), is_restored=True))
 
     def _since(self, change: SliceChange) -> SliceChange:
-        return replace(change, former=files_of_base(self._tables, self._tables.current(change.table), change))
+        java = self._tables.current(change.table)
+        if java.snapshot(change.base_id) is None:
+            # Others moved main on since, and what they did is no longer known.
+            raise change.lost("the snapshot it was read at has expired")
+        return replace(change, former=self._tables.files(java, change.base_id, change.slices))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
         """Return the change that keeps the data files of these slices and removes the delete files that apply to them.
@@ -152,16 +155,14 @@ class SliceChanges(Preparing):
 
         Raises PublishConflictError, with nothing committed, where a table has moved on from the base of its state.
         """
-        commits = self._tables.java_class("java.util.ArrayList")()
         commit = self._tables.java_class("org.apache.iceberg.catalog.TableCommit")
         name = self._tables.java_class("org.apache.iceberg.catalog.TableIdentifier")
-        for state in states:
-            if not state.metadata.changes().isEmpty():
-                commits.add(commit.create(name.parse(state.table.identifier), state.base, state.metadata))
-        if commits.isEmpty():
+        changed = [state for state in states if not state.metadata.changes().isEmpty()]
+        commits = [commit.create(name.parse(one.table.identifier), one.base, one.metadata) for one in changed]
+        if not commits:
             return
         try:
-            self._tables.catalog().commitTransaction(commits)
+            self._tables.catalog().commitTransaction(self._tables.java_list(commits))
         except FAILURES as error:
             if not self._are_committed(states, may_be_at_work=is_unanswered(error)):
                 raise self._refusal(states, error) from error

@@ -81,8 +81,8 @@ def add_columns(tables: JavaTables, table: Table) -> None:
     Does nothing to a table that may be somebody else's, because it has a column that we do not declare. Does nothing either
     where rows carry hashes of their columns: a further column would change the hashes.
     """
-    missing = _missing(tables, table)
-    if not missing or not _may_be_added(tables, table, missing):
+    missing, may_be_added = _missing(tables, table)
+    if not missing or not may_be_added:
         return
     listed = ", ".join(f"`{column.name}` {column.type}" for column in missing)
     try:
@@ -90,13 +90,13 @@ def add_columns(tables: JavaTables, table: Table) -> None:
     except FAILURES:
         # Another process may have added them at the same moment.
         tables.spark.catalog.refreshTable(tables.identifier(table))
-        if _missing(tables, table):
+        if _missing(tables, table)[0]:
             raise
 
 
 def require_columns(tables: JavaTables, table: Table) -> None:
     """Raise LakehouseError where the table lacks a declared column."""
-    missing = _missing(tables, table)
+    missing, may_be_added = _missing(tables, table)
     if not missing:
         return
     name = tables.identifier(table)
@@ -104,21 +104,19 @@ def require_columns(tables: JavaTables, table: Table) -> None:
         reason = "was written by a Tidemark before rows carried their hashes, and nothing was touched"
         raise LakehouseError(name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md")
     first = min(column.name for column in missing)
-    if _may_be_added(tables, table, missing):
+    if may_be_added:
         hint = "The next load adds it, null in the rows that are there; `tidemark rebuild` fills it"
         raise LakehouseError(name, f"has no column {first} yet", hint)
     raise LakehouseError(name, f"has no column {first}", "Point Tidemark at a warehouse of its own")
 
 
-def _missing(tables: JavaTables, table: Table) -> list[TableColumn]:
+def _missing(tables: JavaTables, table: Table) -> tuple[list[TableColumn], bool]:
+    """The declared columns that the table lacks, and whether they may be added."""
     present = set(tables.spark.table(tables.identifier(table)).columns)
-    return [column for column in table.columns if column.name not in present]
-
-
-def _may_be_added(tables: JavaTables, table: Table, missing: Sequence[TableColumn]) -> bool:
     declared = {column.name for column in table.columns}
-    is_ours = set(tables.spark.table(tables.identifier(table)).columns) <= declared
-    return is_ours and not declared & set(HASH_COLUMNS) and not any(column.is_required for column in missing)
+    missing = [column for column in table.columns if column.name not in present]
+    may_be_added = present <= declared and not declared & set(HASH_COLUMNS)
+    return missing, may_be_added and not any(column.is_required for column in missing)
 
 
 def keep_properties(java: Any) -> None:
@@ -239,10 +237,7 @@ class Upkeep:
         """Delete exactly these files; a file that is gone already is no error."""
         io = self._tables.load(table).io()
         for start in range(0, len(paths), _FILES_PER_CALL):
-            listed = self._tables.java_class("java.util.ArrayList")()
-            for path in paths[start : start + _FILES_PER_CALL]:
-                listed.add(path)
-            io.deleteFiles(listed)
+            io.deleteFiles(self._tables.java_list(paths[start : start + _FILES_PER_CALL]))
 
     def below(self, table: Table) -> Below:
         """List the files below the table's location, and compare them with the table's own metadata."""

@@ -19,7 +19,6 @@ _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """The JVM silently ignores an archive of another JVM or of other jars."""
 _LONGEST_SECONDS = 180
 _DAY = date(2026, 2, 2)
-_EVENTS = 12
 
 
 def jvm_options(jars_dir: Path) -> str:
@@ -42,15 +41,14 @@ def _is_ours(path: Path) -> bool:
 def make(jars_dir: Path) -> Path:
     """Load a day in a process whose JVM writes the archive on exit; returns its path; raises RuntimeError on failure."""
     archive = jars_dir / _NAME
-    archive.unlink(missing_ok=True)
     being_made = archive.with_suffix(".making")
-    being_made.unlink(missing_ok=True)
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        _deliver(folder / "landing")
-        (folder / "home").mkdir()
+    for former in (archive, being_made):
+        former.unlink(missing_ok=True)
+    with TemporaryDirectory() as folder:
+        _deliver(Path(folder, "landing", "10001"))
+        Path(folder, "home").mkdir()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")} | {
-            "TIDEMARK_LANDING_URL": str(folder / "landing"),
+            "TIDEMARK_LANDING_URL": f"{folder}/landing",
             "TIDEMARK_WAREHOUSE_URL": f"{folder}/warehouse",
             "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
             "TIDEMARK_PROJECTS": "10001",
@@ -61,8 +59,8 @@ def make(jars_dir: Path) -> Path:
                 {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={being_made} {_QUIET}"}
             ),
         }
-        words = ["-P", "-m", "pipeline_assets.cli", "load", "--source", "regular", "--from"]
-        command = [sys.executable, *words, str(_DAY), "--to", str(_DAY)]
+        words = f"-P -m pipeline_assets.cli load --source regular --from {_DAY} --to {_DAY}"
+        command = [sys.executable, *words.split()]
         loaded = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if loaded.returncode:
             raise RuntimeError(f"the load failed:\n{loaded.stdout}{loaded.stderr}")
@@ -76,9 +74,8 @@ def make(jars_dir: Path) -> Path:
     return archive
 
 
-def _deliver(landing: Path) -> None:
+def _deliver(folder: Path) -> None:
     """Write one day as one object, with the event fields that a load reads."""
-    folder = landing / "10001"
     folder.mkdir(parents=True)
     lines = [
         {
@@ -91,7 +88,7 @@ def _deliver(landing: Path) -> None:
             "event_type": "play",
             "event_properties": {"revenue": 1.5, "currency": "EUR"} if at % 2 else {},
         }
-        for at in range(_EVENTS)
+        for at in range(12)
     ]
     body = "".join(f"{json.dumps(line)}\n" for line in lines)
     (folder / f"10001_{_DAY}_10#1.json.gz").write_bytes(gzip.compress(body.encode()))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from dagster_pyspark import LazyPySparkResource
 from dagster_pyspark.resources import spark_session_from_config
 from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from pyspark.errors import PySparkRuntimeError
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import make_url
 
 from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError
@@ -31,8 +30,6 @@ from resources.spark.workers import require_same_workers, shipped, waiting_for_w
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-COMMIT_RETRIES = 20
-"""With Iceberg's default of 4, four writers on one table failed 5 of 80 commits."""
 _ZONE = "-Duser.timezone=UTC"
 LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 """Hadoop's own class forks `chmod` twice per file, which takes 9 ms of CPU; a first small load creates a hundred files."""
@@ -109,33 +106,24 @@ def catalog_config(settings: Settings) -> dict[str, str]:
     """
     prefix = f"spark.sql.catalog.{settings.catalog_name}"
     theirs = {key: value for key, value in settings.spark_config.items() if f"{key}.".startswith(f"{prefix}.")}
-    ours = _catalog_config(prefix, settings)
-    place = {f"{WAREHOUSE_OF}.{settings.catalog_name}": ours[f"{prefix}.warehouse"]}
-    return (ours | theirs if is_rest_catalog(settings.catalog_url) else theirs | ours) | place
-
-
-def _catalog_config(prefix: str, settings: Settings) -> dict[str, str]:
-    config = {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.cache-enabled": "false",
-        f"{prefix}.table-default.commit.retry.num-retries": str(COMMIT_RETRIES),
-    }
-    config |= _connection(prefix, settings.catalog_url)
     folder = local_path(settings.warehouse_url)
-    if folder is not None:
-        config[f"{prefix}.warehouse"] = f"file:{folder}"
-        return config
-    config |= {
-        f"{prefix}.warehouse": settings.warehouse_url.rstrip("/"),
-        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+    place = settings.warehouse_url.rstrip("/") if folder is None else f"file:{folder}"
+    ours = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.warehouse": place,
+        f"{prefix}.cache-enabled": "false",
+        # With Iceberg's default of 4, four writers on one table failed 5 of 80 commits.
+        f"{prefix}.table-default.commit.retry.num-retries": "20",
     }
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        config |= {f"{prefix}.s3.endpoint": endpoint, f"{prefix}.s3.path-style-access": "true"}
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if region:
-        config[f"{prefix}.client.region"] = region
-    return config
+    ours |= _connection(prefix, settings.catalog_url)
+    if folder is None:
+        ours[f"{prefix}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        if endpoint := os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
+            ours |= {f"{prefix}.s3.endpoint": endpoint, f"{prefix}.s3.path-style-access": "true"}
+        if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+            ours[f"{prefix}.client.region"] = region
+    both = ours | theirs if is_rest_catalog(settings.catalog_url) else theirs | ours
+    return both | {f"{WAREHOUSE_OF}.{settings.catalog_name}": place}
 
 
 def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
@@ -146,11 +134,7 @@ def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
     url = make_url(catalog_url)
     if url.get_backend_name() == "sqlite":
         return kind | {f"{prefix}.uri": f"jdbc:sqlite:{url.database}?journal_mode=WAL&busy_timeout=30000"}
-    return kind | _server(prefix, url)
-
-
-def _server(prefix: str, url: URL) -> dict[str, str]:
-    """The address and the login as separate settings, because errors of the JVM repeat the address."""
+    # Address and login are separate settings, because errors of the JVM repeat the address.
     # pgjdbc knows `sslmode`, `sslrootcert` and `options` by the same names as libpq, and ignores the others.
     login = {name: value for name, value in url.query.items() if name == "user" or is_secret_name(name)}
     options = {name: value for name, value in url.query.items() if name not in login}
@@ -160,8 +144,8 @@ def _server(prefix: str, url: URL) -> dict[str, str]:
     login |= {name: value for name, value in _BOUNDS.items() if name not in options}
     query = f"?{urlencode(options, doseq=True)}" if options else ""
     place = f"{url.host or 'localhost'}:{url.port or 5432}/{url.database}"
-    address = {f"{prefix}.uri": f"jdbc:postgresql://{place}{query}"}
-    return address | {f"{prefix}.jdbc.{name}": str(value) for name, value in login.items()}
+    kind[f"{prefix}.uri"] = f"jdbc:postgresql://{place}{query}"
+    return kind | {f"{prefix}.jdbc.{name}": str(value) for name, value in login.items()}
 
 
 def configure_catalog(spark: SparkSession, settings: Settings) -> None:
@@ -170,7 +154,12 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
     Raises SettingsError where the time zone of the session's JVM would shift dates.
     """
     remember_names()
-    _require_utc(spark)
+    # Ask the JVM itself: the session may be older than these settings, or Spark's defaults file may override the zone.
+    zone = getattr(spark._jvm, "java.util.TimeZone").getDefault()
+    if zone.getRawOffset() or not zone.toZoneId().getRules().isFixedOffset():
+        hint = "Remove -Duser.timezone from spark-defaults.conf, or start the session with -Duser.timezone=UTC"
+        raise SettingsError("Spark's JVM", f"counts days in {zone.getID()}, where dates shift", hint)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
     warehouse = local_path(settings.warehouse_url)
     if warehouse is not None:
         warehouse.mkdir(parents=True, exist_ok=True)
@@ -186,25 +175,19 @@ def configure_catalog(spark: SparkSession, settings: Settings) -> None:
         spark.conf.set(key, value)
 
 
-def _require_utc(spark: SparkSession) -> None:
-    """Check the JVM itself: the session may be older than these settings, or Spark's defaults file may override the zone."""
-    zone = getattr(spark._jvm, "java.util.TimeZone").getDefault()
-    if zone.getRawOffset() or not zone.toZoneId().getRules().isFixedOffset():
-        raise SettingsError(
-            "Spark's JVM",
-            f"counts days in {zone.getID()}, where dates shift",
-            "Remove -Duser.timezone from spark-defaults.conf, or start the session with -Duser.timezone=UTC",
-        )
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-
-
 def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSession:
     """Start a session. Secrets are set once the JVM runs, because every user of a machine can read its command line."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - Dagster's processes that start no Spark import none
 
-    with _heard_by_this_machine(config):
+    # Limit the JVM to this machine, unless it belongs to a cluster, whose workers must reach it.
+    is_limited = config.get("spark.driver.bindAddress") == _ONLY_HERE and _JVM_ADDRESS not in os.environ
+    os.environ |= {_JVM_ADDRESS: _ONLY_HERE} if is_limited else {}
+    try:
         # PySpark puts all settings known at this point on the JVM's command line.
         SparkContext._ensure_initialized(conf=SparkConf().setAll(list(config.items())))
+    finally:
+        if is_limited:
+            del os.environ[_JVM_ADDRESS]
     session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]
     return session
 
@@ -224,19 +207,6 @@ def _opened(settings: Settings, config: Mapping[str, str], secret: Mapping[str, 
         session.stop()
         raise
     return session
-
-
-@contextmanager
-def _heard_by_this_machine(config: Mapping[str, str]) -> Iterator[None]:
-    """Limit a JVM that starts in the block to this machine, unless it belongs to a cluster, whose workers must reach it."""
-    if config.get("spark.driver.bindAddress") != _ONLY_HERE or _JVM_ADDRESS in os.environ:
-        yield
-        return
-    os.environ[_JVM_ADDRESS] = _ONLY_HERE
-    try:
-        yield
-    finally:
-        del os.environ[_JVM_ADDRESS]
 
 
 def spark_resource(settings: Settings) -> LazyPySparkResource:

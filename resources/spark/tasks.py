@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline_assets.domain.errors import TidemarkError, error_in
@@ -108,7 +109,7 @@ class Tasks:
         with naming_what_workers_met():
             placed = self.session().sparkContext.parallelize(list(groups), len(groups))
             shuffled = placed.flatMap(EachTold(function)).groupByKey(parts)
-            return list(shuffled.map(_Told(_Collecting(collect))).collect())
+            return list(shuffled.map(_Told(partial(_collected, collect))).collect())
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,8 @@ class EachTold:
             raise RuntimeError(error.as_line()) from error
 
 
-@dataclass(frozen=True)
-class _Collecting:
-    function: Callable[[Any, Iterable[Any]], Any]
-
-    def __call__(self, given: tuple[Any, Iterable[Any]]) -> Any:
-        return self.function(*given)
+def _collected(collect: Callable[[Any, Iterable[Any]], Any], given: tuple[Any, Iterable[Any]]) -> Any:
+    return collect(*given)
 
 
 @contextmanager
@@ -155,7 +152,6 @@ def naming_what_workers_met() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        met = error_in(str(error))
-        if met is None:
+        if (met := error_in(str(error))) is None:
             raise
         raise met from error
