@@ -132,9 +132,9 @@ def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
                 found.append(TableHead(table.key, None, snapshot, is_listed=catalog.lists(table)))
                 continue
             branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
-            seen = (resting.head, snapshot, resting.is_head_ours, branches, len(resting.snapshot_ids), resting.oldest_at)
-            kept_days = settings.history_days(SOURCE_OF_TABLE.get(table.key))
-            found.append(TableHead(table.key, *seen, kept_days, deletes=resting.deletes))
+            seen = (resting.head, snapshot, resting.is_head_ours, branches, len(resting.snapshot_ids))
+            kept = (resting.oldest_at, settings.history_days(SOURCE_OF_TABLE.get(table.key)))
+            found.append(TableHead(table.key, *seen, *kept, deletes=resting.deletes))
         return found
 
 
