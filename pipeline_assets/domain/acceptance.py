@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from enum import StrEnum
 
+from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.plain_text import LONGEST_REASON, recordable
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
@@ -96,19 +96,15 @@ def _named(
     table, _, rest = name.partition(":")
     day, _, project = rest.partition("/")
     subject = f"{kind.value} {name!r}"
-    try:
-        parsed = date.fromisoformat(day)
-    except ValueError:
-        parsed = None
+    parsed = day_in(day)
     if table not in kinds or parsed is None:
         example = next(name for name, of in kinds.items() if of is kind)
         raise SettingsError(
             subject, "is not `table:day/project` with a reason", f'Example: {{"{example}:2026-02-02/10001": "why"}}'
         )
     if kind is AcceptanceKind.MISSING and kinds[table] is not kind:
-        raise SettingsError(
-            subject, f"{table} has no deliveries that could be missing", f"Name one of {_of(kind, kinds)}"
-        )
+        allowed = ", ".join(name for name, of in kinds.items() if of is kind)
+        raise SettingsError(subject, f"{table} has no deliveries that could be missing", f"Name one of {allowed}")
     if not project and len(projects) > 1:
         raise SettingsError(
             subject,
@@ -122,8 +118,3 @@ def _named(
             "Correct it, or load that project",
         )
     return table, Slice(parsed, project or projects[0])
-
-
-def _of(kind: AcceptanceKind, kinds: Mapping[str, AcceptanceKind]) -> str:
-    names: Iterable[str] = (table for table, of in kinds.items() if of is kind)
-    return ", ".join(names)

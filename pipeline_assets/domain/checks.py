@@ -143,6 +143,13 @@ def lost_file(table: str, key: Slice, path: str) -> Evaluation:
     )
 
 
+def bound_texts(record: Any) -> None:
+    """Make reason and hint of a frozen record as records keep them."""
+    for name in ("reason", "hint"):
+        if (text := getattr(record, name)) is not None:
+            object.__setattr__(record, name, recordable(text))
+
+
 UNREAD_OBJECTS = "unread_objects"
 """Figure of a refusal of unreadable objects: their content is unknown, so every load tries again."""
 ACCEPTED = "accepted"
@@ -169,9 +176,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         """Bound the texts at once, so that a new evaluation compares equal to a recorded one."""
-        for name, text in (("reason", self.reason), ("hint", self.hint)):
-            if text is not None:
-                object.__setattr__(self, name, recordable(text))
+        bound_texts(self)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, for the ledger."""

@@ -54,10 +54,18 @@ def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ..
 
 def parse_day(text: str) -> date:
     """The day that `YYYY-MM-DD` names; raises UsageError for any other text."""
+    day = day_in(text)
+    if day is None:
+        raise UsageError(text, "is not a day", "Write it as YYYY-MM-DD")
+    return day
+
+
+def day_in(text: str) -> date | None:
+    """The day that `YYYY-MM-DD` names; None for any other text."""
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise UsageError(text, "is not a day", "Write it as YYYY-MM-DD") from None
+        return None
 
 
 def parse_moment(option: str, text: str) -> datetime:
@@ -155,10 +163,7 @@ def requested_hours(first: str, last: str, settings: Settings) -> HourRange:
 def _parsed(text: str, default_hour: int) -> Hour:
     day, mark, hour = text[:_DAY_LENGTH], text[_DAY_LENGTH : _DAY_LENGTH + 1], text[_DAY_LENGTH + 1 :]
     is_hour = mark == "T" and len(hour) == 2 and hour.isascii() and hour.isdecimal() and int(hour) < 24
-    try:
-        parsed = date.fromisoformat(day) if len(day) == _DAY_LENGTH and (is_hour or not mark) else None
-    except ValueError:
-        parsed = None
+    parsed = day_in(day) if len(day) == _DAY_LENGTH and (is_hour or not mark) else None
     if parsed is None:
         raise UsageError(text, "is neither a day nor an hour", "Write it as YYYY-MM-DD, or as YYYY-MM-DDTHH (UTC)")
     return Hour(parsed, int(hour) if is_hour else default_hour)

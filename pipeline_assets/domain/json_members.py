@@ -58,14 +58,17 @@ def _text(value: Any) -> str | None:
     """A string itself, and any other value as Spark writes it; None where it cannot be written."""
     if isinstance(value, str):
         # Half a surrogate pair has no bytes.
-        return value if value.isascii() or _is_writable(value) else None
+        return value if is_encodable(value) else None
     try:
         return _written(value)
     except RecursionError:
         return None
 
 
-def _is_writable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Whether a text has bytes: it holds no half of a surrogate pair."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -142,11 +145,12 @@ def _float(text: str) -> float:
     return float(text)
 
 
-def _no_number(word: str) -> float:
-    msg = f"{word} is no number"
+def no_constant(word: str) -> None:
+    """Raise ValueError for `NaN` and `Infinity`, which Python's reader takes: the `parse_constant` of a decoder."""
+    msg = f"{word} is not JSON"
     raise ValueError(msg)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_members, parse_int=_integer, parse_float=_float, parse_constant=_no_number, strict=False
+    object_pairs_hook=_members, parse_int=_integer, parse_float=_float, parse_constant=no_constant, strict=False
 )

@@ -9,21 +9,14 @@ from typing import Any
 
 from pipeline_assets.domain.causes import Cause
 from pipeline_assets.domain.changes import Baseline
-from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.checks import Check, Evaluation, bound_texts
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 
 CLOCKS_DIFFER = timedelta(minutes=5)
 """The clocks of two hosts may differ by this much."""
-
-
-def _bound(record: BatchRecord | SliceRecord) -> None:
-    for name, text in (("reason", record.reason), ("hint", record.hint)):
-        if text is not None:
-            object.__setattr__(record, name, recordable(text))
 
 
 THIS_LOAD = "~"
@@ -102,7 +95,7 @@ class BatchRecord:
 
     def __post_init__(self) -> None:
         """Bound reason and hint at once, so that a new record compares equal to its ledger row."""
-        _bound(self)
+        bound_texts(self)
 
     @property
     def partial_hours(self) -> int | None:
@@ -194,7 +187,7 @@ class SliceRecord:
 
     def __post_init__(self) -> None:
         """Bound reason and hint at once, so that a new record compares equal to its ledger row."""
-        _bound(self)
+        bound_texts(self)
 
     @property
     def loss(self) -> Evaluation | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pipeline_assets.domain.changes import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
@@ -67,6 +67,24 @@ class ShippedCode(StrEnum):
     """It is installed on every worker, as on the driver."""
 
 
+def _split_comma_list(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+_Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_comma_list)]
+
+
+def _keeping(rule: Callable[[Any], object], *names: str) -> Any:
+    """A validator of these settings, which a rule refuses by a ValueError."""
+
+    def checked(value: Any) -> Any:
+        if value is not None:
+            rule(value)
+        return value
+
+    return field_validator(*names)(checked)
+
+
 class Settings(BaseSettings):
     """All that a deployment may change; the defaults run on one machine with no server, below `./data`."""
 
@@ -80,7 +98,7 @@ class Settings(BaseSettings):
     """SQLAlchemy URL of the Iceberg catalog: `sqlite:////abs/catalog.db` or `postgresql://…`."""
     ledger_url: str | None = None
     """SQLAlchemy URL of the ledger; the catalog's unless set."""
-    sqlite_on_shared_disk: Annotated[tuple[str, ...], NoDecode] = ()
+    sqlite_on_shared_disk: _Names = ()
     """Types of shared file systems (nfs4, virtiofs, …) on which SQLite files may lie, as no other machine opens them."""
     catalog_transactions: bool = False
     """Whether a REST catalog commits several tables at once, all or none: what its own documentation says of
@@ -88,9 +106,9 @@ class Settings(BaseSettings):
     catalog_name: str = Field("lake", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """How Spark and PyIceberg call the catalog; part of statements."""
 
-    projects: Annotated[tuple[str, ...], NoDecode] = ()
+    projects: _Names = ()
     """The vendor's project ids, a comma list in the environment."""
-    sparse_projects: Annotated[tuple[str, ...], NoDecode] = ()
+    sparse_projects: _Names = ()
     """Those of them that are often silent: a day whose deadline passes without any delivery is empty, not refused."""
     calendar_start: date = date(2026, 1, 1)
     """First day Dagster has a partition for; earlier event days are loaded, and only counted there."""
@@ -98,14 +116,14 @@ class Settings(BaseSettings):
     first_arrival: date | None = None
     """From which arrival day on deliveries are awaited; unless set, the earliest that does not lie alone before the others."""
 
-    owners: Annotated[tuple[str, ...], NoDecode] = ("team:data-engineering",)
+    owners: _Names = ("team:data-engineering",)
     """Whom Dagster names for every asset: e-mail addresses or `team:name`, a comma list in the environment."""
 
-    notify_urls: Annotated[tuple[str, ...], NoDecode] = ()
+    notify_urls: _Names = ()
     """Webhooks that are told of changed final days and of refused ones, `https://…`, a comma list in the environment; `http://`
     of this machine alone."""
 
-    extra_aggregates: Annotated[tuple[str, ...], NoDecode] = ()
+    extra_aggregates: _Names = ()
     """Aggregates of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
 
     reprocessing_window_days: int = Field(3, ge=0, le=400)
@@ -116,7 +134,10 @@ class Settings(BaseSettings):
     dedupe_window_days: int = Field(1, ge=0, le=30)
     redelivery_horizon_days: int = Field(30, ge=0)
     final_after_hours: int = Field(48, ge=0)
-    source_precedence: Annotated[tuple[Source, ...], NoDecode] = (Source.BACKFILL, Source.REGULAR)
+    source_precedence: Annotated[tuple[Source, ...], NoDecode, BeforeValidator(_split_comma_list)] = (
+        Source.BACKFILL,
+        Source.REGULAR,
+    )
     """Which source wins a tie on both vendor times, first wins; a recovery is made on purpose."""
     marker_pattern: str = "{prefix}_{date}_{hour}_complete"
     """The marker's name; the vendor does not document it."""
@@ -176,23 +197,23 @@ class Settings(BaseSettings):
     max_orphan_share: float = Field(0.25, ge=0, le=1)
     """Where more of a table's files than this share (and more than ten) are known to no snapshot, maintenance removes none."""
 
-    revenue_properties: Annotated[tuple[str, ...], NoDecode] = ("$revenue", "revenue")
-    price_properties: Annotated[tuple[str, ...], NoDecode] = ("$price", "price")
-    quantity_properties: Annotated[tuple[str, ...], NoDecode] = ("$quantity", "quantity")
-    currency_properties: Annotated[tuple[str, ...], NoDecode] = ("$currency", "currency")
-    event_types_without_revenue: Annotated[tuple[str, ...], NoDecode] = (
+    revenue_properties: _Names = ("$revenue", "revenue")
+    price_properties: _Names = ("$price", "price")
+    quantity_properties: _Names = ("$quantity", "quantity")
+    currency_properties: _Names = ("$currency", "currency")
+    event_types_without_revenue: _Names = (
         "[Amplitude] Revenue (Verified)",
         "[Amplitude] Revenue (Unverified)",
     )
     """Event types that repeat the revenue of another event; by default those that the vendor computes beside a sale."""
 
-    item_properties: Annotated[tuple[str, ...], NoDecode] = ("item_id",)
+    item_properties: _Names = ("item_id",)
     """Event properties that name the item of an event; the first that is there does."""
-    active_statuses: Annotated[tuple[str, ...], NoDecode] = ("ACTIVE",)
+    active_statuses: _Names = ("ACTIVE",)
     """Statuses of an item that count as active, as snapshots spell them."""
-    extra_dimensions: Annotated[tuple[str, ...], NoDecode] = ()
+    extra_dimensions: _Names = ()
     """Dimensions of your own, as `package.module:NAME`, a comma list in the environment (docs/extending.md)."""
-    delivered_intervals: Annotated[tuple[str, ...], NoDecode] = ()
+    delivered_intervals: _Names = ()
     """Dimensions whose intervals are delivered below `dimensions/{name}_validity/` and not derived from snapshots; a comma list
     in the environment."""
     missing_snapshot: MissingSnapshot = MissingSnapshot.WAIT
@@ -253,31 +274,6 @@ class Settings(BaseSettings):
     metrics_file: Path | None = None
     """Where every run writes figures for Prometheus at its end, `*.prom`; None: nowhere."""
 
-    @field_validator(
-        "projects",
-        "sparse_projects",
-        "revenue_properties",
-        "price_properties",
-        "quantity_properties",
-        "currency_properties",
-        "event_types_without_revenue",
-        "item_properties",
-        "active_statuses",
-        "extra_dimensions",
-        "delivered_intervals",
-        "source_precedence",
-        "owners",
-        "extra_aggregates",
-        "notify_urls",
-        "sqlite_on_shared_disk",
-        mode="before",
-    )
-    @classmethod
-    def _split_comma_list(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
     @field_validator("projects", "sparse_projects")
     @classmethod
     def _plain_projects(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -299,14 +295,14 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return self
 
-    @field_validator(
-        "revenue_properties", "price_properties", "quantity_properties", "currency_properties", "item_properties"
+    _readable_properties = _keeping(
+        lambda names: [property_path(name) for name in names],
+        *("revenue_properties", "price_properties", "quantity_properties", "currency_properties", "item_properties"),
     )
-    @classmethod
-    def _readable_properties(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            property_path(name)
-        return value
+    _named_bounds = _keeping(require_named_bounds, "change_bounds")
+    _supported_scheme = _keeping(require_supported_place, "landing_url", "warehouse_url")
+    _supported_catalog = _keeping(require_supported_catalog, "catalog_url")
+    _supported_database = _keeping(require_supported_database, "ledger_url", "golden_url")
 
     @field_validator("owners")
     @classmethod
@@ -344,26 +340,15 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("change_bounds")
-    @classmethod
-    def _named_bounds(cls, value: dict[str, ChangeBound]) -> dict[str, ChangeBound]:
-        require_named_bounds(value)
-        return value
-
     @field_validator("golden_query")
     @classmethod
     def _ranged_query(cls, value: str | None) -> str | None:
-        if value is not None and not (":first_day" in value and ":last_day" in value):
+        if value is None:
+            return None
+        if not (":first_day" in value and ":last_day" in value):
             msg = "it does not name :first_day and :last_day, so that it would read all of a history each time"
             raise ValueError(msg)
-        if value is not None:
-            require_one_question(value)
-        return value
-
-    @field_validator("landing_url", "warehouse_url")
-    @classmethod
-    def _supported_scheme(cls, value: str) -> str:
-        require_supported_place(value)
+        require_one_question(value)
         return value
 
     @field_validator("jars_url")
@@ -373,19 +358,6 @@ class Settings(BaseSettings):
             # It is not repeated: a mirror may ask for a password.
             msg = "is not http:// or https:// with a host"
             raise ValueError(msg)
-        return value
-
-    @field_validator("catalog_url")
-    @classmethod
-    def _supported_catalog(cls, value: str) -> str:
-        require_supported_catalog(value)
-        return value
-
-    @field_validator("ledger_url", "golden_url")
-    @classmethod
-    def _supported_database(cls, value: str | None) -> str | None:
-        if value is not None:
-            require_supported_database(value)
         return value
 
     @field_validator("export_api_url")
@@ -461,6 +433,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment over what `load_settings` read from the file."""
         return env_settings, init_settings
+
+    def history_days(self, source: Source | None) -> int:
+        """For how many days snapshots are kept: of a source's raw table, or of any other for None."""
+        by_source = {Source.REGULAR: self.regular_history_days, Source.BACKFILL: self.backfill_history_days}
+        return self.rollback_days if source is None else by_source[source]
 
     def require_projects(self, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The asked projects, or all configured ones; raises SettingsError for none or an unknown one."""

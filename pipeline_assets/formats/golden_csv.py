@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 
+from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.golden import GoldenFault, GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
 from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.slices import Slice
@@ -55,10 +56,7 @@ class GoldenNames:
 def golden_day(origin: str) -> date | None:
     """The day of a golden file by its key or a line of it; None for any other name."""
     match = _NAME.fullmatch(origin.partition(_LINE)[0])
-    try:
-        return date.fromisoformat(match["day"]) if match else None
-    except ValueError:
-        return None
+    return day_in(match["day"]) if match else None
 
 
 def golden_key(day: date) -> str:
@@ -129,10 +127,7 @@ def _total(
     if row is None:
         return GoldenFault(origin, "has not the four fields of the header", _FORM)
     texts = {name: row[name].strip() for name in COLUMNS}
-    try:
-        day = date.fromisoformat(texts["day"]) if len(texts["day"]) == len("2026-01-31") else None
-    except ValueError:
-        day = None
+    day = day_in(texts["day"]) if len(texts["day"]) == len("2026-01-31") else None
     if day is None:
         return GoldenFault(origin, f"day {shown(texts['day'], 40)!r} is none", "Write it as YYYY-MM-DD")
     if of_day is not None and day != of_day:

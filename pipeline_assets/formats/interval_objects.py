@@ -12,6 +12,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline_assets.domain.days import day_in
 from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotPart, records, subject_of, told
 
 START, END = "active_start_date", "active_end_date"
@@ -132,7 +133,7 @@ def _intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of
 
 
 def _interval(line: int, fields: Mapping[str, Any], as_of: date) -> Interval:
-    subject = subject_of(line, fields, REQUIRED)
+    key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED)
     start = _day(line, START, fields[START])
     if start is None:
         raise BadSnapshotError(line, f"{START} is empty")
@@ -142,15 +143,13 @@ def _interval(line: int, fields: Mapping[str, Any], as_of: date) -> Interval:
     if end is not None and end < start:
         raise BadSnapshotError(line, f"{END} {end} lies before {START} {start}")
     last = as_of if end is None else min(end, as_of)
-    return Interval(line, subject.id, subject.status, start, last, subject.attributes, subject.is_trimmed)
+    return Interval(line, key, status, start, last, attributes, is_trimmed)
 
 
 def _day(line: int, name: str, value: object) -> date | None:
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
-    try:
-        if isinstance(value, str) and _DAY.fullmatch(value.strip()):
-            return date.fromisoformat(value.strip())
-    except ValueError:
-        pass
-    raise BadSnapshotError(line, f"{name} {told(str(value))} is no day such as 2026-02-02")
+    day = day_in(value.strip()) if isinstance(value, str) and _DAY.fullmatch(value.strip()) else None
+    if day is None:
+        raise BadSnapshotError(line, f"{name} {told(str(value))} is no day such as 2026-02-02")
+    return day

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 
+from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.formats.base import EVENT_TIME
@@ -109,7 +109,5 @@ def _value(column: str, text: str) -> str | None:
 
 
 def _day(text: str) -> str | None:
-    try:
-        return date.fromisoformat(text.strip()[: len("2026-01-31")]).isoformat()
-    except ValueError:
-        return None
+    day = day_in(text.strip()[: len("2026-01-31")])
+    return None if day is None else day.isoformat()

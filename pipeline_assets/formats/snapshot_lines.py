@@ -18,7 +18,9 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
+from pipeline_assets.domain.json_members import is_encodable, no_constant
 from pipeline_assets.domain.plain_text import shown
 
 FOLDER = "dimensions"
@@ -41,12 +43,8 @@ def folder_of(dimension: str) -> str:
 def parse_name(dimension: str, key: str) -> tuple[date, SnapshotPart] | None:
     """The day and kind of an object by its full key; None for any other name."""
     match = _NAME.fullmatch(key.removeprefix(f"{folder_of(dimension)}/"))
-    if match is None:
-        return None
-    try:
-        return date.fromisoformat(match["day"]), SnapshotPart(match["rest"])
-    except ValueError:
-        return None
+    day = day_in(match["day"]) if match else None
+    return None if match is None or day is None else (day, SnapshotPart(match["rest"]))
 
 
 _SEEN = re.compile(f"{SOMETHING_TO_SEE}(?:.*{SOMETHING_TO_SEE})?", re.DOTALL)
@@ -62,18 +60,6 @@ class BadSnapshotError(ValueError):
     def __init__(self, line: int, reason: str) -> None:
         """`reason` is one sentence without the object's name, which the caller adds."""
         super().__init__(f"line {line}: {reason}" if line else reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The fields that every record shares: the item's id, its status and further columns."""
-
-    id: str
-    status: str
-    attributes: str | None
-    """JSON text of the further columns, keys sorted; None without any."""
-    is_trimmed: bool
-    """Whether white space around id or status was removed."""
 
 
 def records(
@@ -97,10 +83,13 @@ def records(
         text.detach()
 
 
-def subject_of(line: int, fields: Mapping[str, Any], required: Collection[str], *texts: str | None) -> Subject:
-    """Id, status and further columns of a record; raises BadSnapshotError if a table cannot store one of them.
+def subject_of(
+    line: int, fields: Mapping[str, Any], required: Collection[str], *texts: str | None
+) -> tuple[str, str, str | None, bool]:
+    """Id, status and further columns (JSON text, keys sorted) of a record, and whether id or status was trimmed.
 
-    `texts`: other texts of the record that are stored. White space around id and status is removed; everything else is kept.
+    Raises BadSnapshotError if a table cannot store one of them. `texts`: other texts of the record that are stored. White space
+    around id and status is removed; everything else is kept.
     """
     status = _seen(fields["status"]) if isinstance(fields["status"], str) else None
     if not status:
@@ -109,9 +98,9 @@ def subject_of(line: int, fields: Mapping[str, Any], required: Collection[str], 
     key = _id(line, fields["id"])
     is_trimmed = status != fields["status"] or (isinstance(fields["id"], str) and key != fields["id"])
     for text in (key, status, attributes, *texts):
-        if text is not None and _is_unstorable(text):
+        if text is not None and not is_encodable(text):
             raise BadSnapshotError(line, "holds half of a surrogate pair, which is no text")
-    return Subject(key, status, attributes, is_trimmed)
+    return key, status, attributes, is_trimmed
 
 
 def told(text: str) -> str:
@@ -207,7 +196,7 @@ def _json_records(lines: _Lines, required: Sequence[str]) -> Iterator[tuple[int,
         if not line.strip():
             continue
         try:
-            fields = json.loads(line, object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite)
+            fields = json.loads(line, object_pairs_hook=_unique, parse_constant=no_constant, parse_float=_finite)
         except RecursionError:
             raise BadSnapshotError(number, "is nested too deeply") from None
         except ValueError as error:
@@ -232,10 +221,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         doubled = next(name for name in names if names.count(name) > 1)
         raise _BadLineError(f"names {told(doubled)} twice")
     return found
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(text)
 
 
 def _finite(text: str) -> float:
@@ -273,16 +258,6 @@ def _seen(text: str) -> str:
         return text
     found = _SEEN.search(text)
     return found.group() if found is not None else ""
-
-
-def _is_unstorable(text: str) -> bool:
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 REQUIRED = ("id", "name", "status")
@@ -350,5 +325,5 @@ def _items(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterat
         name = fields["name"]
         # Nothing rests on a name, so one that is no text refuses no snapshot.
         name = name if name is None or isinstance(name, str) else json.dumps(name, ensure_ascii=False)
-        subject = subject_of(line, fields, REQUIRED, name)
-        yield SnapshotItem(line, subject.id, name, subject.status, subject.attributes, subject.is_trimmed)
+        key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED, name)
+        yield SnapshotItem(line, key, name, status, attributes, is_trimmed)

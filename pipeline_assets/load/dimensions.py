@@ -47,7 +47,7 @@ from pipeline_assets.load.staleness.history import (
 from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
 from pipeline_assets.tables.table import Dimension, Table
-from pipeline_assets.transforms.snapshot_rows import digests_by_day, read_histories
+from pipeline_assets.transforms.snapshot_rows import HISTORY, digests_by_day, read_objects
 from resources.landing.place import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
@@ -95,7 +95,7 @@ def look_at_history(
 def _read(runtime: Runtime, history: History) -> tuple[dict[date, Digest], Evaluation | None]:
     settings = runtime.settings
     deliveries = {history.day: history.delivery}
-    parsed, (summary,) = parsed_objects(read_histories(runtime.spark, deliveries, runtime.landing, settings))
+    parsed, (summary,) = parsed_objects(read_objects(HISTORY, runtime.spark, deliveries, runtime.landing, settings))
     try:
         if summary["problem"] is not None:
             return {}, judge_unread(history.delivery.key, summary["problem"], summary["detail"])

@@ -1,5 +1,7 @@
 """Kinds of tables: what a table's kind says about its slices before any row is read."""
 
+# ruff: noqa: ARG001, ARG002 - a kind answers each question from what it needs of the arguments
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -33,7 +35,7 @@ class TableKind(ABC):
 
     @abstractmethod
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
-        """Days of the upstream slices that a slice of `day` reads, ascending; days other than `day` may be included."""
+        """Days of the upstream slices that a slice of `day` reads, ascending; none if it is not built from other tables."""
 
     @abstractmethod
     def exchange_days(self, settings: Settings) -> int:
@@ -42,11 +44,11 @@ class TableKind(ABC):
         The load publishes slices that exchange rows together or not at all; a rollback restores them the same way.
         """
 
-    def reads_landing(self, table: str, settings: Settings) -> bool:  # noqa: ARG002 - most never do
+    def reads_landing(self, table: str, settings: Settings) -> bool:
         """Whether a slice of this table (a key) is read from one object in landing and not from a table."""
         return False
 
-    def reads_history(self, table: str, settings: Settings) -> bool:  # noqa: ARG002
+    def reads_history(self, table: str, settings: Settings) -> bool:
         """Whether one object holds the data of all slices of this table (a key), so that each slice is a part of it."""
         return False
 
@@ -63,18 +65,19 @@ class TableKind(ABC):
         return tuple(Slice(day, key.project_id) for day in self.input_days(upstream, key.event_date, settings))
 
 
+def _no_input(_kind: TableKind, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
+    return ()
+
+
+def _no_exchange(_kind: TableKind, settings: Settings) -> int:
+    return 0
+
+
 class Delivered(TableKind):
     """Filled from deliveries as they arrive. It is never rebuilt, so it has no builder."""
 
     name = "delivered"
-
-    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
-        """None: the table is not built from other tables."""
-        return ()
-
-    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """0: a line stays on the day of its event."""
-        return 0
+    input_days, exchange_days = _no_input, _no_exchange
 
 
 class Refined(TableKind):
@@ -85,7 +88,7 @@ class Refined(TableKind):
     bounds_keys = True
     has_row_per_event = True
 
-    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
+    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """Every day within the dedupe window: its rows compete with those of `day`."""
         window = settings.dedupe_window_days
         return tuple(day + timedelta(days=shift) for shift in range(-window, window + 1))
@@ -99,14 +102,11 @@ class Aggregate(TableKind):
     """Figures of one day, computed from the refined events of that day alone."""
 
     name = "aggregate"
+    exchange_days = _no_exchange
 
-    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
+    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """Only `day` itself."""
         return (day,)
-
-    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """0: each day is computed on its own."""
-        return 0
 
 
 class Snapshot(TableKind):
@@ -114,18 +114,11 @@ class Snapshot(TableKind):
 
     name = "snapshot"
     is_shared = True
+    input_days, exchange_days = _no_input, _no_exchange
 
-    def reads_landing(self, table: str, settings: Settings) -> bool:  # noqa: ARG002
+    def reads_landing(self, table: str, settings: Settings) -> bool:
         """True: every snapshot is read from its object."""
         return True
-
-    def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:  # noqa: ARG002
-        """None: the table is not built from other tables."""
-        return ()
-
-    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """0: a snapshot says nothing about other days."""
-        return 0
 
 
 class Validity(TableKind):
@@ -136,6 +129,7 @@ class Validity(TableKind):
 
     name = "validity"
     is_shared = True
+    exchange_days = _no_exchange
 
     def reads_landing(self, table: str, settings: Settings) -> bool:
         """Whether `delivered_intervals` names the dimension."""
@@ -155,16 +149,13 @@ class Validity(TableKind):
             return ()
         return tuple(day + timedelta(days=number) for number in range(monthrange(day.year, day.month)[1]))
 
-    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """0: each month is computed on its own."""
-        return 0
-
 
 class AsOf(TableKind):
     """Figures of one day, computed from its refined events and a dimension as it was on that day."""
 
     name = "as-of aggregate"
     chosen_by = ("missing_snapshot", "previous_snapshot_days")
+    exchange_days = _no_exchange
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """For events, `day`; for a dimension, the days whose snapshot may be used for it, and the months of those days."""
@@ -177,10 +168,6 @@ class AsOf(TableKind):
     def input_slices(self, upstream: str, key: Slice, settings: Settings) -> tuple[Slice, ...]:
         """Slices of events only: the ledger decides which snapshot is used for a day (load/staleness/as_of.py)."""
         return () if is_dimension(upstream) else super().input_slices(upstream, key, settings)
-
-    def exchange_days(self, settings: Settings) -> int:  # noqa: ARG002
-        """0: each day is computed on its own."""
-        return 0
 
 
 def is_dimension(key: str) -> bool:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.contest import group_numbers, numbers_of
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_hashes import Encoded, Longs, Mask, named, whole
+from pipeline_assets.transforms.event_hashes import IDS, KEY, Longs, Mask, hashes_of, named, whole
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
 from pipeline_assets.transforms.key_halves import KeyRows
-from pipeline_assets.transforms.named import KEY
-from pipeline_assets.transforms.slice_difference import KEYS, KEYS_OF, KeyDifference
 
-_IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
+KEYS_OF = (*KEY, "_meaning_hash", *IDS)
+KEYS = pa.schema([*((name, pa.int64()) for name in KEY), ("is_added", pa.bool_())])
 _Columns = tuple[Longs, Longs, Longs]
 """Both halves of the key, and the meaning, of each row."""
+
+
+@dataclass(frozen=True)
+class KeyDifference:
+    """How the keys of one slice change."""
+
+    kept: int
+    changed: int
+    differing: pa.Table
+    """The keys that the slice gains or loses, with the schema KEYS."""
+
+    def __add__(self, other: KeyDifference) -> KeyDifference:
+        """Of two sets of rows of the slice that share no key."""
+        differing = pa.concat_tables([self.differing, other.differing])
+        return KeyDifference(self.kept + other.kept, self.changed + other.changed, differing)
 
 
 @dataclass(frozen=True)
@@ -30,13 +43,11 @@ class EventContents:
     @property
     def types(self) -> dict[str, str]:
         """Column to read -> Spark type."""
-        return {name: "string" if name in _IDS else "bigint" for name in KEYS_OF}
+        return {name: "string" if name in IDS else "bigint" for name in KEYS_OF}
 
     def of(self, rows: pa.Table) -> _Columns:
         """Of rows with these columns."""
-        are_named = np.logical_or(
-            *(named(whole(rows[name])).is_valid().to_numpy(zero_copy_only=False) for name in _IDS)
-        )
+        are_named = np.logical_or(*(named(whole(rows[name])).is_valid().to_numpy(zero_copy_only=False) for name in IDS))
         first, second, meaning = (numbers_of(rows[name]) for name in (*KEY, "_meaning_hash"))
         return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
 
@@ -57,8 +68,7 @@ class NamedContents:
 
     def of(self, rows: pa.Table) -> _Columns:
         """Of rows with these columns."""
-        columns = {name: whole(rows[name]) for name in self.types}
-        (first, second), (meaning, _) = (Encoded(columns, kinds).hashes() for kinds in (self.keys, self.content))
+        (first, second), (meaning, _) = (hashes_of(rows, kinds) for kinds in (self.keys, self.content))
         return numbers_of(first), numbers_of(second), numbers_of(meaning)
 
 
@@ -85,10 +95,11 @@ class ContentsOf:
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, bytes]:
         """Of the rows, which come in batches."""
-        return file.key, np.stack(_joined(map(self.contents.of, tables))).tobytes()
+        return file.key, np.stack(joined(map(self.contents.of, tables))).tobytes()
 
 
-def _joined(parts: Iterator[_Columns]) -> _Columns:
+def joined(parts: Iterable[_Columns]) -> _Columns:
+    """The columns of all parts."""
     nothing = np.zeros(0, dtype=np.int64)
     first, second, meaning = map(np.concatenate, zip((nothing, nothing, nothing), *parts, strict=True))
     return first, second, meaning
@@ -107,7 +118,7 @@ class Comparing:
         return [(item.key, compared(self._state(item, item.before), self._state(item, item.after))) for item in items]
 
     def _state(self, item: TwoStates, files: Sequence[SliceFile | bytes]) -> _Columns:
-        return _joined(columns for file in files for columns in self._columns(item, file))
+        return joined(columns for file in files for columns in self._columns(item, file))
 
     def _columns(self, item: TwoStates, file: SliceFile | bytes) -> Iterator[_Columns]:
         if isinstance(file, bytes):

@@ -17,11 +17,9 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import ARROW_TYPES
-from pipeline_assets.transforms.event_hashes import LOWEST, Longs, Mask, longs, named, whole
-from pipeline_assets.transforms.named import KEY, ROW_ID
+from pipeline_assets.transforms.event_hashes import KEY, LOWEST, ROW_ID, SEND_ID, Longs, Mask, longs, named, whole
 
 RECEIVED, PROCESSED = EXPORT_FORMAT.rank_columns
-_SEND_ID = EXPORT_FORMAT.identity.send_id
 _TYPES = EXPORT_FORMAT.spark_types
 _KEPT = {
     **dict.fromkeys(KEY, "bigint"),
@@ -32,7 +30,7 @@ _KEPT = {
     "_object_key": "string",
     "_line_number": "int",
 }
-READ_TYPES = {**_KEPT, _SEND_ID: "string", ROW_ID: "string", EXTRA_COLUMN: "string"}
+READ_TYPES = {**_KEPT, SEND_ID: "string", ROW_ID: "string", EXTRA_COLUMN: "string"}
 """Column of raw to read -> Spark type."""
 SCHEMA = pa.schema(
     [
@@ -53,7 +51,7 @@ _DAY = pa.date32()
 def contested_rows(rows: pa.Table, key: Slice, source: str) -> pa.Table:
     """The rows of one slice of a raw table (READ_TYPES) with SCHEMA; rows without a key compete with none and are left out."""
     rows = rows.filter(pc.and_(*(rows[name].is_valid() for name in KEY))).combine_chunks()
-    send_id, row_id = (named(whole(rows[name])) for name in (_SEND_ID, ROW_ID))
+    send_id, row_id = (named(whole(rows[name])) for name in (SEND_ID, ROW_ID))
     made = {
         "_day": pa.repeat(pa.scalar(key.event_date, _DAY).cast(pa.int32()), rows.num_rows),
         "project_id": pa.repeat(pa.scalar(key.project_id), rows.num_rows),

@@ -17,6 +17,7 @@ from pipeline_assets.transforms.contest import (
     READ_TYPES,
     RECEIVED,
     SCHEMA,
+    best_near,
     best_of_days,
     cells_of,
     contested_rows,
@@ -29,10 +30,9 @@ from pipeline_assets.transforms.contest import (
     source_places,
 )
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_hashes import Encoded, Longs, Mask, are_among, part_of, whole
+from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, Longs, Mask, are_among, hashes_of, part_of, whole
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
 from pipeline_assets.transforms.key_halves import halves_of
-from pipeline_assets.transforms.named import KEY, ROW_ID
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
 
 _RIVAL = {
@@ -109,7 +109,7 @@ def _sums(rows: pa.Table, cells: Longs, is_counted: Mask, count: int) -> Longs:
     sums = np.zeros((count, 5), dtype=np.int64)
     if not chosen.num_rows:
         return sums
-    hashes = Encoded({name: whole(chosen[name]) for name in _RIVAL}, _RIVAL).hashes()
+    hashes = hashes_of(chosen, _RIVAL)
     parts: list[Longs] = [np.ones(chosen.num_rows, dtype=np.int64)]
     for half in map(numbers_of, hashes):
         # By halves, because the sum of 64-bit hashes overflows.
@@ -136,13 +136,7 @@ def _tied(rows: pa.Table, keys: Longs, days: Longs, window_days: int) -> Mask:
 
 def _are_beside(groups: Longs, days: Longs, window_days: int) -> Mask:
     """The rows of whose group another day within the window holds a row."""
-    cells, at = np.unique(cells_of(groups, days, window_days), return_inverse=True)
-    is_beside = np.zeros(len(cells), dtype=np.bool_)
-    for left, right, is_near in neighbours(cells, window_days):
-        is_beside[left] |= is_near
-        is_beside[right] |= is_near
-    found: Mask = is_beside[at]
-    return found
+    return best_near(cells_of(groups, days, window_days), groups, window_days)[1]
 
 
 _COPY = {"_key_b": "bigint", ROW_ID: "string"}
@@ -183,7 +177,7 @@ class RowsAmong:
             found = pa.concat_tables([found, rows])
             if self.precedence is not None:
                 found = best_of_days(found, self.precedence)
-        return as_bytes(found) or b""
+        return as_bytes(found)
 
     def batches(self, file: SliceFile, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """The rows, in batches."""
@@ -220,12 +214,8 @@ class Ranges:
         usual, hot = rows.filter(pa.array(~is_hot)), rows.filter(pa.array(is_hot))
         yield from _by_part(usual, part_of(numbers_of(usual["_key_a"]), self.usual), 0)
         if hot.num_rows:
-            yield from _by_part(hot, part_of(_hashed(hot, _COPY), self.hot), self.usual)
-            yield from _by_part(hot, part_of(_hashed(hot, _ORDER), self.hot), self.usual + self.hot)
-
-
-def _hashed(rows: pa.Table, types: Mapping[str, str]) -> Longs:
-    return numbers_of(Encoded({name: whole(rows[name]) for name in types}, types).hashes()[0])
+            yield from _by_part(hot, part_of(numbers_of(hashes_of(hot, _COPY)[0]), self.hot), self.usual)
+            yield from _by_part(hot, part_of(numbers_of(hashes_of(hot, _ORDER)[0]), self.hot), self.usual + self.hot)
 
 
 def _by_part(rows: pa.Table, places: Longs, first: int) -> Iterator[tuple[int, pa.Table]]:
@@ -247,7 +237,7 @@ class Dividing:
         for item in items:
             for rows in self._rows(item):
                 for part, of_part in self.ranges.divided(rows):
-                    yield part, as_bytes(of_part) or b""
+                    yield part, as_bytes(of_part)
 
     def _rows(self, item: SliceFile | bytes) -> Iterator[pa.Table]:
         if isinstance(item, bytes):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, Self
 from urllib.parse import quote_plus
 
 import pyarrow as pa
@@ -144,6 +144,15 @@ class DataFileWriter:
         self._begun: list[str] = []
         self.rows = self.bytes = 0
         """Rows taken so far, and their bytes in memory."""
+
+    def __enter__(self) -> Self:
+        """Return the writer; a block that fails discards its files."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Discard the files if the block failed."""
+        if kind is not None:
+            self.discard()
 
     def add(self, rows: pa.RecordBatch, number: int = 0) -> Iterator[str]:
         """Take rows with the layout's columns, grouped by slice; yield finished files as `data_file` describes them.

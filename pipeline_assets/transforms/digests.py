@@ -15,9 +15,9 @@ from pipeline_assets.domain.row_hash import ROW_HASH_VERSION, is_text
 from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_hashes import Encoded, EventHashes, HashSource, whole
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, HashSource, hashes_of
 
-HASH_A, HASH_B, MEANING_HASH = "_hash_a", "_hash_b", "_meaning_hash"
+HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
 """Event tables store these columns; for other tables they are computed on demand."""
 FALSE_HASHES = "false_hashes"
 """Figure of `checked_hashes`: the number of rows whose stored hash does not match their content."""
@@ -38,7 +38,7 @@ def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[st
 def _hashed(types: Mapping[str, str], names: Sequence[str], rows: pa.Table) -> dict[str, pa.Array]:
     if types.keys() == _EVENT_COLUMNS:
         return dict(zip(names, EventHashes(types).content(rows)[:2], strict=True))
-    return dict(zip(names, Encoded({name: whole(rows.column(name)) for name in types}, types).hashes(), strict=True))
+    return dict(zip(names, hashes_of(rows, types), strict=True))
 
 
 _EVENT_COLUMNS = {*EXPORT_FORMAT.column_names, EXTRA_COLUMN}

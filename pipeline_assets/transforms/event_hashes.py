@@ -22,21 +22,18 @@ VERSION = str(ROW_HASH_VERSION)
 _STORED_HALF = np.dtype(">i8")
 
 
-class Encoded:
-    """Columns that are hashed together."""
+def hashes_of(rows: pa.Table | Mapping[str, pa.Array], types: Mapping[str, str]) -> tuple[pa.Array, pa.Array]:
+    """Both halves (int64) of the hash of each row; `types`: column -> Spark type, in hashing order.
 
-    def __init__(self, columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> None:
-        """`types`: column -> Spark type, in hashing order; raises ValueError for a type without an encoding."""
-        self._columns = plain_columns(columns, types)
-
-    def hashes(self) -> tuple[pa.Array, pa.Array]:
-        """Both halves (int64) of the hash of each row."""
-        return native_hashes(self._columns, VERSION) or in_arrow(self._columns)
+    Raises ValueError for a type without an encoding.
+    """
+    columns = plain_columns(rows, types)
+    return native_hashes(columns, VERSION) or in_arrow(columns)
 
 
-def plain_columns(columns: Mapping[str, pa.Array], types: Mapping[str, str]) -> list[pa.Array]:
-    """The columns of `types` as texts, bytes, booleans, doubles or integers; raises ValueError as `Encoded` does."""
-    return [_plain(columns[name], kind) for name, kind in types.items()]
+def plain_columns(rows: pa.Table | Mapping[str, pa.Array], types: Mapping[str, str]) -> list[pa.Array]:
+    """The columns of `types` as texts, bytes, booleans, doubles or integers; raises ValueError as `hashes_of` does."""
+    return [_plain(whole(rows[name]), kind) for name, kind in types.items()]
 
 
 def _plain(values: pa.Array, kind: str) -> pa.Array:
@@ -84,8 +81,11 @@ def _sha256(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pa.array(np.ascontiguousarray(pairs[:, 0])), pa.array(np.ascontiguousarray(pairs[:, 1]))
 
 
-HASH_COLUMNS = ("_hash_a", "_hash_b", "_meaning_hash", "_key_a", "_key_b")
+KEY = ("_key_a", "_key_b")
+"""Both halves (long) of a 128-bit hash over project, kind of key and ids, or over the content if an event has no id."""
+HASH_COLUMNS = ("_hash_a", "_hash_b", "_meaning_hash", *KEY)
 _IDENTITY = EXPORT_FORMAT.identity
+SEND_ID, ROW_ID = IDS = (_IDENTITY.send_id, _IDENTITY.row_id)
 _SENDER_TYPES = {name: EXPORT_FORMAT.spark_types[name] for name in _IDENTITY.sender}
 _KEY_TYPES = {"project_id": "string", "kind": "string", **_SENDER_TYPES, "id": "string"}
 
@@ -106,15 +106,15 @@ class EventHashes:
         columns = {name: whole(rows.column(name)) for name in self.types}
         transport = {name: kind for name, kind in self.types.items() if name in EXPORT_FORMAT.transport_columns}
         said = {name: kind for name, kind in self.types.items() if name not in transport}
-        meaning = Encoded(columns, said).hashes()
+        meaning = hashes_of(columns, said)
         columns |= dict(zip(MEANING, meaning, strict=True))
-        return *Encoded(columns, MEANING | transport).hashes(), meaning[0]
+        return *hashes_of(columns, MEANING | transport), meaning[0]
 
 
 def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Array]) -> tuple[pa.Array, pa.Array]:
     """Both halves (int64) of a hash of `RawRow.key` (domain/identity.py); `content` holds the hashes of the rows' content."""
     columns = {name: whole(rows.column(name)) for name in ("project_id", *_IDENTITY.names)}
-    send_id, row_id = named(columns[_IDENTITY.send_id]), named(columns[_IDENTITY.row_id])
+    send_id, row_id = named(columns[SEND_ID]), named(columns[ROW_ID])
     is_sent = send_id.is_valid()
     ids = pc.coalesce(send_id, row_id)
     if ids.null_count:
@@ -126,7 +126,7 @@ def key_hashes(rows: pa.RecordBatch | pa.Table, content: tuple[pa.Array, pa.Arra
         **{name: pc.if_else(is_sent, values, None) for name, values in sender.items()},
         "id": ids,
     }
-    return Encoded(parts, _KEY_TYPES).hashes()
+    return hashes_of(parts, _KEY_TYPES)
 
 
 def named(texts: pa.Array) -> pa.Array:

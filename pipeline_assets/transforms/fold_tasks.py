@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
-from pipeline_assets.transforms.event_hashes import Encoded, exact_sum, longs, whole
+from pipeline_assets.transforms.event_hashes import exact_sum, hashes_of, longs
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows, opened
 from pipeline_assets.transforms.fold import Folded, SliceFold, shares_of
 from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
@@ -97,8 +97,7 @@ class FoldedTable:
         (batch,) = self.rows.of(key, folded).combine_chunks().to_batches()
         one = WrittenSlice((*writer.add(batch), *writer.finish()), controls=controls)
         held = pa.concat_tables([self._read_back(path) for path in sorted(one.paths)])
-        columns = {name: whole(held[name]) for name in self.content}
-        halves = Encoded(columns, {name: self.rows.types[name] for name in self.content}).hashes()
+        halves = hashes_of(held, {name: self.rows.types[name] for name in self.content})
         sums = (exact_sum(longs(half)) for half in halves)
         totals = {
             name: self.rows.value(name, 0) if (total := _total(held[name])) is None else total for name in self.measures
@@ -131,7 +130,9 @@ class WritingSlices:
     ) -> list[tuple[Slice, dict[str, WrittenSlice]]]:
         """The slices, in their order, by table; raises TidemarkError where a file cannot be written or read."""
         writers = {name: DataFileWriter(table.layout, table.store) for name, table in self.tables.items()}
-        try:
+        with ExitStack() as stack:
+            for writer in writers.values():
+                stack.enter_context(writer)
             return [
                 (
                     key,
@@ -139,10 +140,6 @@ class WritingSlices:
                 )
                 for key, by_table in slices
             ]
-        except BaseException:
-            for writer in writers.values():
-                writer.discard()
-            raise
 
 
 def _rank(name: str | None) -> tuple[bool, bytes]:
@@ -216,7 +213,7 @@ class DividingFiles:
             for facts in self.reading.facts([file]):
                 places = shares_of(facts, len(numbers))
                 for share in np.unique(places).tolist():
-                    yield numbers[share], as_bytes(facts.filter(pa.array(places == share))) or b""
+                    yield numbers[share], as_bytes(facts.filter(pa.array(places == share)))
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from datetime import date
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
-from pipeline_assets.transforms.named import KEY, is_nameless, named, named_sender
+from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, SEND_ID
+from pipeline_assets.transforms.named import is_nameless, named, named_sender
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
 _AT = ("event_date", "project_id", *KEY)
@@ -87,7 +87,6 @@ def moved_keys(changes: DataFrame, before_near: DataFrame, after_near: DataFrame
 SAME, DIFFERENT, ONLY_HERE, ONLY_THERE = "same", "different", "only here", "only there"
 FEWER_HERE, MORE_HERE = "fewer here", "more here"
 STATES = (SAME, ONLY_HERE, ONLY_THERE, DIFFERENT, FEWER_HERE, MORE_HERE)
-SEND_ID, ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
 BY_ID = ("_kind", "_id", "_sender")
 
 

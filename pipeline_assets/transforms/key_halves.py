@@ -13,11 +13,11 @@ import pyarrow as pa
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
 from pipeline_assets.transforms.data_files import Store
-from pipeline_assets.transforms.event_hashes import Longs, Mask, are_among, longs, part_of
+from pipeline_assets.transforms.event_hashes import KEY, Longs, Mask, are_among, longs, part_of
 from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
 
-FIRST_HALF = {"_key_a": "bigint"}
-KEY_TYPES = {**FIRST_HALF, "_key_b": "bigint"}
+KEY_TYPES = dict.fromkeys(KEY, "bigint")
+FIRST_HALF = dict.fromkeys(KEY[:1], "bigint")
 
 
 class KeyRows(NamedTuple):

@@ -8,8 +8,7 @@ from pyspark.sql import Column
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-
-_SEND_ID, _ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
+from pipeline_assets.transforms.event_hashes import ROW_ID, SEND_ID
 
 
 def named(text: str | Column) -> Column:
@@ -26,13 +25,7 @@ def named_sender() -> dict[str, Column]:
 
 def is_nameless() -> Column:
     """Whether an event has neither a send id nor a row id."""
-    return named(_SEND_ID).isNull() & named(_ROW_ID).isNull()
-
-
-KEY = ("_key_a", "_key_b")
-"""Both halves (long) of a 128-bit hash over project, kind of key and ids, or over the content if an event has no id."""
-ROW_ID = EXPORT_FORMAT.identity.row_id
-"""Rows with the same value are re-deliveries of one row."""
+    return named(SEND_ID).isNull() & named(ROW_ID).isNull()
 
 
 def unread_text() -> Column:

@@ -12,6 +12,7 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_hashes import (
+    IDS,
     EventHashes,
     HashSource,
     Longs,
@@ -27,7 +28,6 @@ from pipeline_assets.transforms.key_halves import FIRST_HALF, KeyRows, StateKeys
 
 _DAY_MICROS = 86_400_000_000
 _RECEIVED = EXPORT_FORMAT.received_column
-_IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SummingRefined:
     @property
     def types(self) -> dict[str, str]:
         """Column to read -> Spark type."""
-        names = {**dict.fromkeys(_IDS, "string"), EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
+        names = {**dict.fromkeys(IDS, "string"), EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
         return {**HashSource(self.checked).types, **names, **(FIRST_HALF if self.has_keys else {})}
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RefinedFile:
@@ -95,7 +95,7 @@ class SummingRefined:
 
     def _sums(self, key: Slice, rows: pa.Table) -> RefinedSums:
         hashed = HashSource(self.checked).of(rows, key.project_id)
-        ids = [whole(rows.column(name)) for name in _IDS]
+        ids = [whole(rows.column(name)) for name in IDS]
         there = [~are_null(one) for one in ids]
         seen = [~are_null(named(one)) for one in ids]
         received, happened = (longs(rows.column(name)) for name in (_RECEIVED, EVENT_TIME))

@@ -30,15 +30,12 @@ class WritingRows:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises the TidemarkError of what it writes."""
-        writer, files = DataFileWriter(self.layout, self.target), list[str]()
-        try:
+        files: list[str] = []
+        with DataFileWriter(self.layout, self.target) as writer:
             for rows in batches:
                 for placed in with_columns(pa.Table.from_batches([rows]), self.layout.types).to_batches():
                     files.extend(writer.add(placed))
             files.extend(writer.finish())
-        except BaseException:
-            writer.discard()
-            raise
         yield pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
 
 

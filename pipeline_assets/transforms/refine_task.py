@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -13,18 +13,11 @@ import pyarrow.compute as pc
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.compared_keys import KEYS_OF, EventContents, KeyDifference, compared, joined
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, Longs, Mask, longs, whole
 from pipeline_assets.transforms.file_rows import narrow_rows, rows_of
-from pipeline_assets.transforms.slice_difference import (
-    KEYS_OF,
-    NAMES,
-    HeldRows,
-    KeyDifference,
-    RowNumbers,
-    event_keys,
-    key_difference,
-)
+from pipeline_assets.transforms.slice_difference import NAMES, HeldRows, RowNumbers
 
 RECEIVED = EXPORT_FORMAT.received_column
 """The column with the time that decides on which day a row arrives. Refined holds it too, unlike `_arrival_date`."""
@@ -80,10 +73,8 @@ _MOST_TOLD_KEYS = 200_000
 """Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
 
 
-def as_bytes(rows: pa.Table | None) -> bytes | None:
-    """Rows as one compressed binary value; None for None."""
-    if rows is None:
-        return None
+def as_bytes(rows: pa.Table) -> bytes:
+    """Rows as one compressed binary value."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(rows)
@@ -150,16 +141,12 @@ class Refining:
 
     def __call__(self, part: Sequence[SliceWork]) -> Refined:
         """Raises the TidemarkError of what the task reads and writes."""
-        writer = DataFileWriter(self.layout, self.target)
         refined = Refined()
-        try:
+        with DataFileWriter(self.layout, self.target) as writer:
             for work in part:
                 write = self._difference if work.held else self._whole
                 write(work, writer, refined)
             refined.files.extend(writer.finish())
-        except BaseException:
-            writer.discard()
-            raise
         refined.tasks.append((writer.rows, writer.bytes))
         return refined
 
@@ -189,20 +176,22 @@ class Refining:
         # Of other files of raw, only narrow columns are read.
         opened = [(file, is_chosen) for file, is_chosen in (*new, *replaced) if is_chosen.any()]
         parts = self._parts(sum(int(is_chosen.sum()) for _, is_chosen in opened), opened)
-        added: list[tuple[int, int, int]] = []
+        added: list[tuple[Longs, Longs, Longs]] = []
         for file, is_chosen in opened:
             for rows in self._rows(file, is_chosen):
                 if file.source is not None:
                     _take_keys(added, rows)
                 _add(writer, parts, rows, refined)
             _tell_wrong(work, file, refined)
-        gone: list[tuple[int, int, int]] = []
+        gone: list[tuple[Longs, Longs, Longs]] = []
         for file, is_wanted in replaced:
             for rows in self._narrow(file, KEYS_OF, ~is_wanted):
                 _take_keys(gone, rows)
         refined.gone[work.key] = [file.path for file, _ in replaced]
-        if max(len(added), len(gone)) <= _MOST_TOLD_KEYS:
-            refined.keys[work.key] = key_difference(int(ends[-1]), gone, added)
+        before, after = joined(gone), joined(added)
+        if max(len(before[0]), len(after[0])) <= _MOST_TOLD_KEYS:
+            change = compared(before, after)
+            refined.keys[work.key] = replace(change, kept=change.kept + int(ends[-1]) - len(before[0]))
 
     def _parts(self, rows: int, chosen: Iterable[tuple[_File, Mask | None]]) -> ArrivalParts:
         """How so many chosen rows of these files are divided among files."""
@@ -318,10 +307,10 @@ def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs
     return longs(objects) << 32 | longs(lines)
 
 
-def _take_keys(keys: list[tuple[int, int, int]], rows: pa.Table) -> None:
+def _take_keys(keys: list[tuple[Longs, Longs, Longs]], rows: pa.Table) -> None:
     """Collect keys until there are more than _MOST_TOLD_KEYS, which is enough to know that they are too many."""
-    if len(keys) <= _MOST_TOLD_KEYS:
-        keys += event_keys(rows)
+    if sum(len(first) for first, _, _ in keys) <= _MOST_TOLD_KEYS:
+        keys.append(EventContents().of(rows))
 
 
 def _add(writer: DataFileWriter, parts: ArrivalParts, rows: pa.Table, refined: Refined) -> None:

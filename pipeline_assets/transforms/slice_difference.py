@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_hashes import Longs, Mask, named, whole
+from pipeline_assets.transforms.event_hashes import Longs, Mask, whole
 
 NAMES = ("_object_key", "_line_number", "_hash_a")
 """Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""
-_IDS = (EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id)
-KEYS_OF = ("_key_a", "_key_b", "_meaning_hash", *_IDS)
-KEYS = pa.schema([("_key_a", pa.int64()), ("_key_b", pa.int64()), ("is_added", pa.bool_())])
 _SEPARATOR = "\x00"
 _LINE_BITS = 32
 
@@ -88,55 +81,3 @@ class HeldRows:
         found = np.empty_like(self._is_wanted)
         found[self._order] = self._is_wanted
         return found
-
-
-@dataclass(frozen=True)
-class KeyDifference:
-    """How the keys of one slice change."""
-
-    kept: int
-    changed: int
-    differing: pa.Table
-    """The keys that the slice gains or loses, with the schema KEYS."""
-
-    def __add__(self, other: KeyDifference) -> KeyDifference:
-        """Of two sets of rows of the slice that share no key."""
-        differing = pa.concat_tables([self.differing, other.differing])
-        return KeyDifference(self.kept + other.kept, self.changed + other.changed, differing)
-
-
-def event_keys(rows: pa.Table) -> list[tuple[int, int, int]]:
-    """Both halves of the key, and the meaning, of each row (with KEYS_OF), as in `key_changes.with_event_keys`."""
-    are_named = pc.or_(*(named(whole(rows[name])).is_valid() for name in _IDS))
-    meaning = whole(rows["_meaning_hash"])
-    first = pc.if_else(are_named, whole(rows["_key_a"]), meaning)
-    second = pc.if_else(are_named, whole(rows["_key_b"]), pa.scalar(0, pa.int64()))
-    return list(zip(first.to_pylist(), second.to_pylist(), meaning.to_pylist(), strict=True))
-
-
-def key_difference(
-    held: int, gone: Sequence[tuple[int, int, int]], new: Sequence[tuple[int, int, int]]
-) -> KeyDifference:
-    """The difference that follows from `event_keys` of removed (`gone`) and new rows; `held` counts the slice's rows before."""
-    before: dict[tuple[int, int], list[int]] = {}
-    for first, second, meaning in gone:
-        before.setdefault((first, second), []).append(meaning)
-    kept, changed, added = held - len(gone), 0, []
-    for first, second, meaning in new:
-        meanings = before.get((first, second))
-        if not meanings:
-            added.append((first, second))
-        elif meaning in meanings:
-            meanings.remove(meaning)
-            kept += 1
-        else:
-            meanings.pop()
-            changed += 1
-    removed = [key for key, meanings in before.items() for _ in meanings]
-    keys = [*added, *removed]
-    columns = [
-        pa.array([key[0] for key in keys], pa.int64()),
-        pa.array([key[1] for key in keys], pa.int64()),
-        pa.array([True] * len(added) + [False] * len(removed), pa.bool_()),
-    ]
-    return KeyDifference(kept, changed, pa.Table.from_arrays(columns, schema=KEYS))

@@ -19,7 +19,7 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest
 from pipeline_assets.domain.spool import a_spool, naming_the_disk
-from pipeline_assets.formats.interval_objects import Interval, read_intervals
+from pipeline_assets.formats.interval_objects import read_intervals
 from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotItem, SnapshotPart, read_snapshot
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
@@ -59,10 +59,6 @@ def _of_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, _da
     return read_snapshot(stored, part, max_line_bytes)
 
 
-def _of_history(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, day: date) -> Iterator[Interval]:
-    return read_intervals(stored, part, max_line_bytes, day)
-
-
 SNAPSHOT = ObjectKind({"id": "string", "name": "string", "status": "string", "attributes": "string"}, _of_snapshot)
 HISTORY = ObjectKind(
     {
@@ -72,33 +68,23 @@ HISTORY = ObjectKind(
         "active_end_date": "date",
         "attributes": "string",
     },
-    _of_history,
+    read_intervals,
 )
 
 
-def read_snapshots(
-    spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], reader: ObjectReader, settings: Settings
+def read_objects(
+    kind: ObjectKind,
+    spark: SparkSession,
+    deliveries: Mapping[date, SnapshotDelivery],
+    reader: ObjectReader,
+    settings: Settings,
 ) -> DataFrame:
     """The rows of each day's object, and one summary row per object (with a null id): rows, trimmed, problem, detail.
 
-    problem is null for a valid snapshot; otherwise it is BAD, MOVED or NOT_READABLE, and the object has no rows. trimmed counts
+    problem is null for a valid object; otherwise it is BAD, MOVED or NOT_READABLE, and the object has no rows. trimmed counts
     the rows whose id or status had white space around it, which is removed.
     """
-    return _read(spark, deliveries, SnapshotWork(reader, SNAPSHOT, *_bounds(settings)))
-
-
-def read_histories(
-    spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], reader: ObjectReader, settings: Settings
-) -> DataFrame:
-    """The same for histories of intervals: id, status, active_start_date, active_end_date, attributes as of each day."""
-    return _read(spark, deliveries, SnapshotWork(reader, HISTORY, *_bounds(settings)))
-
-
-def _bounds(settings: Settings) -> tuple[int, int]:
-    return settings.max_snapshot_bytes, settings.max_line_bytes
-
-
-def _read(spark: SparkSession, deliveries: Mapping[date, SnapshotDelivery], work: SnapshotWork) -> DataFrame:
+    work = SnapshotWork(reader, kind, settings.max_snapshot_bytes, settings.max_line_bytes)
     objects = pa.Table.from_pylist(
         [
             {"task": task, "day": day, "key": one.key, "etag": one.etag, "size_bytes": one.size_bytes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date
 from typing import IO, Any
@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.domain.spool import a_spool_on_disk, naming_the_disk
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, SEND_ID, EventHashes
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.parsed_batches import Summary
 from pipeline_assets.transforms.spread import Share
@@ -209,7 +208,6 @@ def _between(batch: pa.RecordBatch, first: _Key, last: _Key) -> pa.RecordBatch:
 
 
 _ENOUGH_ROWS = 2000
-_SEND_ID = EXPORT_FORMAT.identity.send_id
 
 
 @dataclass(frozen=True)
@@ -238,19 +236,16 @@ class WritingRows:
 
     def __call__(self, group: Sequence[Share]) -> Written:
         """Raises the TidemarkError of what the task reads and writes."""
-        writer = DataFileWriter(self.layout, self.store)
-        task = _Rows(self.hashes, self.layout, writer)
         summaries: list[Summary] = []
         files: list[str] = []
-        try:
-            with _discarding(writer):
+        with DataFileWriter(self.layout, self.store) as writer, naming_the_disk():
+            task = _Rows(self.hashes, self.layout, writer)
+            with closing(task.days):
                 for found in self.work.read(group):
                     summaries += found.summaries
                     if found.rows is not None:
                         files += task.add(found.rows)
                 files += task.finish()
-        finally:
-            task.close()
         return Written(files, summaries, writer.rows, writer.bytes, task.rows_without_id)
 
 
@@ -266,10 +261,9 @@ class WritingRefused:
 
     def __call__(self, group: Sequence[Share]) -> Written:
         """Raises the TidemarkError of what the task reads and writes."""
-        writer = DataFileWriter(self.layout, self.store)
         summaries: list[Summary] = []
         files: list[str] = []
-        with _discarding(writer):
+        with DataFileWriter(self.layout, self.store) as writer, naming_the_disk():
             for found in self.work.read(group):
                 summaries += found.summaries
                 if found.refused is not None:
@@ -283,17 +277,6 @@ class WritingRefused:
         return refused.append_column("is_batch_accepted", pa.repeat(is_accepted, refused.num_rows))
 
 
-@contextmanager
-def _discarding(writer: DataFileWriter) -> Iterator[None]:
-    """Deletes the files of a task that fails."""
-    try:
-        with naming_the_disk():
-            yield
-    except BaseException:
-        writer.discard()
-        raise
-
-
 class _Rows:
     """Hashes and groups the rows of one task, and passes them on to its writer."""
 
@@ -303,14 +286,14 @@ class _Rows:
         self._parsed = [name for name in self._names if name not in HASH_COLUMNS]
         self._writer = writer
         # Rows are grouped by day, because an open file per day would need memory in proportion to the number of days.
-        self._days = DayClusters()
+        self.days = DayClusters()
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
         self.rows_without_id = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterable[str]:
         """Take rows of one arrival day; small batches are held until there are enough rows to be worth a batch's calls."""
-        self.rows_without_id += rows[_SEND_ID].null_count
+        self.rows_without_id += rows[SEND_ID].null_count
         parsed = rows.select(self._parsed)
         if self._held and self._held[0]["project_id"][0] != parsed["project_id"][0]:
             yield from self._pass_on()
@@ -325,18 +308,14 @@ class _Rows:
             yield from self._pass_on()
         # Rows held back may be of the day whose file is open, and have come before those in it.
         yield from self._writer.finish()
-        for rows in self._days.rest():
+        for rows in self.days.rest():
             yield from self._writer.add(rows)
         yield from self._writer.finish()
-
-    def close(self) -> None:
-        """Release the rows held back."""
-        self._days.close()
 
     def _pass_on(self) -> Iterable[str]:
         rows = self._held[0] if len(self._held) == 1 else pa.concat_batches(self._held)
         self._held, self._held_rows = [], 0
         made = self._hashes.of(rows)
         columns = [made[name] if name in made else rows.column(name) for name in self._names]
-        for part in self._days.add(pa.RecordBatch.from_arrays(columns, names=self._names)):
+        for part in self.days.add(pa.RecordBatch.from_arrays(columns, names=self._names)):
             yield from self._writer.add(part)

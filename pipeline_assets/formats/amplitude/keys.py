@@ -9,6 +9,7 @@ from datetime import date
 from functools import lru_cache
 from string import Formatter
 
+from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.slices import Source
@@ -65,7 +66,7 @@ class KeyGrammar:
             if match is None:
                 continue
             fields = match.groupdict()
-            arrival, hour = _day(fields["date"]), int(fields["hour"])
+            arrival, hour = day_in(fields["date"]), int(fields["hour"])
             if arrival is None or hour > 23:
                 wrong = f"hour {hour} is not one of 0 to 23" if arrival else f"{fields['date']} is not a date"
                 return self._unknown(source, project_id, key, wrong)
@@ -83,7 +84,7 @@ class KeyGrammar:
         begun = _OF_AN_HOUR.fullmatch(name)
         # An empty object of such a name holds no events: another exporter's marker.
         if begun is not None and size_bytes and begun["prefix"] in accepted:
-            arrival, hour = _day(begun["date"]), int(begun["hour"])
+            arrival, hour = day_in(begun["date"]), int(begun["hour"])
             if arrival is not None and hour <= 23:
                 return replace(odd, batch=_batch(source, project_id, arrival), hour=hour)
         return odd
@@ -168,13 +169,6 @@ def _marker_expression(pattern: str, prefix: str) -> re.Pattern[str]:
     fields = _FIELDS | {"prefix": prefix}
     parts = (re.escape(text) + (fields[name] if name else "") for text, name, _, _ in Formatter().parse(pattern))
     return re.compile("".join(parts))
-
-
-def _day(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _misplaced(key: str, folder: str) -> str:

@@ -105,10 +105,7 @@ class ColumnParser:
         self._scan = native_scan(project_id, arrival_date, max_line_bytes)
 
     def parse(self, text: bytes, count: int) -> dict[str, pa.Array] | None:
-        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own.
-
-        `text`: `count` lines, at least one, each with its line break.
-        """
+        """As `base.BlockParser`."""
         columns = None if self._scan is None else self._scan(text, count)
         columns = self.decode(text, count) if columns is None else columns
         if columns is None:
@@ -139,7 +136,7 @@ class ColumnParser:
         return list(map(self._decode, text.split(b"\n")[:-1]))
 
     def is_plain(self, lines: Sequence[bytes]) -> bool:
-        """Whether every line has the form of an event; values of such a line may still be invalid."""
+        """As `base.BlockParser`."""
         try:
             for line in lines:
                 self._decode(line)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from pipeline_assets.domain.json_members import no_constant
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.formats.amplitude.columns import (
     BAG_COLUMNS,
@@ -76,10 +77,7 @@ class LineParser:
         self._decoder = event_decoder()
 
     def parse(self, line: bytes, length: int = 0) -> ParsedLine | RefusedLine:
-        """Typed values of one non-blank line, or the reason to refuse it; never raises for bad input.
-
-        `length` is the full length in bytes if `line` was cut.
-        """
+        """As `base.LineParser`."""
         length = max(length, len(line))
         if length > self._max_line_bytes:
             return RefusedLine(QuarantineReason.LINE_TOO_LONG, f"{length} bytes, at most {self._max_line_bytes}")
@@ -225,7 +223,7 @@ def _members(line: bytes) -> dict[str, str]:
 
 def _members_with_surrogates(text: str) -> dict[str, str]:
     # Numbers stay text: the interpreter refuses to read integers of thousands of digits.
-    scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
+    scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=no_constant)
     try:
         decoded = scan.decode(text)
     except ValueError as error:
@@ -268,11 +266,6 @@ def _skip(text: str, place: int) -> int:
     while text[place] in " \t\r\n":
         place += 1
     return place
-
-
-def _no_constant(name: str) -> None:
-    msg = f"{name} is not JSON"
-    raise ValueError(msg)
 
 
 def _read(name: str, kind: ColumnType, text: str) -> Any:

@@ -35,8 +35,8 @@ from pipeline_assets.transforms.digests import (
     digest_of,
     with_row_hashes,
 )
+from pipeline_assets.transforms.event_hashes import KEY
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED, key_changes, with_event_keys
-from pipeline_assets.transforms.named import KEY
 from resources.iceberg.metadata import slices_condition
 
 

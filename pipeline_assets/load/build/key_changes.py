@@ -22,13 +22,13 @@ from pipeline_assets.transforms.compared_keys import (
     ContentsOf,
     EventContents,
     HeldKeys,
+    KeyDifference,
     TwoStates,
     moved,
 )
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
 from pipeline_assets.transforms.key_halves import KEY_TYPES, KeysAmong
-from pipeline_assets.transforms.slice_difference import KeyDifference
 
 _ROWS_OF_A_PART = 4_000_000
 """Rows of both states of a slice that a task compares at a time: 24 bytes each, and about as much to sort them."""

@@ -27,7 +27,7 @@ from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.load.staleness.facts import counts_on_record
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.snapshot_rows import read_snapshots
+from pipeline_assets.transforms.snapshot_rows import SNAPSHOT, read_objects
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
 from resources.spark.tasks import naming_what_workers_met
@@ -53,7 +53,7 @@ class SnapshotBuilder(NamedRowsBuilder[Table]):
 
 
 def parsed_objects(parsed: DataFrame) -> tuple[DataFrame, list[Row]]:
-    """The frame of `read_snapshots` or `read_histories`, cached until the caller releases it, and its summaries."""
+    """The frame of `read_objects`, cached until the caller releases it, and its summaries."""
     parsed.persist()
     try:
         with naming_what_workers_met():
@@ -75,7 +75,7 @@ def _build(plan: TablePlan) -> Build:
     if any(decision.delivered is None and not decision.present.is_nothing for decision in todo.values()):
         raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
     runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
-    parsed, read = parsed_objects(read_snapshots(runtime.spark, deliveries, runtime.landing, runtime.settings))
+    parsed, read = parsed_objects(read_objects(SNAPSHOT, runtime.spark, deliveries, runtime.landing, runtime.settings))
     summaries = {row["snapshot_date"]: row for row in read}
     rows = parsed.where(F.col("id").isNotNull()).select(*columns_of_all_projects(table))
 

@@ -23,7 +23,7 @@ _CORRECT = "Deliver the snapshot of the day again, corrected; what is published 
 
 @dataclass(frozen=True)
 class ReadSnapshot:
-    """The summary of an object from `read_snapshots`."""
+    """The summary of an object from `read_objects`."""
 
     rows: int = 0
     trimmed: int = 0
@@ -123,7 +123,7 @@ _CORRECT_INTERVALS = "Deliver the intervals again, corrected; what is published 
 
 
 def judge_unread(name: str, problem: str, detail: str) -> Evaluation:
-    """The refusal of an object that is no valid history or cannot be read; `problem`, `detail`: from `read_histories`."""
+    """The refusal of an object that is no valid history or cannot be read; `problem`, `detail`: from `read_objects`."""
     figures = {UNREAD_OBJECTS: int(problem in UNREAD_HINTS)}
     hint = UNREAD_HINTS.get(problem, _CORRECT_INTERVALS)
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, f"{name}: {detail}", hint, figures)

@@ -25,7 +25,13 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.snapshot_rows import digests_by_day, intervals_by_month, intervals_of, read_histories
+from pipeline_assets.transforms.snapshot_rows import (
+    HISTORY,
+    digests_by_day,
+    intervals_by_month,
+    intervals_of,
+    read_objects,
+)
 from resources.iceberg.metadata import slices_condition
 
 
@@ -82,7 +88,7 @@ def build_delivered(plan: TablePlan) -> Build:
     dimension = table.key.removeprefix("dimensions/").removesuffix("_validity")
     named = parse_name(folder_of_intervals(dimension), delivery.key)
     assert named is not None, "it was listed by its name"
-    histories = read_histories(runtime.spark, {named[0]: delivery}, runtime.landing, runtime.settings)
+    histories = read_objects(HISTORY, runtime.spark, {named[0]: delivery}, runtime.landing, runtime.settings)
     parsed, (summary,) = parsed_objects(histories)
     rows = intervals_by_month(parsed.where(F.col("id").isNotNull()), runtime.settings.calendar_start)
     wanted = rows.where(F.col(table.day_column).isin([key.event_date for key in todo]))

@@ -31,8 +31,8 @@ from pipeline_assets.transforms.contest import (
     decide,
     is_unread,
 )
+from pipeline_assets.transforms.event_hashes import ROW_ID
 from pipeline_assets.transforms.file_rows import with_columns
-from pipeline_assets.transforms.named import ROW_ID
 from tests.unit.domain.test_identity import delivered_whole
 
 DAY = date(2026, 2, 2)

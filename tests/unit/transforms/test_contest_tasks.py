@@ -63,7 +63,7 @@ def test_parts_have_the_outcome_of_the_whole(
     """Ranges of keys; keys with some rows count as hot, and their rows are divided by row id and by rank."""
     table = _spread(table_of(rows))
     wanted = frozenset(Slice(row.event_date, row.project_id) for row in rows[::2])
-    whole = Deciding(wanted, _PRECEDENCE, window)(0, [as_bytes(table) or b""])
+    whole = Deciding(wanted, _PRECEDENCE, window)(0, [as_bytes(table)])
 
     halves, counts = np.unique(table["_key_a"].to_numpy(), return_counts=True)
     ranges = Ranges(usual, hot, halves[counts >= hot_rows].tobytes() if hot else b"")
@@ -73,7 +73,7 @@ def test_parts_have_the_outcome_of_the_whole(
     divided: dict[int, list[bytes]] = defaultdict(list)
     for at in range(0, table.num_rows, 7):
         for part, of_part in ranges.divided(table.slice(at, 7).combine_chunks()):
-            divided[part].append(as_bytes(of_part) or b"")
+            divided[part].append(as_bytes(of_part))
     assert all(0 <= part < ranges.parts for part in divided)
     outcome = Outcome()
     for part, told in divided.items():
@@ -153,5 +153,5 @@ def test_many_random_rows_of_few_keys_in_parts() -> None:
     deciding = Deciding(wanted, _PRECEDENCE, 1, ranges, as_bytes(best_of_days(table, _PRECEDENCE)))
     outcome = Outcome()
     for part, of_part in ranges.divided(table):
-        outcome.add(deciding(part, [as_bytes(of_part) or b""]))
-    assert _told(outcome) == _told(Deciding(wanted, _PRECEDENCE, 1)(0, [as_bytes(table) or b""]))
+        outcome.add(deciding(part, [as_bytes(of_part)]))
+    assert _told(outcome) == _told(Deciding(wanted, _PRECEDENCE, 1)(0, [as_bytes(table)]))

@@ -20,7 +20,7 @@ from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.identity import named as named_in_python
 from pipeline_assets.domain.row_hash import event_hash, row_hash
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.transforms.event_hashes import Encoded, EventHashes, key_hashes, named
+from pipeline_assets.transforms.event_hashes import EventHashes, hashes_of, key_hashes, named
 
 TYPES = {
     "s": "string",
@@ -76,11 +76,11 @@ def test_arrow_hashes_as_python_does(rows: list[tuple[Any, ...]]) -> None:
     columns = {name: pa.array([row[at] for row in rows], ARROW[kind]) for at, (name, kind) in enumerate(TYPES.items())}
     expected = [row_hash(dict(zip(TYPES, row, strict=True)), TYPES) for row in rows]
 
-    first, second = Encoded(columns, TYPES).hashes()
+    first, second = hashes_of(columns, TYPES)
 
     assert list(zip(first.to_pylist(), second.to_pylist(), strict=True)) == expected
     start = len(rows) // 2
-    first, second = Encoded({name: column.slice(start) for name, column in columns.items()}, TYPES).hashes()
+    first, second = hashes_of({name: column.slice(start) for name, column in columns.items()}, TYPES)
     assert list(zip(first.to_pylist(), second.to_pylist(), strict=True)) == expected[start:]
 
 
@@ -133,4 +133,4 @@ def test_arrow_and_python_see_the_same_characters() -> None:
 @pytest.mark.parametrize("kind", ["float", "decimal(38,7)", "map<string,string>"])
 def test_a_type_without_an_encoding_is_refused(kind: str) -> None:
     with pytest.raises(ValueError, match="have no hash"):
-        Encoded({"x": pa.array([None])}, {"x": kind})
+        hashes_of({"x": pa.array([None])}, {"x": kind})
