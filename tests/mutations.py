@@ -435,7 +435,7 @@ MUTATIONS = (
     ),
     Mutation(
         11, "maintenance and loads work on the files of another catalog", "resources/iceberg/lake_identity.py",
-        "        if is_one_lake(settings, of_catalog, lambda: _outside(tables, settings, ours), purpose, ledger):",
+        "        if is_one_lake(settings, of_catalog, outside, purpose, ledger):",
         "        if True:",
         f"{_LOST}::test_another_catalog_touches_nothing_and_attach_brings_the_lake_back",
     ),

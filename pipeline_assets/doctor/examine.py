@@ -28,7 +28,6 @@ from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.operations.split.evidence import by_evidence, read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, SOURCE_OF_TABLE
-from pipeline_assets.tables.table import Table
 from resources.export_api.client import ExportCredentials
 from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
@@ -133,15 +132,9 @@ def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
                 found.append(TableHead(table.key, None, snapshot, is_listed=catalog.lists(table)))
                 continue
             branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
-            seen = (
-                resting.head,
-                snapshot,
-                resting.is_head_ours,
-                branches,
-                len(resting.snapshot_ids),
-                resting.oldest_at,
-            )
-            found.append(TableHead(table.key, *seen, _history_days(settings, table), deletes=resting.deletes))
+            seen = (resting.head, snapshot, resting.is_head_ours, branches, len(resting.snapshot_ids))
+            kept = (resting.oldest_at, settings.history_days(SOURCE_OF_TABLE.get(table.key)))
+            found.append(TableHead(table.key, *seen, *kept, deletes=resting.deletes))
         return found
 
 
@@ -154,12 +147,6 @@ def _files(at: _At) -> Answer:
     untold = [key for key, one in resting.items() if one is None and key in written]
     lost = {key: lost_at_rest(one, days) for key, one in resting.items() if one is not None}
     return places.files_are_there(lost, untold, days[0])
-
-
-def _history_days(settings: Settings, table: Table) -> int:
-    source = SOURCE_OF_TABLE.get(table.key)
-    by_source = {Source.REGULAR: settings.regular_history_days, Source.BACKFILL: settings.backfill_history_days}
-    return settings.rollback_days if source is None else by_source[source]
 
 
 def _prefixes(at: _At) -> Answer:

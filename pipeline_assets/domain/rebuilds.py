@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.days import days_between
+from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 
@@ -74,6 +75,15 @@ class RebuildRecord:
     def slices(self) -> frozenset[Slice]:
         """Every day of the range, for each project."""
         return frozenset(Slice(day, name) for day in days_between(self.first, self.last) for name in self.projects)
+
+    @property
+    def next_of_swap(self) -> str:
+        """What to do once main shows a part of it."""
+        return f"complete it: tidemark rebuild swap {self.number}; or take it back: tidemark rebuild undo {self.number}"
+
+    def refused(self, reason: str, hint: str) -> UsageError:
+        """The error that its state gives."""
+        return UsageError(f"rebuild {self.number}", reason, hint)
 
     @property
     def branch(self) -> str:

@@ -409,6 +409,11 @@ class Settings(BaseSettings):
         """Environment over what `load_settings` read from the file."""
         return env_settings, init_settings
 
+    def history_days(self, source: Source | None) -> int:
+        """For how many days snapshots are kept: of a source's raw table, or of any other for None."""
+        by_source = {Source.REGULAR: self.regular_history_days, Source.BACKFILL: self.backfill_history_days}
+        return self.rollback_days if source is None else by_source[source]
+
     def require_projects(self, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The asked projects, or all configured ones; raises SettingsError for none or an unknown one."""
         if not self.projects:

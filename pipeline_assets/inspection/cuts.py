@@ -12,7 +12,6 @@ from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.places import is_rest_catalog
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.registry import EVERY_TABLE, SOURCE_OF_TABLE
 from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
 from resources.ledger.cuts import Cut
@@ -86,9 +85,7 @@ def tables_at_rest(settings: Settings, cut: Cut) -> dict[str, TableAtRest]:
 
 
 def _expired(settings: Settings, cut: Cut, name: str, resting: TableAtRest) -> LakehouseError:
-    by_source = {Source.REGULAR: settings.regular_history_days, Source.BACKFILL: settings.backfill_history_days}
-    source = SOURCE_OF_TABLE.get(name)
-    days = settings.rollback_days if source is None else by_source[source]
+    days = settings.history_days(SOURCE_OF_TABLE.get(name))
     oldest = f"; its oldest is of {resting.oldest_at:%Y-%m-%d %H:%M} UTC" if resting.oldest_at else ""
     reason = (
         f"the snapshot {cut.snapshots[name]} that was published by {cut.published_at[:16]} UTC has expired"

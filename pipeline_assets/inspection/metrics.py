@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime, time
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,7 +21,6 @@ from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.health.answers import AnswerKind
 from pipeline_assets.inspection.health.figures import LOAD_KINDS, TABLES, Calendar
 from pipeline_assets.inspection.health.report import HealthReport, read_health
-from resources.ledger.cuts import Processes
 from resources.ledger.store import Ledger
 from resources.whole_file import write_whole
 
@@ -128,37 +127,24 @@ class Sample:
     value: float
 
 
-@dataclass(frozen=True)
-class Activities:
-    """The recent work of loads that the report does not cover."""
-
-    reported: Mapping[tuple[str, str], int]
-    """(table, verdict) -> number of slices."""
-    seconds: Mapping[str, float]
-    """Table -> seconds that the run which published it last spent on it."""
-    processes: Processes
-
-
 def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQueue | None) -> list[Sample]:
-    """All samples; `queue` is None where Dagster could not be reached. Raises LedgerError, SettingsError."""
-    report = read_health(ledger, settings, now)
-    activity = ledger.activity
-    did = Activities(activity.reported(), activity.seconds(), activity.processes())
-    return [*_of_the_look(1, now), *samples_of(report, did, queue)]
+    """All samples; `queue` is None where Dagster could not be reached. Raises LedgerError, SettingsError.
 
-
-def samples_of_nothing(now: datetime) -> list[Sample]:
-    """The samples for an unreadable ledger: only that fact, and no outdated values."""
-    return _of_the_look(0, now)
-
-
-def samples_of(report: HealthReport, did: Activities, queue: RunQueue | None) -> list[Sample]:
-    """The samples of one report. Zero counts are included, so that an alert rule sees a problem end."""
-    made = [*_of_days(report.calendar, report.projects), *_of_questions(report), *_of_projects(report)]
-    made += [*_of_lines(report), *_of_runs(report), *_of_activity(did)]
+    Zero counts are included, so that an alert rule sees a problem end.
+    """
+    report, activity = read_health(ledger, settings, now), ledger.activity
+    processes = activity.processes()
+    made = [*_of_the_look(1, now), *_of_days(report.calendar, report.projects), *_of_projects(report)]
+    made += [*_of_lines(report), *_of_runs(report)]
+    asked = Counter(one.kind for one in report.questions)
+    made += [Sample(QUESTIONS, (kind.name.lower(),), asked[kind]) for kind in AnswerKind]
+    made += [Sample(VERDICTS, names, count) for names, count in sorted(activity.reported().items())]
+    made += [Sample(TABLE_SECONDS, (table,), seconds) for table, seconds in sorted(activity.seconds().items())]
     doubled = Counter(one.table for one in report.duplicate_keys if one.value)
     made += [Sample(DUPLICATES, (table,), doubled[table]) for table in TABLES]
     made += [
+        Sample(OPEN_RUNS, (), processes.open),
+        Sample(DIED_RUNS, (), processes.died),
         Sample(STRAYS, (), len(report.strays)),
         Sample(MISMATCHES, (), sum(one.value for one in report.mismatches)),
         Sample(REVISIONS, (), len(report.revisions)),
@@ -169,6 +155,11 @@ def samples_of(report: HealthReport, did: Activities, queue: RunQueue | None) ->
     if queue is not None:
         made += [Sample(QUEUE, ("queued",), queue.queued), Sample(QUEUE, ("working",), queue.working)]
     return made
+
+
+def samples_of_nothing(now: datetime) -> list[Sample]:
+    """The samples for an unreadable ledger: only that fact, and no outdated values."""
+    return _of_the_look(0, now)
 
 
 def _of_the_look(up: int, now: datetime) -> list[Sample]:
@@ -202,25 +193,16 @@ def _of_days(calendar: Calendar | None, projects: Iterable[str]) -> list[Sample]
     ]
 
 
-def _of_questions(report: HealthReport) -> list[Sample]:
-    asked = Counter(one.kind for one in report.questions)
-    return [Sample(QUESTIONS, (kind.name.lower(),), asked[kind]) for kind in AnswerKind]
-
-
 def _of_projects(report: HealthReport) -> list[Sample]:
     made = []
     for project, day in sorted(report.newest_day.items()):
-        made.append(Sample(NEWEST_DAY, (project,), _midnight(day)))
+        made.append(Sample(NEWEST_DAY, (project,), datetime.combine(day, time(), UTC).timestamp()))
         made.append(Sample(WATERMARK_LAG, (project,), report.newest_lag[project]))
     for project, volume in report.of_project.items():
         made.append(Sample(ROWS, (project,), volume.rows))
         made.append(Sample(RAW_ROWS, (project,), volume.raw_rows))
         made.append(Sample(LATE_ROWS, (project,), volume.late_rows))
     return made
-
-
-def _midnight(day: date) -> float:
-    return datetime.combine(day, time(), UTC).timestamp()
 
 
 def _of_lines(report: HealthReport) -> list[Sample]:
@@ -255,15 +237,6 @@ def _of_runs(report: HealthReport) -> list[Sample]:
 
 def _label(kind: str) -> str:
     return kind.replace(" ", "_")
-
-
-def _of_activity(did: Activities) -> list[Sample]:
-    return [
-        *(Sample(VERDICTS, names, count) for names, count in sorted(did.reported.items())),
-        *(Sample(TABLE_SECONDS, (table,), seconds) for table, seconds in sorted(did.seconds.items())),
-        Sample(OPEN_RUNS, (), did.processes.open),
-        Sample(DIED_RUNS, (), did.processes.died),
-    ]
 
 
 _BEGINNING = f"# HELP {UP.name} ".encode()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline_assets.config import notify_secret
 from pipeline_assets.domain.masking import receiver_id, receiver_place
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.settings import Settings
-from resources.ledger.outbox import Receiver, SetAside
+from resources.ledger.outbox import SetAside
 from resources.ledger.store import Ledger
 
 
@@ -39,11 +38,18 @@ def receiver_troubles(ledger: Ledger, settings: Settings) -> list[ReceiverTroubl
         refused.setdefault(one.receiver_id, []).append(one)
     found: list[ReceiverTrouble] = []
     for url in settings.notify_urls:
-        name = receiver_id(url)
-        place = receiver_place(url)
-        if name in receivers:
-            found += _failing(place, receivers[name], waiting.get(name, 0))
-        found += _refusing(place, refused.get(name, []))
+        name, place = receiver_id(url), receiver_place(url)
+        receiver, left, aside = receivers.get(name), waiting.get(name, 0), refused.get(name, [])
+        if receiver is not None and receiver.failed_at is not None and left:
+            last = f"the last {receiver.failed_at:%Y-%m-%d %H:%M} UTC: {receiver.error}"
+            reason = f"waiting: {left:,}; failed attempts: {receiver.failures:,}, {last}"
+            hint = "Mend the receiver or correct TIDEMARK_NOTIFY_URLS; then send them"
+            found.append(ReceiverTrouble(place, reason, hint, SEND_NOW))
+        if aside:
+            count = sum(one.notices for one in aside)
+            reason = f"set aside: {count:,}, since {aside[0].set_aside_at:%Y-%m-%d %H:%M} UTC: {aside[-1].error}"
+            hint = "Find out why the receiver refuses them for good; then send them again"
+            found.append(ReceiverTrouble(place, reason, hint, SEND_AGAIN))
     unsigned = unsigned_notices(settings)
     return [*found, unsigned] if unsigned is not None else found
 
@@ -55,21 +61,3 @@ def unsigned_notices(settings: Settings) -> ReceiverTrouble | None:
     place = ", ".join(map(receiver_place, settings.notify_urls))
     reason = "they go unsigned, so that a receiver cannot tell them from a stranger's"
     return ReceiverTrouble(place, reason, "Set TIDEMARK_NOTIFY_SECRET, and give it to the receivers")
-
-
-def _failing(place: str, receiver: Receiver, waiting: int) -> Iterator[ReceiverTrouble]:
-    if receiver.failed_at is None or not waiting:
-        return
-    last = f"the last {receiver.failed_at:%Y-%m-%d %H:%M} UTC: {receiver.error}"
-    reason = f"waiting: {waiting:,}; failed attempts: {receiver.failures:,}, {last}"
-    yield ReceiverTrouble(place, reason, "Mend the receiver or correct TIDEMARK_NOTIFY_URLS; then send them", SEND_NOW)
-
-
-def _refusing(place: str, refused: list[SetAside]) -> Iterator[ReceiverTrouble]:
-    if not refused:
-        return
-    count = sum(one.notices for one in refused)
-    reason = f"set aside: {count:,}, since {refused[0].set_aside_at:%Y-%m-%d %H:%M} UTC: {refused[-1].error}"
-    yield ReceiverTrouble(
-        place, reason, "Find out why the receiver refuses them for good; then send them again", SEND_AGAIN
-    )

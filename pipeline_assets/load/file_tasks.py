@@ -53,6 +53,14 @@ class Place:
     file holds other rows too."""
 
 
+def places_at(table: Table, slices: Iterable[tuple[Slice, int]]) -> list[Place]:
+    """These slices, each with its snapshot, by snapshot."""
+    by_snapshot: dict[int, set[Slice]] = {}
+    for key, snapshot_id in slices:
+        by_snapshot.setdefault(snapshot_id, set()).add(key)
+    return [Place(table, snapshot_id, frozenset(keys)) for snapshot_id, keys in sorted(by_snapshot.items())]
+
+
 @dataclass(frozen=True)
 class FilesOfSlices:
     """The files of some slices, and what only Spark can read of them."""

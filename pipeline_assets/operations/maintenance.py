@@ -239,7 +239,7 @@ def _maintain(
     is_dry_run: bool,
 ) -> TableUpkeep:
     branches = tuple(runtime.lakehouse.branches.dead(table, is_live))
-    history = max(timedelta(days=_history_days(runtime, table)), youngest)
+    history = max(timedelta(days=runtime.settings.history_days(SOURCE_OF_TABLE.get(table.key))), youngest)
     # Checked first: files that another catalog's table may need must not be compacted away or expired.
     name, max_share = runtime.lakehouse.identifier(table), runtime.settings.max_orphan_share
     find = partial(leftovers, upkeep, table, name, now, history, youngest, max_share)
@@ -272,13 +272,6 @@ def _maintain(
         **vars(left),
         **vars(compacted),
     )
-
-
-def _history_days(runtime: Runtime, table: Table) -> int:
-    settings = runtime.settings
-    by_source = {Source.REGULAR: settings.regular_history_days, Source.BACKFILL: settings.backfill_history_days}
-    source = SOURCE_OF_TABLE.get(table.key)
-    return settings.rollback_days if source is None else by_source[source]
 
 
 def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], int]:

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
-from pipeline_assets.load.file_tasks import Place, each_range, files_of
+from pipeline_assets.load.file_tasks import each_range, files_of, places_at
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import OPTIONAL_TABLES, RESTORABLE
@@ -287,7 +287,7 @@ def require_whole_exchanges(
         return
     head, both = runtime.lakehouse.head(table), [*changing, *beside]
     then_in = ((restore.key, restore.snapshot_id) for restore in both if restore.snapshot_id is not None)
-    states = {THEN: _places(table, then_in), NOW: _places(table, ((restore.key, head) for restore in both))}
+    states = {THEN: places_at(table, then_in), NOW: places_at(table, ((restore.key, head) for restore in both))}
     found = [files_of(runtime, states[state]) for state in range(len(states))]
     torn: Counter[Slice] = sum(each_range(runtime, found, Tearing(chosen, window)), Counter())
     if torn:
@@ -297,11 +297,3 @@ def require_whole_exchanges(
             f"events have moved between these days and {days} since then; the rollback would lose or double them",
             "Roll those days back as well",
         )
-
-
-def _places(table: Table, slices: Iterable[tuple[Slice, int]]) -> list[Place]:
-    """These slices, each with its snapshot."""
-    by_snapshot: dict[int, set[Slice]] = {}
-    for key, snapshot_id in slices:
-        by_snapshot.setdefault(snapshot_id, set()).add(key)
-    return [Place(table, snapshot_id, frozenset(keys)) for snapshot_id, keys in by_snapshot.items()]

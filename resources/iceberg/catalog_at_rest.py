@@ -129,7 +129,6 @@ class CatalogAtRest:
         return table
 
     def _locations(self, tables: Collection[Table]) -> list[str]:
-        """The current metadata files of those tables that the catalog lists."""
         wanted = sa.select(TABLES.c.metadata_location).where(are_of(self._settings.catalog_name, tables))
         return [str(row[0]) for row in self._rows(wanted)]
 
@@ -237,7 +236,6 @@ def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tu
 
 
 def _input(store: Callable[[str], LakeObjects], path: str) -> Any:
-    """A metadata file as PyIceberg opens it."""
     folder, _, name = path.rpartition("/")
     body = store(folder).get(name)
     if body is None:

@@ -49,9 +49,15 @@ def require_own_lake(
     tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
 ) -> None:
     """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached."""
+
+    def outside() -> list[str]:
+        # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
+        places = (str(tables.load(table).location()) for table in ours if tables.exists(table))
+        return [place for place in places if not is_below(place, settings.warehouse_url)]
+
     for pause in (*_PAUSES, None):
         of_catalog = tables.namespace_properties(NAMESPACE)
-        if is_one_lake(settings, of_catalog, lambda: _outside(tables, settings, ours), purpose, ledger):
+        if is_one_lake(settings, of_catalog, outside, purpose, ledger):
             return
         mark = read_mark(settings)
         try:
@@ -163,12 +169,6 @@ def _complete(
     enter_catalog(tables, mark)
     if ledger is not None:
         ledger.bind(mark.lake)
-
-
-def _outside(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> list[str]:
-    # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
-    places = [str(tables.load(table).location()) for table in ours if tables.exists(table)]
-    return [place for place in places if not is_below(place, settings.warehouse_url)]
 
 
 def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> bool:

@@ -59,8 +59,6 @@ class _Object:
 
 
 class _NewObject(_Object):
-    """An object being written."""
-
     def write(self, part: bytes) -> int:
         with self._failures():
             self._body.write(part)
@@ -80,8 +78,6 @@ class _NewObject(_Object):
 
 
 class _OpenObject(_Object):
-    """An object being read."""
-
     def __enter__(self) -> Self:
         return self
 

@@ -95,7 +95,11 @@ class Lakehouse:
 
     def head(self, table: Table) -> int:
         """Return main's snapshot id; raises LakehouseError for a table that is unknown to the catalog or was never written."""
-        self._require(table)
+        if table.key not in self._known:
+            if not self.knows(table):
+                hint = "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
+                raise LakehouseError(self.identifier(table), "the catalog knows no such table", hint)
+            self._require_columns(table)
         snapshot = self._tables.current(table).currentSnapshot()
         if snapshot is None:
             reason = "was created and never written"
@@ -176,15 +180,6 @@ class Lakehouse:
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
         return self.branches.sweep(tables, is_live)
-
-    def _require(self, table: Table) -> None:
-        """Raise LakehouseError unless the catalog knows the table, and it is ours."""
-        if table.key in self._known:
-            return
-        if not self.knows(table):
-            hint = "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
-            raise LakehouseError(self.identifier(table), "the catalog knows no such table", hint)
-        self._require_columns(table)
 
     def _require_columns(self, table: Table) -> None:
         require_columns(self._tables, table)

@@ -81,8 +81,7 @@ class JavaTables:
 
     def __init__(self, spark: SparkSession, catalog_name: str) -> None:
         """Wrap a session whose catalog `catalog_name` is configured (spark/session.py)."""
-        self.spark = spark
-        self.catalog_name = catalog_name
+        self.spark, self.catalog_name = spark, catalog_name
         self._kept: dict[tuple[str, int, frozenset[Slice] | None, str | None], LiveFiles] = {}
 
     def java_class(self, name: str) -> Any:
@@ -213,19 +212,17 @@ class JavaTables:
         heads = [int(entry.snapshotId()) for entry in _each(java.history())]
         start = len(heads) - heads[::-1].index(since) if since in heads else 0
         fresh = set(heads[start:]) - set(heads[:start])
+        builder = self.java_class("org.apache.iceberg.SnapshotChanges")
         for snapshot in takewhile(lambda one: one.snapshotId() in fresh, walk(java, java.currentSnapshot())):
-            parent_id = snapshot.parentId()
+            parent_id, changes = snapshot.parentId(), builder.builderFor(java).snapshot(snapshot).build()
+            files = chain(_each(changes.addedDataFiles()), _each(changes.removedDataFiles()))
             yield Commit(
                 int(snapshot.snapshotId()),
                 None if parent_id is None else int(parent_id),
                 snapshot.summary().get(RUN_PROPERTY),
-                frozenset(self._changed(java, snapshot)),
+                frozenset(map(slice_of, files)),
                 committed_at(snapshot).isoformat(),
             )
-
-    def _changed(self, java: Any, snapshot: Any) -> set[Slice]:
-        changes = self.java_class("org.apache.iceberg.SnapshotChanges").builderFor(java).snapshot(snapshot).build()
-        return {slice_of(file) for file in chain(_each(changes.addedDataFiles()), _each(changes.removedDataFiles()))}
 
 
 def walk(java: Any, snapshot: Any) -> Iterator[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline_assets.domain.errors import TidemarkError, error_in
@@ -109,7 +108,7 @@ class Tasks:
         with naming_what_workers_met():
             placed = self.session().sparkContext.parallelize(list(groups), len(groups))
             shuffled = placed.flatMap(EachTold(function)).groupByKey(parts)
-            return list(shuffled.map(_Told(partial(_collected, collect))).collect())
+            return list(shuffled.map(_Told(lambda pair: collect(*pair))).collect())
 
 
 @dataclass(frozen=True)
@@ -137,10 +136,6 @@ class EachTold:
             yield from self.function(given)
         except TidemarkError as error:
             raise RuntimeError(error.as_line()) from error
-
-
-def _collected(collect: Callable[[Any, Iterable[Any]], Any], given: tuple[Any, Iterable[Any]]) -> Any:
-    return collect(*given)
 
 
 @contextmanager

@@ -180,7 +180,6 @@ def attempts_of(context: SparkContext, known: Collection[int]) -> list[Attempt]:
 
 
 def _each(sequence: Any) -> list[Any]:
-    """The items of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
@@ -275,7 +274,9 @@ def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | 
     chain = list(_chain(error))
     if process is None and any(isinstance(cause, ConnectionRefusedError | Py4JNetworkError) for cause in chain):
         return "its JVM is gone, probably out of memory"
-    if process is not None and any(map(_is_lost_connection, chain)):
+    # py4j also reports a dead JVM as "does not exist in the JVM", for whatever class was requested.
+    lost = [one for one in chain if isinstance(one, ConnectionError | Py4JError) and not isinstance(one, Py4JJavaError)]
+    if process is not None and lost:
         try:
             return f"its JVM died (exit code {process.wait(_ENDING_SECONDS)}), probably out of memory"
         except subprocess.TimeoutExpired:
@@ -283,11 +284,6 @@ def _end_of(process: subprocess.Popen[bytes] | None, error: Exception) -> str | 
     if any(_OUT_OF_MEMORY in str(cause) for cause in chain):
         return "its JVM ran out of memory"
     return None
-
-
-def _is_lost_connection(error: BaseException) -> bool:
-    # py4j also reports a dead JVM as "does not exist in the JVM", for whatever class was requested.
-    return isinstance(error, ConnectionError) or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
 
 
 def _chain(error: BaseException | None) -> Iterator[Any]:

@@ -135,8 +135,6 @@ def compare(
 
 @dataclass(frozen=True)
 class _Recorded:
-    """The ledger's view of the slice."""
-
     plan: SlicePlan
     verdict: str
     """The verdict with its reason, in words."""

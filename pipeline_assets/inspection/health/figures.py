@@ -185,14 +185,16 @@ class Volume:
 class Volumes:
     """Rows into and out of all slices of refined.events, grouped in several ways."""
 
-    by_day: Mapping[date, Volume]
+    volumes: Mapping[date, Volume]
+    """Day of the charts -> its volume, all projects together."""
     recent: Volume
+    """The volume of the latest 28 days."""
     of_project: Mapping[str, Volume]
     """Project -> the volume of all its days."""
     newest_day: Mapping[str, date]
-    """Project -> its newest event day with rows, up to today."""
+    """Project -> its newest event day with published rows, up to today."""
     newest_lag: Mapping[str, float]
-    """Project -> lag of that day in seconds."""
+    """Project -> seconds from the newest event of that day to its newest upload."""
 
 
 def volumes(
@@ -212,11 +214,8 @@ def volumes(
             newest[one.project_id] = one.day, one.lag_seconds
     for volume in (*by_day.values(), recent, *of_project.values()):
         volume.lags = array("d", sorted(volume.lags))
-    newest_day, newest_lag = (
-        {name: day for name, (day, _) in newest.items()},
-        {n: lag for n, (_, lag) in newest.items()},
-    )
-    return Volumes(by_day, recent, of_project, newest_day, newest_lag)
+    newest_day = {name: day for name, (day, _) in newest.items()}
+    return Volumes(by_day, recent, of_project, newest_day, {name: lag for name, (_, lag) in newest.items()})
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from pipeline_assets.inspection.health.figures import (
     RefusedByReason,
     RunTime,
     Span,
-    Volume,
+    Volumes,
     calendar,
     refused_by_reason,
     run_times,
@@ -52,7 +52,7 @@ MISMATCH, DUPLICATES = "mismatch_count", "duplicate_keys_per_1000"
 
 
 @dataclass(frozen=True)
-class HealthReport:
+class HealthReport(Volumes):
     """The health of the pipeline at one moment."""
 
     made_at: datetime
@@ -70,16 +70,6 @@ class HealthReport:
     """Receivers that miss notices, and unsigned notices."""
     golden_faults: tuple[GoldenFault, ...]
     """Faulty golden totals from the latest reading."""
-    volumes: Mapping[date, Volume]
-    """Day of the charts -> its volume, all projects together."""
-    recent: Volume
-    """The volume of the latest 28 days."""
-    of_project: Mapping[str, Volume]
-    """Project -> the volume of all its days."""
-    newest_day: Mapping[str, date]
-    """Project -> its newest event day with published rows."""
-    newest_lag: Mapping[str, float]
-    """Project -> seconds from the newest event of that day to its newest upload."""
     mismatches: Sequence[CheckFigure]
     """Number of rows, measures or golden totals that do not agree; only days that have some."""
     duplicate_keys: Sequence[CheckFigure]
@@ -173,11 +163,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
-        volumes=measured.by_day,
-        recent=measured.recent,
-        of_project=measured.of_project,
-        newest_day=measured.newest_day,
-        newest_lag=measured.newest_lag,
+        **vars(measured),
         mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
         duplicate_keys=figures[DUPLICATES],
         lateness=late,

@@ -20,7 +20,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.inspection.replay.origin import Obstacle, Origin
 from pipeline_assets.inspection.replay.replay import InputSlice
 from pipeline_assets.load.build.builder import Inputs
-from pipeline_assets.load.file_tasks import Place
+from pipeline_assets.load.file_tasks import Place, places_at
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.as_of import items_of_days
 from pipeline_assets.load.staleness.facts import Facts
@@ -201,12 +201,9 @@ def find_slice(
             others.append(InputSlice(day, digest, pin, snapshot_id, measured))
     if others:
         return others[0]
-    return InputSlice(day, digest, pin, reason=reasons[0] if reasons else _gone(pin), is_lost=bool(reasons))
-
-
-def _gone(pin: int | None) -> str:
     where = "no snapshot that is kept is known to have these rows"
-    return f"snapshot {pin} has expired, and {where}" if pin is not None else where
+    gone = f"snapshot {pin} has expired, and {where}" if pin is not None else where
+    return InputSlice(day, digest, pin, reason=reasons[0] if reasons else gone, is_lost=bool(reasons))
 
 
 def measured_slice(runtime: Runtime, table: Table, key: Slice, snapshot_id: int) -> Digest | str:
@@ -232,11 +229,8 @@ def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs
     """The inputs for `Builder.rows_from`: of an upstream table, each day from its snapshot."""
 
     def places_of(name: str) -> list[Place]:
-        by_snapshot: dict[int, set[Slice]] = {}
-        for day, snapshot_id in where.items():
-            if day.table == name and snapshot_id is not None:
-                by_snapshot.setdefault(snapshot_id, set()).add(slice_of(day, key))
-        return [Place(table_by_key(name), at, frozenset(slices)) for at, slices in sorted(by_snapshot.items())]
+        of_table = ((slice_of(day, key), at) for day, at in where.items() if day.table == name and at is not None)
+        return places_at(table_by_key(name), of_table)
 
     def rows(name: str) -> DataFrame:
         upstream = table_by_key(name)

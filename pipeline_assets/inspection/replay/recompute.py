@@ -13,9 +13,11 @@ from pipeline_assets.domain.input_state import InputDay, differing
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import Head, PublicationRecord
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.inspection.diff.compare import samples_of
 from pipeline_assets.inspection.replay.inputs import (
+    Placed,
     Present,
     find_inputs,
     find_slice,
@@ -38,7 +40,7 @@ from pipeline_assets.inspection.replay.origin import (
     of_published,
     origin_of,
 )
-from pipeline_assets.inspection.replay.replay import InputSlice, Replay, ReplayBasis, ReplayResult
+from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.inspection.replay.shares import State, Then, changes_between, count_keys, shares_of, state_of
 from pipeline_assets.load.build.builder import kept as kept_frame
 from pipeline_assets.load.build.builders import builder_of
@@ -160,7 +162,7 @@ class _Replay:
         if missing:
             return _because(replace(self.none, inputs=tuple(inputs)), missing)
         with ExitStack() as stack:
-            state = self._state(origin, inputs)
+            state = self._state(origin.settings, placed(inputs))
             today = self._published_today()
             causes = as_published_causes(origin, inputs, self.recorded, state.digest, today)
             done = replace(
@@ -183,9 +185,7 @@ class _Replay:
         if present.items.are_missing:
             return self._without_items(origin, present)
         with ExitStack() as stack:
-            inputs = reading(self.runtime, self.table, self.key, present.where)
-            rows = builder_of(self.table).rows_from(self.runtime.settings, self.key, inputs)
-            state = state_of(self.table, self.key, rows)
+            state = self._state(self.runtime.settings, present.where)
             today = self._published_today()
             wrong = list(of_published(self.recorded, today))
             is_equal = state.digest == self.recorded and not wrong
@@ -234,9 +234,9 @@ class _Replay:
         shares = shares_of(self.runtime, self.table, self.key, then, present, state)
         return replace(done, shares=tuple(shares))
 
-    def _state(self, origin: Origin, inputs: Sequence[InputSlice]) -> State:
-        read = reading(self.runtime, self.table, self.key, placed(inputs))
-        rows = builder_of(self.table).rows_from(origin.settings, self.key, read)
+    def _state(self, settings: Settings, where: Placed) -> State:
+        read = reading(self.runtime, self.table, self.key, where)
+        rows = builder_of(self.table).rows_from(settings, self.key, read)
         return state_of(self.table, self.key, rows)
 
     def _published_today(self) -> PublishedToday | None:
@@ -268,7 +268,6 @@ class _Replay:
         return state
 
     def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
-        """The result with measures, keys and samples added."""
         if published is None:
             recorded = self.chosen.publication.figures or {}
             figures = {name: (recorded[name], now) for name, now in state.figures.items() if name in recorded}
@@ -299,7 +298,6 @@ class _Replay:
                 yield f"{day.table} {day.day}{near}: {rows}{self._since(day, then)}"
 
     def _since(self, day: InputDay, then: Digest) -> str:
-        """The publications since the original state, in words."""
         records = self.runtime.ledger.publications_of(day.table, [slice_of(day, self.key).project_id], [day.day])
         known = max((place for place, record in enumerate(records, 1) if record.digest_after == then), default=0)
         since = [f"publication {record.number} ({record.cause.text})" for record in records[known:]]

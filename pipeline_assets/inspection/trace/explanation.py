@@ -197,7 +197,6 @@ class Explanation:
 
 
 def _grounds(row: RawRow, lost: Defeat) -> str:
-    """The part of the rank that decides, in words."""
     better = lost.by
     received, processed = EXPORT_FORMAT.rank_columns
     if lost.part is RankPart.RECEIVED_AT:

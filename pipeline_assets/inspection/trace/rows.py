@@ -214,17 +214,13 @@ def quarantined_lines(search: Search) -> list[QuarantinedLine]:
         .limit(MAX_QUARANTINED)
         .collect()
     )
+    same = ("project_id", "arrival_date", "object_key", "line_number", "reason", "detail")
     return [
         QuarantinedLine(
-            Source(row["source"]),
-            row["project_id"],
-            row["arrival_date"],
-            row["object_key"],
-            row["object_etag"],
-            row["line_number"],
-            row["reason"],
-            row["detail"],
-            bool(row["is_batch_accepted"]),
+            source=Source(row["source"]),
+            etag=row["object_etag"],
+            is_batch_accepted=bool(row["is_batch_accepted"]),
+            **{name: row[name] for name in same},
         )
         for row in rows
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice
@@ -18,23 +17,12 @@ from pipeline_assets.operations.rollback_plan import RollbackRequest, SliceResto
 def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
     """Forget what was computed; main never saw it. Raises UsageError where main shows some of it, or it is answered."""
     if not rebuild.state.is_open:
-        raise UsageError(
-            f"rebuild {rebuild.number}",
-            f"is {rebuild.state.value}",
-            f"Look at it: tidemark rebuild show {rebuild.number}",
-        )
+        raise rebuild.refused(f"is {rebuild.state.value}", f"Look at it: tidemark rebuild show {rebuild.number}")
     shown = tables_shown(runtime, rebuild)
     if shown:
-        raise UsageError(
-            f"rebuild {rebuild.number}",
-            f"is being swapped in, and main shows {', '.join(shown)} of it already",
-            f"Complete it: tidemark rebuild swap {rebuild.number}; or take it back: tidemark rebuild undo {rebuild.number}",
-        )
-    rebuild = runtime.ledger.rebuilds.change(
-        rebuild, state=RebuildState.ABANDONED, finished_at=_now(), answered_by=who, answer=why
-    )
-    drop_branches(runtime, rebuild)
-    return rebuild
+        reason = f"is being swapped in, and main shows {', '.join(shown)} of it already"
+        raise rebuild.refused(reason, rebuild.next_of_swap.capitalize())
+    return _closed(runtime, rebuild, RebuildState.ABANDONED, who, why)
 
 
 def undo(
@@ -47,20 +35,13 @@ def undo(
     """
     is_answered = rebuild.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
     if is_answered or rebuild.swap_after is None:
-        raise UsageError(
-            f"rebuild {rebuild.number}",
-            f"is {rebuild.state.value}, so main shows nothing of it",
-            "`tidemark rebuild show` tells which were swapped in",
-        )
+        hint = "`tidemark rebuild show` tells which were swapped in"
+        raise rebuild.refused(f"is {rebuild.state.value}, so main shows nothing of it", hint)
     tables = tables_shown(runtime, rebuild)
     if not tables:
-        raise UsageError(
-            f"rebuild {rebuild.number}",
-            f"is {rebuild.state.value}, and its swap changed nothing of main",
-            f"Abandon it: tidemark rebuild abandon {rebuild.number}"
-            if rebuild.state.is_open
-            else "There is nothing to take back",
-        )
+        abandon_it = f"Abandon it: tidemark rebuild abandon {rebuild.number}"
+        hint = abandon_it if rebuild.state.is_open else "There is nothing to take back"
+        raise rebuild.refused(f"is {rebuild.state.value}, and its swap changed nothing of main", hint)
     told = f": {why}" if why else ""
     request = RollbackRequest(
         tables,
@@ -73,11 +54,7 @@ def undo(
         {name: _before_swap(swap_publications(runtime, rebuild, name)) for name in tables},
     )
     restores = roll_back(runtime, request)
-    rebuild = runtime.ledger.rebuilds.change(
-        rebuild, state=RebuildState.UNDONE, finished_at=_now(), answered_by=who, answer=why
-    )
-    drop_branches(runtime, rebuild)
-    return rebuild, restores
+    return _closed(runtime, rebuild, RebuildState.UNDONE, who, why), restores
 
 
 def _before_swap(published: Sequence[PublicationRecord]) -> dict[Slice, int]:
@@ -88,5 +65,8 @@ def _before_swap(published: Sequence[PublicationRecord]) -> dict[Slice, int]:
     return {key: number - 1 for key, number in first.items()}
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
+def _closed(runtime: Runtime, rebuild: RebuildRecord, state: RebuildState, who: str, why: str | None) -> RebuildRecord:
+    now = datetime.now(UTC).isoformat()
+    rebuild = runtime.ledger.rebuilds.change(rebuild, state=state, finished_at=now, answered_by=who, answer=why)
+    drop_branches(runtime, rebuild)
+    return rebuild

@@ -44,11 +44,7 @@ def begin(runtime: Runtime, request: RebuildRequest, run_id: str, is_live: IsLiv
         if rebuild.reason != request.reason:
             runtime.log(f"rebuild {rebuild.number}: its reason stays: {rebuild.reason}")
     if rebuild.state is RebuildState.SWAPPING:
-        raise UsageError(
-            f"rebuild {rebuild.number}",
-            "is being swapped in",
-            f"Complete it: tidemark rebuild swap {rebuild.number}; or take it back: tidemark rebuild undo {rebuild.number}",
-        )
+        raise rebuild.refused("is being swapped in", rebuild.next_of_swap.capitalize())
     left = _left_behind(tables)
     if left:
         runtime.log(
@@ -82,11 +78,7 @@ def claimed(ledger: Ledger, rebuild: RebuildRecord, run_id: str, is_live: IsLive
     if rebuild.run_id == run_id:
         return rebuild
     if rebuild.run_id is not None and is_live(rebuild.run_id.replace("-", "")):
-        raise UsageError(
-            f"rebuild {rebuild.number}",
-            f"run {rebuild.run_id} works on it",
-            "Wait until it is done, or stop it: tidemark status",
-        )
+        raise rebuild.refused(f"run {rebuild.run_id} works on it", "Wait until it is done, or stop it: tidemark status")
     return ledger.rebuilds.claim(rebuild, run_id)
 
 

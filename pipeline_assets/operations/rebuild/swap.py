@@ -104,7 +104,7 @@ def _not_to_be_swapped(rebuild: RebuildRecord) -> UsageError:
         reason, hint = "has no report yet", "Go on with it first: tidemark rebuild start, with the same tables and days"
     else:
         reason, hint = f"is {rebuild.state.value}", "Start another one: tidemark rebuild start"
-    return UsageError(f"rebuild {rebuild.number}", reason, hint)
+    return rebuild.refused(reason, hint)
 
 
 def tables_shown(runtime: Runtime, rebuild: RebuildRecord) -> tuple[str, ...]:
@@ -128,10 +128,7 @@ def swap_publications(runtime: Runtime, rebuild: RebuildRecord, name: str) -> li
 
 def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
     """The swap is on record before main changes, with the state that an undo goes back to."""
-    runs = (
-        *rebuild.swap_runs,
-        *([rebuild.run_id] if rebuild.run_id and rebuild.run_id not in rebuild.swap_runs else []),
-    )
+    runs = tuple(dict.fromkeys(filter(None, (*rebuild.swap_runs, rebuild.run_id))))
     after = rebuild.swap_after if tables_shown(runtime, rebuild) else runtime.ledger.rebuilds.last_publication()
     return runtime.ledger.rebuilds.change(
         rebuild, state=RebuildState.SWAPPING, swap_after=after, swap_runs=runs, answered_by=who, answer=why
@@ -148,18 +145,13 @@ def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenS
     told = f"main shows {', '.join(shown)} of it already" if shown else "nothing was swapped"
     if not beyond:
         hint = f"See why: {look}"
-        raise UsageError(
-            f"rebuild {rebuild.number}",
-            f"has no slice that could go, and {told}",
-            f"{hint}; then {_answers(rebuild)}" if shown else hint,
-        )
+        hint = f"{hint}; then {rebuild.next_of_swap}" if shown else hint
+        raise rebuild.refused(f"has no slice that could go, and {told}", hint)
     # The person is told that it changed, and is shown what it is now.
     runtime.ledger.rebuilds.report(rebuild, rebuild.state)
-    raise UsageError(
-        f"rebuild {rebuild.number}",
-        f"is no longer what was reported, and {told}: {few(beyond, separator='; ')}",
-        f"Look at the report, which is new: {look}; then " + (_answers(rebuild) if shown else "swap it, or abandon it"),
-    )
+    then = rebuild.next_of_swap if shown else "swap it, or abandon it"
+    reason = f"is no longer what was reported, and {told}: {few(beyond, separator='; ')}"
+    raise rebuild.refused(reason, f"Look at the report, which is new: {look}; then {then}")
 
 
 def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflictError) -> PublishConflictError:
@@ -170,7 +162,7 @@ def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflic
     return PublishConflictError(
         conflict.subject,
         f"{conflict.reason}; main shows {', '.join(shown)} of rebuild {rebuild.number} already",
-        _answers(rebuild).capitalize(),
+        rebuild.next_of_swap.capitalize(),
     )
 
 
@@ -182,16 +174,8 @@ def _stopped(runtime: Runtime, rebuild: RebuildRecord) -> tuple[RebuildRecord, t
     return rebuild, shown
 
 
-def _answers(rebuild: RebuildRecord) -> str:
-    return (
-        f"complete it: tidemark rebuild swap {rebuild.number}; or take it back: tidemark rebuild undo {rebuild.number}"
-    )
-
-
 @dataclass(frozen=True)
 class _TableSwap:
-    """What a swap makes of one table."""
-
     table: Table
     changed: frozenset[Slice]
     """Slices that main shows since."""
@@ -235,7 +219,6 @@ def _swap_of(
     main: MainAsRead,
     now: datetime,
 ) -> _TableSwap:
-    """The change of one table, and what is recorded of it."""
     going = {key: one for key, one in rebuilt.items() if one.goes}
     if not going:
         return _TableSwap(table, frozenset(), None, Changes())

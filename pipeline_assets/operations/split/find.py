@@ -83,7 +83,8 @@ def find_doubles(
         with _naming_unread(found, placed):
             sha256 = reader.sha256(placed.upload)
             first = kept_bytes.get(sha256, placed) if placed in known else kept_bytes.setdefault(sha256, placed)
-            if first is not placed and _holds_events(reader, placed, settings):
+            # Exports of silent hours all have the same bytes.
+            if first is not placed and next(_events(reader, placed, settings), None) is not None:
                 found.reasons[placed] = f"the same bytes as {first.upload.key}"
     for day, of_day in sorted(by_day.items()):
         compared = [p for p in sorted(of_day, key=_by_upload) if p not in found.reasons]
@@ -135,11 +136,6 @@ def _events(reader: ObjectReader, placed: Placed, settings: Settings) -> Iterato
             for line in block.lines:
                 if line and (number := EXPORT_FORMAT.event_number(line)) is not None:
                     yield number
-
-
-def _holds_events(reader: ObjectReader, placed: Placed, settings: Settings) -> bool:
-    """Whether the object holds any event: exports of silent hours all have the same bytes."""
-    return next(_events(reader, placed, settings), None) is not None
 
 
 def _by_upload(placed: Placed) -> tuple[object, ...]:
