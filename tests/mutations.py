@@ -351,7 +351,7 @@ MUTATIONS = (
         f"{_RECOVER}::test_one_contradicted_hour_discredits_the_whole_answer",
     ),
     Mutation(
-        7, "every 400 of the vendor is told as one of size", "resources/export_api/client.py",
+        7, "every 400 of the vendor is told as one of size", "resources/export_api/answers.py",
         " and _OF_SIZE.search(_words(body))", "",
         "tests/unit/resources/test_export_api.py::test_a_refusal_in_words_is_told_in_these_words_and_not_as_size",
     ),

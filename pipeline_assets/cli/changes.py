@@ -68,15 +68,15 @@ def notify(
             "TIDEMARK_NOTIFY_URLS", "names nobody to tell", "Set it to the addresses of webhooks, a comma list"
         )
     with own_ledger(settings) as ledger:
-        told = send_notices(ledger, settings, is_again=again)
+        sent = send_notices(ledger, settings, is_again=again)
         troubles = receiver_troubles(ledger, settings)
         untold = ledger.outbox.waiting().keys() | {one.receiver_id for one in ledger.set_aside.all()}
-    for one in told:
+    for one in sent:
         page().print(str(one))
     for trouble in troubles:
         page().print(str(trouble))
     is_complete = untold.isdisjoint(map(receiver_id, settings.notify_urls))
-    if not told and is_complete:
+    if not sent and is_complete:
         page().print("everybody was told of everything")
     return EXIT_OK if is_complete else EXIT_INCOMPLETE
 

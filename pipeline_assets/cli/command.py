@@ -88,7 +88,7 @@ def command(function: Callable[..., int]) -> Callable[..., NoReturn]:
         raise typer.Exit(code)
 
     parameters = [*signature.parameters.values(), *([] if is_wanted else [option])]
-    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what typer reads
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     called.__name__, called.__doc__ = function.__name__, function.__doc__
     return called

@@ -8,7 +8,7 @@ from pipeline_assets.config import notify_secret
 from pipeline_assets.domain.masking import receiver_id, receiver_place
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.settings import Settings
-from resources.ledger.outbox import SetAside
+from resources.ledger.set_aside import SetAside
 from resources.ledger.store import Ledger
 
 

@@ -39,7 +39,8 @@ from pipeline_assets.formats.export_archive import (
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.operations.recover_plan import HourState, PlannedHour, RecoveryPlan
-from resources.export_api.client import Download, ExportApi, ExportCredentials, NoData
+from resources.export_api.client import Download, ExportApi, NoData
+from resources.export_api.credentials import ExportCredentials
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
 from resources.ledger.recoveries import Recoveries

@@ -39,9 +39,8 @@ def health_asset(settings: Settings) -> dg.AssetsDefinition:
         metadata={"dagster/uri": settings.health_report.absolute().as_uri()},
     )
     def health_report(clock: dg.ResourceParam[Clock]) -> dg.MaterializeResult[None]:
-        # Import here: the chart library creates folders on import, and no other run needs it.
-        from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415
-        from pipeline_assets.orchestration.health_page.tiles import tiles  # noqa: PLC0415
+        from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415 - charts' library makes folders
+        from pipeline_assets.orchestration.health_page.tiles import tiles  # noqa: PLC0415 - as above
 
         try:
             with own_ledger(settings) as ledger:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import RowMapping
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.slices import BatchVerdict, Source
+from resources.ledger.engine import Connect
 from resources.ledger.schema import BATCHES, DECISIONS, DELIVERIES, PROCESSES, PUBLICATIONS, RUNS
 
-_Connect = Callable[[], AbstractContextManager[Connection]]
 _NOT_KNOWN = ("null", "{}")
 """Texts of the input state of a publication that names no inputs."""
 
@@ -79,7 +78,7 @@ class ProcessOnRecord:
 class Checkup:
     """Reads the evidence for `tidemark doctor`; never writes."""
 
-    def __init__(self, read: _Connect) -> None:
+    def __init__(self, read: Connect) -> None:
         """Take `read`, which opens a connection."""
         self._read = read
 

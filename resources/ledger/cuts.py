@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
@@ -12,10 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.slices import EMPTY, Digest
-from resources.ledger.engine import in_parts
+from resources.ledger.engine import Connect, in_parts
 from resources.ledger.schema import CUTS, PROCESSES, PUBLICATIONS, RUNS, SLICES
-
-_Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Cut:
 class Cuts:
     """Reads cuts."""
 
-    def __init__(self, read: _Connect) -> None:
+    def __init__(self, read: Connect) -> None:
         """Take `read`, which opens a connection."""
         self._read = read
 
@@ -99,7 +96,7 @@ class Revision:
 class Revisions:
     """Reads revisions, and creates records of these publications only."""
 
-    def __init__(self, read: _Connect) -> None:
+    def __init__(self, read: Connect) -> None:
         """Take `read`, which opens a connection."""
         self._read = read
 
@@ -186,7 +183,7 @@ class Processes:
 class Activity:
     """Reads runs, publications and processes."""
 
-    def __init__(self, read: _Connect) -> None:
+    def __init__(self, read: Connect) -> None:
         """Take `read`, which opens a connection."""
         self._read = read
 

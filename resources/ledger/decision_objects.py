@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from pipeline_assets.domain.errors import LakehouseError
 from resources.iceberg.lake_objects import LakeObjects
-from resources.ledger.interventions import Act
+from resources.ledger.acts import Act
 
 FOLDER = "decisions"
 """The folder of decisions, below `_tidemark/` in the warehouse."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,9 @@ from pipeline_assets.domain.machine import lock_holders
 from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.retry import tries
 from resources.ledger.schema import METADATA, SCHEMA, SCHEMA_VERSION
+
+Connect = Callable[[], AbstractContextManager[Connection]]
+"""Opens a connection to the ledger: to read, or in a transaction."""
 
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """These retries bridge an outage of about six seconds."""

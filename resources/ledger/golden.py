@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -23,17 +22,15 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
 from pipeline_assets.tables.registry import DERIVED
-from resources.ledger.engine import in_parts, upsert
+from resources.ledger.engine import Connect, in_parts, upsert
 from resources.ledger.notices import Place, last_notices, write_notice
 from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_TOTALS, NOTICES
-
-_Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 class GoldenTotals:
     """Reads and writes golden totals; each write is one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect) -> None:
+    def __init__(self, read: Connect, write: Connect) -> None:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import RowMapping
 
 from pipeline_assets.domain.notices import Notice, NoticeKind, notice_from_json
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
-from resources.ledger.engine import in_parts
+from resources.ledger.engine import Connect, in_parts
 from resources.ledger.rows import publication_of
 from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SET_ASIDE, SLICES
 
-_Connect = Callable[[], AbstractContextManager[Connection]]
 _SEEN_EVERY = timedelta(hours=12)
 """`seen_at` of a known receiver is updated no more often than this, so that most reads write nothing."""
 _WELL: Mapping[str, Any] = {
@@ -71,7 +69,7 @@ class RecordedPublication:
 class Outbox:
     """Reads and writes notices and receivers; each write is one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect) -> None:
+    def __init__(self, read: Connect, write: Connect) -> None:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
@@ -256,84 +254,3 @@ def _was_final(row: RowMapping) -> bool | None:
         return None
     is_later = row["published_at"] > row["_final_at"] and row["_started_at"] != row["_final_at"]
     return is_later and not row["digest_before"].startswith("0:")
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """The notices of one body that a receiver refused for good."""
-
-    receiver_id: str
-    first_number: int
-    last_number: int
-    notices: int
-    run_id: str | None
-    error: str
-    """The receiver's last answer."""
-    set_aside_at: datetime
-
-
-class SetAsides:
-    """Reads and writes notices that are set aside; each write is one transaction."""
-
-    def __init__(self, read: _Connect, write: _Connect) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write = read, write
-
-    def add(self, receiver_id: str, batch: Sequence[Pending], error: str) -> None:
-        """Skip these notices and keep them for later; does nothing where another process has sent them meanwhile."""
-        first, last = batch[0].number, batch[-1].number
-        is_it = RECEIVERS.c.id == receiver_id
-        row = {
-            "receiver_id": receiver_id,
-            "first_number": first,
-            "last_number": last,
-            "notices": len(batch),
-            "run_id": batch[0].run_id,
-            "error": recordable(error),
-            "set_aside_at": datetime.now(UTC).isoformat(),
-        }
-        with self._write() as connection:
-            passed = {"sent_number": last, "refused_body": None, "refusals": 0}
-            moved = connection.execute(
-                RECEIVERS.update().where(is_it, RECEIVERS.c.sent_number < first).values(passed)
-            ).rowcount
-            if moved:
-                connection.execute(SET_ASIDE.insert(), row)
-
-    def all(self) -> list[SetAside]:
-        """Return everything that is set aside, by receiver and notice number."""
-        query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
-        with self._read() as connection:
-            return [
-                SetAside(
-                    row["receiver_id"],
-                    row["first_number"],
-                    row["last_number"],
-                    row["notices"],
-                    row["run_id"],
-                    row["error"] or "",
-                    datetime.fromisoformat(row["set_aside_at"]),
-                )
-                for row in connection.execute(query).mappings()
-            ]
-
-    def notices(self, one: SetAside) -> list[Pending]:
-        """Return the notices of one entry, oldest first."""
-        query = sa.select(NOTICES).where(NOTICES.c.number.between(one.first_number, one.last_number))
-        with self._read() as connection:
-            rows = connection.execute(query.order_by(NOTICES.c.number)).mappings()
-            return [Pending(row["number"], notice_from_json(row["body"]), row["run_id"]) for row in rows]
-
-    def mark_sent(self, one: SetAside) -> None:
-        """Remove an entry whose notices the receiver has accepted."""
-        with self._write() as connection:
-            connection.execute(SET_ASIDE.delete().where(*_is_entry(one)))
-
-    def mark_refused(self, one: SetAside, error: str) -> None:
-        """Record the error of another refusal."""
-        with self._write() as connection:
-            connection.execute(SET_ASIDE.update().where(*_is_entry(one)).values(error=recordable(error)))
-
-
-def _is_entry(one: SetAside) -> tuple[sa.ColumnElement[bool], ...]:
-    return SET_ASIDE.c.receiver_id == one.receiver_id, SET_ASIDE.c.first_number == one.first_number

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,17 +13,17 @@ from sqlalchemy.engine import Connection, RowMapping
 from pipeline_assets.domain.errors import TakenOverError, UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, ReportedSlice, SliceDifference
 from pipeline_assets.domain.slices import Digest, Slice
+from resources.ledger.engine import Connect
 from resources.ledger.rows import slice_of, slice_row
 from resources.ledger.schema import PUBLICATIONS, REBUILDS, REBUILT_SLICES
 
-_Connect = Callable[[], AbstractContextManager[Connection]]
 _OPEN = [state.value for state in RebuildState if state.is_open]
 
 
 class Rebuilds:
     """Reads and writes of rebuilds; each write is one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect) -> None:
+    def __init__(self, read: Connect, write: Connect) -> None:
         """Wrap a ledger's ways of connecting."""
         self._read, self._write = read, write
 

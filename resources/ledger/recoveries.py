@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.arrival_days import ends_of
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.slices import Source
+from resources.ledger.engine import Connect
 from resources.ledger.schema import DELIVERIES, RECOVERIES, RUNS, STRAYS
 
-_Connect = Callable[[], AbstractContextManager[Connection]]
 _LONGEST_HOUR = timedelta(hours=6)
 """How long an open claim counts: after that, a dead recovery no longer hides the hour from loads."""
 _LONGEST_LISTING = timedelta(hours=1)
@@ -36,7 +34,7 @@ class OpenClaim:
 class Recoveries:
     """Reads and writes claims; each write is one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect) -> None:
+    def __init__(self, read: Connect, write: Connect) -> None:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
@@ -128,7 +126,7 @@ def _is_hour(project_id: str, hour: Hour) -> tuple[sa.ColumnElement[bool], ...]:
 class Strays:
     """Reads and writes strays; each write is one transaction."""
 
-    def __init__(self, read: _Connect, write: _Connect) -> None:
+    def __init__(self, read: Connect, write: Connect) -> None:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -17,15 +17,16 @@ from resources.iceberg.lake_mark import read_mark
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import Checkup
 from resources.ledger.cuts import Activity, Cuts, Revisions
-from resources.ledger.engine import connected, ledger_failures, open_engine, writing
+from resources.ledger.engine import Connect, connected, ledger_failures, open_engine, writing
 from resources.ledger.golden import GoldenTotals
 from resources.ledger.interventions import Interventions
-from resources.ledger.outbox import Outbox, SetAsides
+from resources.ledger.outbox import Outbox
 from resources.ledger.processes import Processes
 from resources.ledger.queries import Queries
 from resources.ledger.rebuilds import Rebuilds
 from resources.ledger.recoveries import Recoveries, Strays
 from resources.ledger.schema import LAKE
+from resources.ledger.set_aside import SetAsides
 from resources.ledger.summaries import ArrivalSummaries, Summaries
 from resources.ledger.writing import LedgerWriting
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from resources.ledger.decision_objects import DecisionObjects
 
 
-_Connect = Callable[[], AbstractContextManager[Connection]]
 _LAKE, _OWN = 1, 2
 """Numbers of the rows with the lake's identity and the ledger's own."""
 
@@ -43,7 +43,7 @@ _LAKE, _OWN = 1, 2
 class LakeOfLedger:
     """The lake that a ledger belongs to; the first run that may write records it."""
 
-    def __init__(self, read: _Connect, write: _Connect, url: str) -> None:
+    def __init__(self, read: Connect, write: Connect, url: str) -> None:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write, self.url = read, write, url
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import RowMapping
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.records import HOURS_HELD
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Source, Verdict
+from resources.ledger.engine import Connect
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HAS_REFUSALS, RUNS, SLICES
 
-_Connect = Callable[[], AbstractContextManager[Connection]]
 _RED = [verdict.value for verdict in Verdict if not verdict.is_good]
 _OPEN = [verdict.value for verdict in BatchVerdict if verdict is not BatchVerdict.ACCEPTED]
 """List the verdicts to find: an index finds rows with these few verdicts, but cannot search for "not accepted"."""
@@ -97,7 +96,7 @@ class FinishedRun:
 class Summaries:
     """Reads the whole ledger without creating a record per row: each query over years takes less than a second."""
 
-    def __init__(self, read: _Connect) -> None:
+    def __init__(self, read: Connect) -> None:
         """Take `read`, which opens a connection."""
         self._read = read
 
@@ -251,7 +250,7 @@ class ArrivedOn:
 class ArrivalSummaries:
     """Reads arrivals without creating a record per row, so that each query over years takes less than a second."""
 
-    def __init__(self, read: _Connect) -> None:
+    def __init__(self, read: Connect) -> None:
         """Take `read`, which opens a connection."""
         self._read = read
 

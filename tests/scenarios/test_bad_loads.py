@@ -98,12 +98,13 @@ BAD_LOADS = (
 
 @pytest.fixture(scope="module")
 def closed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    """A closed day of four objects."""
+    """A closed day of four objects, which came twice: an hour that was delivered again may lack an object."""
     with a_pipeline(spark, tmp_path_factory.mktemp("bad_loads")) as p:
         p.now = SOON
-        for shard in range(SHARDS):
-            p.deliver(DAY, _good(shard), shard=shard)
-        assert p.load(DAY).success
+        for _ in range(2):
+            for shard in range(SHARDS):
+                p.deliver(DAY, _good(shard), shard=shard)
+            assert p.load(DAY).success
         yield p
 
 

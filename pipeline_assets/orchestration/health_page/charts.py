@@ -134,9 +134,9 @@ def tail(name: str, label: str, missed: Sequence[float], marks: Sequence[float],
 
 
 def _date_axis(axes: Axes, points: Sequence[date]) -> None:
-    locator: Any = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]
+    locator: Any = AutoDateLocator(minticks=3, maxticks=7)  # type: ignore[no-untyped-call]  # matplotlib has no types
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=True))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=True))  # type: ignore[no-untyped-call]  # as above
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     if len(points) == 1:
         axes.set_xticks(points, [str(points[0])])  # type: ignore[arg-type]  # dates

@@ -1,0 +1,96 @@
+"""Notices that a receiver refused for good, set aside so that they do not block later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from pipeline_assets.domain.notices import notice_from_json
+from pipeline_assets.domain.plain_text import recordable
+from resources.ledger.engine import Connect
+from resources.ledger.outbox import Pending
+from resources.ledger.schema import NOTICES, RECEIVERS, SET_ASIDE
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """The notices of one body that a receiver refused for good."""
+
+    receiver_id: str
+    first_number: int
+    last_number: int
+    notices: int
+    run_id: str | None
+    error: str
+    """The receiver's last answer."""
+    set_aside_at: datetime
+
+
+class SetAsides:
+    """Reads and writes notices that are set aside; each write is one transaction."""
+
+    def __init__(self, read: Connect, write: Connect) -> None:
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
+        self._read, self._write = read, write
+
+    def add(self, receiver_id: str, batch: Sequence[Pending], error: str) -> None:
+        """Skip these notices and keep them for later; does nothing where another process has sent them meanwhile."""
+        first, last = batch[0].number, batch[-1].number
+        is_it = RECEIVERS.c.id == receiver_id
+        row = {
+            "receiver_id": receiver_id,
+            "first_number": first,
+            "last_number": last,
+            "notices": len(batch),
+            "run_id": batch[0].run_id,
+            "error": recordable(error),
+            "set_aside_at": datetime.now(UTC).isoformat(),
+        }
+        with self._write() as connection:
+            passed = {"sent_number": last, "refused_body": None, "refusals": 0}
+            moved = connection.execute(
+                RECEIVERS.update().where(is_it, RECEIVERS.c.sent_number < first).values(passed)
+            ).rowcount
+            if moved:
+                connection.execute(SET_ASIDE.insert(), row)
+
+    def all(self) -> list[SetAside]:
+        """Return everything that is set aside, by receiver and notice number."""
+        query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
+        with self._read() as connection:
+            return [
+                SetAside(
+                    row["receiver_id"],
+                    row["first_number"],
+                    row["last_number"],
+                    row["notices"],
+                    row["run_id"],
+                    row["error"] or "",
+                    datetime.fromisoformat(row["set_aside_at"]),
+                )
+                for row in connection.execute(query).mappings()
+            ]
+
+    def notices(self, one: SetAside) -> list[Pending]:
+        """Return the notices of one entry, oldest first."""
+        query = sa.select(NOTICES).where(NOTICES.c.number.between(one.first_number, one.last_number))
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(NOTICES.c.number)).mappings()
+            return [Pending(row["number"], notice_from_json(row["body"]), row["run_id"]) for row in rows]
+
+    def mark_sent(self, one: SetAside) -> None:
+        """Remove an entry whose notices the receiver has accepted."""
+        with self._write() as connection:
+            connection.execute(SET_ASIDE.delete().where(*_is_entry(one)))
+
+    def mark_refused(self, one: SetAside, error: str) -> None:
+        """Record the error of another refusal."""
+        with self._write() as connection:
+            connection.execute(SET_ASIDE.update().where(*_is_entry(one)).values(error=recordable(error)))
+
+
+def _is_entry(one: SetAside) -> tuple[sa.ColumnElement[bool], ...]:
+    return SET_ASIDE.c.receiver_id == one.receiver_id, SET_ASIDE.c.first_number == one.first_number
