@@ -70,7 +70,8 @@ BAD_LOADS = (
     ),
     BadLoad(
         "a shard lost",
-        lambda n, lines: None if n == 2 else lines,
+        # The others are written anew: where they stayed, landing would lack a delivery, and raw would refuse.
+        lambda n, lines: None if n == 2 else lines[::-1],
         REFINED,
         "shrinks by 25.0%: rows 800 -> 600; loses 25.0% of its 800 keys: withdrawn 200",
     ),
@@ -98,13 +99,12 @@ BAD_LOADS = (
 
 @pytest.fixture(scope="module")
 def closed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    """A closed day of four objects, which came twice: an hour that was delivered again may lack an object."""
+    """A closed day of four objects."""
     with a_pipeline(spark, tmp_path_factory.mktemp("bad_loads")) as p:
         p.now = SOON
-        for _ in range(2):
-            for shard in range(SHARDS):
-                p.deliver(DAY, _good(shard), shard=shard)
-            assert p.load(DAY).success
+        for shard in range(SHARDS):
+            p.deliver(DAY, _good(shard), shard=shard)
+        assert p.load(DAY).success
         yield p
 
 
