@@ -29,7 +29,7 @@ from pipeline_assets.domain.slices import Digest
 from resources.failpoints import Failpoint
 from resources.iceberg import slice_changes
 from resources.iceberg.lakehouse import Lakehouse
-from resources.publishing.promise import Promise
+from resources.publishing.promise import Promise, TablesTogether
 from resources.spark.session import configure_catalog
 from tests.spark.test_one_transaction import BOTH, Lake, Stop, a_lake, at, commit_ends, lost_before
 from tests.support import rest_catalog
@@ -170,7 +170,9 @@ def test_a_server_without_transactions_is_named(lake: Lake, server: Server, spar
     assert (ledger_rows(lake), heads(lake)) == at_rest
 
 
-def test_what_others_did_meanwhile_is_kept_and_slices_they_took_are_conflicts(lake: Lake, server: Server) -> None:
+def test_what_others_did_meanwhile_is_kept_and_slices_they_took_are_conflicts(
+    lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scenario: after both tables are prepared, another writer commits another slice of one table; then the same slice.
     Outcome: both are there, after a second commit; then a conflict that names it, and nothing of ours is shown."""
     key, theirs = lake.a_slice(), lake.a_slice()
@@ -183,6 +185,8 @@ def test_what_others_did_meanwhile_is_kept_and_slices_they_took_are_conflicts(la
     taken = lake.a_slice()
     request = lake.request(taken, 3)
     before = ledger_rows(lake)
+    tried, publish = [], TablesTogether._published
+    monkeypatch.setattr(TablesTogether, "_published", lambda self, asked: tried.append(asked) or publish(self, asked))
     with (
         at(Failpoint.IN_TRANSACTION, "", lambda: lake.foreign(BOTH[1], taken, 5, "theirs")),
         pytest.raises(SliceConflictError, match="run theirs changed it") as conflict,
@@ -190,6 +194,9 @@ def test_what_others_did_meanwhile_is_kept_and_slices_they_took_are_conflicts(la
         lake.publish(request)
     assert conflict.value.slices == {(BOTH[1].key, taken)}
     assert (lake.rows(taken), ledger_rows(lake)) == ([0, 5], before)
+    assert len(tried) == 2, (
+        "the second one finds what was lost, which has to be built again: a third one is for nothing"
+    )
 
 
 def test_a_lost_answer_is_looked_for_in_the_tables(lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline_assets.domain.errors import LandingAccessError
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.load.deliveries.snapshots import list_snapshots, log_odd_objects
+from pipeline_assets.load.deliveries.snapshots import list_snapshots, log_odd_objects, log_some
 from resources.landing.store import LandingStore
 from tests.support.s3 import BUCKET
 
@@ -71,3 +71,9 @@ def test_a_bucket(bucket: Any) -> None:
 def test_a_landing_that_is_not_there_is_no_empty_one(tmp_path: Path) -> None:
     with pytest.raises(LandingAccessError, match="is not a folder"):
         list_snapshots(LandingStore.from_settings(Settings(landing_url=str(tmp_path / "no"))), "item")
+
+
+def test_a_long_list_is_logged_in_part_and_the_rest_counted() -> None:
+    said: list[str] = []
+    log_some([f"object {number}" for number in range(1_500)], "raw", "objects are not loaded", said.append)
+    assert said == [*(f"raw: object {number}" for number in range(20)), "raw: and 1,480 more objects are not loaded"]

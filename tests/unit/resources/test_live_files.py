@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from types import SimpleNamespace
 
 import pytest
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.iceberg.metadata import LiveFiles, SliceFiles, slice_of
+from resources.iceberg.slice_change import SliceChange
 
 
 def test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone() -> None:
@@ -39,3 +43,11 @@ def test_a_file_that_another_program_wrote_without_our_partitions_is_named(parti
     )
     with pytest.raises(LakehouseError, match=r"s3://b/f.parquet: lies in no partition of a day and a project"):
         slice_of(file)
+
+
+def test_a_conflict_names_the_slices_that_were_lost_or_all_where_nobody_knows_which() -> None:
+    one, two = (Slice(date(2026, 2, day), "10001") for day in (2, 3))
+    change = SliceChange(REFINED_EVENTS, 1, frozenset({one, two}), LiveFiles(), LiveFiles())
+    everything, known = change.lost("is gone"), change.lost("is gone", slices={two})
+    assert everything.slices == {("refined/events", one), ("refined/events", two)}
+    assert (known.slices, known.subject) == ({("refined/events", two)}, f"refined/events {two}")
