@@ -35,6 +35,7 @@ from resources.publishing.request import (
 if TYPE_CHECKING:
     from pipeline_assets.domain.settings import Settings
     from resources.iceberg.lakehouse import Lakehouse
+    from resources.iceberg.slice_changes import SliceChanges
     from resources.ledger.store import Ledger
 
 
@@ -44,6 +45,11 @@ class Publisher(ABC):
     def __init__(self, lakehouse: Lakehouse, ledger: Ledger) -> None:
         """Publish to this lakehouse and record in this ledger."""
         self._lakehouse, self._ledger = lakehouse, ledger
+
+    @property
+    def _changes(self) -> SliceChanges:
+        """Asked for where a table changes only: a run that publishes nothing starts no Spark."""
+        return self._lakehouse.changes
 
     @abstractmethod
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
@@ -60,13 +66,13 @@ class OneTransaction(Publisher):
         """
         failpoint(Failpoint.BEFORE_PUBLISH)
         request = request.together
-        changes, prepared = self._lakehouse.changes, dict[str, Prepared]()
+        prepared = dict[str, Prepared]()
         try:
             for change in request.tables:
-                prepared[change.table.key] = changes.prepare(change, request.run_id)
+                prepared[change.table.key] = self._changes.prepare(change, request.run_id)
             for change in request.tables:
                 # Before the transaction: this may take thousands of requests, and other writers would wait for them.
-                changes.require_restorable(change)
+                self._changes.require_restorable(change)
             with self._ledger.transaction() as connection:
                 self._follow_present_heads(connection, request, prepared)
                 published = {key: one.published for key, one in prepared.items()}
@@ -84,7 +90,7 @@ class OneTransaction(Publisher):
             if not (isinstance(error, LedgerUnavailableError) and self._is_committed(prepared)):
                 # `tidemark attach` would take the newest metadata file for the table's state, also one that no catalog names.
                 for one in prepared.values():
-                    changes.discard(one)
+                    self._changes.discard(one)
                 raise
         failpoint(Failpoint.AFTER_PUBLISH)
         return published
@@ -97,8 +103,8 @@ class OneTransaction(Publisher):
         for change in request.tables:
             former = prepared[change.table.key]
             if locations.get(change.table.key) != former.before:
-                prepared[change.table.key] = self._lakehouse.changes.prepare(change, request.run_id)
-                self._lakehouse.changes.discard(former)
+                prepared[change.table.key] = self._changes.prepare(change, request.run_id)
+                self._changes.discard(former)
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
         """Whether the catalog names what was prepared.
@@ -106,7 +112,7 @@ class OneTransaction(Publisher):
         Asked under the ledger's lock: a transaction whose connection is gone may still be at work in the server.
         """
         with self._ledger.transaction():
-            return any(self._lakehouse.changes.was_named(one) for one in prepared.values())
+            return any(self._changes.was_named(one) for one in prepared.values())
 
 
 _TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
@@ -135,16 +141,16 @@ class TablesTogether(Publisher):
         return published
 
     def _published(self, request: PublishRequest) -> Mapping[str, Published]:
-        changes = self._lakehouse.changes
-        states = [changes.next_state(change, request.run_id) for change in request.together.tables]
+        states = [self._changes.next_state(change, request.run_id) for change in request.together.tables]
         published = {state.table.key: state.published for state in states}
         for change in request.tables:
-            changes.require_restorable(change)
+            self._changes.require_restorable(change)
         with self._ledger.transaction() as connection:
             # The ledger comes first: what it refuses must not become visible, and its lock keeps other runs out.
             record_publish(connection, request, published)
             failpoint(Failpoint.IN_TRANSACTION)
-            changes.commit_together(states)
+            if states:
+                self._changes.commit_together(states)
             failpoint(Failpoint.AFTER_COMMIT)
         return published
 
@@ -178,15 +184,14 @@ class TableByTable(Publisher):
         return published
 
     def _commit(self, request: PublishRequest, change: SliceChange) -> Published:
-        changes = self._lakehouse.changes
-        published = changes.commit(change, request.name, request.run_id)
+        published = self._changes.commit(change, request.name, request.run_id)
         try:
             if not published.is_empty:
-                changes.require_restorable(change)
+                self._changes.require_restorable(change)
         except LakehouseError as gone:
             # Put the former files back: a table must not name files that are gone.
-            before = changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
-            changes.commit(before, f"{request.name}_undone", request.run_id)
+            before = self._changes.of(change.table, published.snapshot_id, change.base_id, change.slices)
+            self._changes.commit(before, f"{request.name}_undone", request.run_id)
             reason = "vanished during the rollback; its slice is unchanged"
             raise LakehouseError(gone.subject, reason, gone.hint) from gone
         self._lakehouse.branches.drop(change.table, change.branches)
