@@ -88,8 +88,9 @@ _VENDOR_FORM_CHARACTERS = 26
 _FREQUENT = (b"null", b"{}", b"[]")
 """Values that a column may hold in every line."""
 _MOST_TEXT_BYTES = (1 << 31) - 1
-_FIRST_INSTANT = pa.scalar(datetime(1, 1, 1, tzinfo=UTC), UTC_TIMESTAMP).cast(_INSTANT)
-"""The line parser accepts no earlier time; Arrow also accepts the year 0."""
+_FIRST_INSTANT = _microseconds(datetime.min.replace(tzinfo=UTC))
+"""The line parser accepts no earlier time; Arrow also accepts the year 0. A number, since the first Arrow value of a process
+imports pandas."""
 
 
 class ColumnParser:
@@ -218,6 +219,6 @@ def _timestamps(texts: pa.Array) -> pa.Array:
     if lengths != {"min": _VENDOR_FORM_CHARACTERS, "max": _VENDOR_FORM_CHARACTERS}:
         raise pa.ArrowInvalid("not the vendor's form")
     instants = texts.cast(_INSTANT)
-    if pc.less(pc.min(instants), _FIRST_INSTANT).as_py():
+    if pc.min(instants).value < _FIRST_INSTANT:
         raise pa.ArrowInvalid("before the year 1")
     return instants.cast(UTC_TIMESTAMP)
