@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from pipeline_assets.tables.table import Table
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose, catalog_place, unknown_lake
 from resources.iceberg.lake_objects import LakeObjects, require_true_clock
-from resources.iceberg.metadata_files import first_use, is_metadata, predecessor
+from resources.iceberg.metadata_files import base_name, first_use, is_metadata, predecessor
 from resources.iceberg.upkeep import Below, Upkeep, is_written
 
 
@@ -70,11 +69,13 @@ def leftovers(
         # A failed commit leaves the same files as a commit that a restored catalog forgot: both are kept as long as snapshots.
         before = clock - span
         note = f"its folder holds metadata that the catalog does not know, so orphans are kept for {span.days} days"
-    place = _path(below.location)
-    named = ((path, _path(path).removeprefix(f"{place}/")) for path in upkeep.orphans(table, before))
-    # Metadata files stay as long as the table's history.
-    unknown = {path: name for path, name in named if not is_metadata(name)}
-    files = {_last(file.name): file for file in below.files if is_metadata(file.name)}
+    # Metadata files stay as long as the table's history. Names are unique: a path may be spelled in several ways.
+    unknown = {
+        f"{below.location}/{file.name}": file.name
+        for file in below.files
+        if file.modified_at < before and not is_metadata(file.name) and base_name(file.name) not in below.needed
+    }
+    files = {base_name(file.name): file for file in below.files if is_metadata(file.name)}
     written = [(name, file.modified_at) for name, file in files.items()]
     outlived = [files[name].name for name in outlived_metadata(written, below.log, clock, span)]
     unknown |= {f"{below.location}/{name}": name for name in outlived}
@@ -95,17 +96,8 @@ def leftovers(
 def _is_forked(below: Below, now: datetime) -> bool:
     """Whether unknown commits follow each other: a commit that failed or was killed has no successor."""
     young = [file for file in below.unknown if file.commits and abs(file.updated_at - now) <= YOUNGEST]
-    objects, unknown = LakeObjects(below.location), {_last(file.name) for file in below.unknown}
+    objects, unknown = LakeObjects(below.location), {base_name(file.name) for file in below.unknown}
     return is_living_fork(len(young)) and any(predecessor(objects, file.name) in unknown for file in young)
-
-
-def _path(url: str) -> str:
-    """A location or a file's path in the one spelling that all of a table share: Iceberg's procedures write `file:` before it."""
-    return re.sub(r"^file:/*", "/", url)
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 _SHOWN = 20

@@ -168,13 +168,13 @@ class JavaTables:
             scan = scan.filter(self.expression(held_in or java.spec().fields().get(0).name(), slices))
         files, deletes = LiveFiles(), {}
         with closing(scan.includeColumnStats().planFiles()) as tasks:
-            for task in _each(tasks):
+            for task in each(tasks):
                 file = task.file()
                 # Iceberg plans files by their metrics, which may return more than the slices asked for.
                 if slices is None or held_in is not None or slice_of(file) in slices:
                     files[str(file.location())] = file
                     if task.deletes().size():
-                        deletes[str(file.location())] = {_name(delete): delete for delete in _each(task.deletes())}
+                        deletes[str(file.location())] = {_name(delete): delete for delete in each(task.deletes())}
         files.deletes = deletes
         return files
 
@@ -209,13 +209,13 @@ class JavaTables:
 
         Setting main back to an older snapshot is not a commit: only the files of the head show what that undid.
         """
-        heads = [int(entry.snapshotId()) for entry in _each(java.history())]
+        heads = [int(entry.snapshotId()) for entry in each(java.history())]
         start = len(heads) - heads[::-1].index(since) if since in heads else 0
         fresh = set(heads[start:]) - set(heads[:start])
         builder = self.java_class("org.apache.iceberg.SnapshotChanges")
         for snapshot in takewhile(lambda one: one.snapshotId() in fresh, walk(java, java.currentSnapshot())):
             parent_id, changes = snapshot.parentId(), builder.builderFor(java).snapshot(snapshot).build()
-            files = chain(_each(changes.addedDataFiles()), _each(changes.removedDataFiles()))
+            files = chain(each(changes.addedDataFiles()), each(changes.removedDataFiles()))
             yield Commit(
                 int(snapshot.snapshotId()),
                 None if parent_id is None else int(parent_id),
@@ -243,7 +243,8 @@ def committed_at(snapshot: Any) -> datetime:
     return datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)
 
 
-def _each(iterable: Any) -> Iterator[Any]:
+def each(iterable: Any) -> Iterator[Any]:
+    """Yield the items of a Java iterable."""
     iterator = iterable.iterator()
     while iterator.hasNext():
         yield iterator.next()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -16,7 +18,7 @@ from pipeline_assets.domain.retry import tries
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.lake_objects import LakeObject, LakeObjects
-from resources.iceberg.metadata import JavaTables, ancestry, committed_at
+from resources.iceberg.metadata import JavaTables, ancestry, committed_at, each
 from resources.iceberg.metadata_files import (
     MetadataFile,
     base_name,
@@ -27,7 +29,7 @@ from resources.iceberg.metadata_files import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from pipeline_assets.tables.table import Table, TableColumn
 
@@ -148,7 +150,7 @@ def _create_unordered(tables: JavaTables, table: Table) -> None:
     )
 
 
-_FILES_PER_CALL = 1000
+_FILES_PER_CALL, _READERS = 1000, 8
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _SLICE = r"data/\w+=\d{4}-\d\d-\d\d/project_id=[^/]+/"
 _OF_ICEBERG = re.compile(
@@ -175,6 +177,8 @@ class Below:
     """Base names of the current metadata file and of those that it lists."""
     unknown: tuple[MetadataFile, ...]
     """Metadata files that cannot be reached by going back from the current one."""
+    needed: frozenset[str]
+    """Base names of the files that a snapshot or its statistics need; no metadata files."""
 
 
 def is_written(name: str, table_uuid: str) -> bool:
@@ -205,16 +209,16 @@ class Upkeep:
     def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
         """Expire these snapshots and delete the files that only they needed; returns the number of deleted files.
 
-        Uses the procedure, which compares the reachable files before and after. The clean-up of the Java API deletes live files
-        after a rollback (`test_maintenance.py::test_a_rollback_behind_our_back_loses_no_live_file`).
+        The clean-up of Iceberg's Java API, which this does without, deletes live files after a rollback
+        (`test_maintenance.py::test_a_rollback_behind_our_back_loses_no_live_file`).
         """
-        wanted = list(snapshot_ids)
+        java, wanted = self._tables.load(table), list(snapshot_ids)
+        before = self._needed(java)
         while wanted:
-            listed = ", ".join(map(str, wanted))
-            # Disable expiry by age: by default the procedure also expires snapshots older than five days.
-            by_name = f"snapshot_ids => array({listed}), older_than => TIMESTAMP '1970-01-01 00:00:00'"
+            # By default the API also expires snapshots older than five days.
+            expiry = java.expireSnapshots().cleanExpiredFiles(False).expireOlderThan(0)
             try:
-                row = self._call(table, "expire_snapshots", by_name)[0]
+                reduce(lambda update, number: update.expireSnapshotId(number), wanted, expiry).commit()
             except FAILURES as error:
                 # A rollback has put a branch at one of them since they were chosen; that snapshot stays.
                 named = self.snapshots(table)[1]
@@ -222,16 +226,34 @@ class Upkeep:
                     raise
                 wanted = [path for path in wanted if path not in named]
             else:
-                return sum(int(row[name]) for name in row.asDict() if name.startswith("deleted_"))
+                after = set(map(base_name, self._needed(self._tables.load(table))))
+                gone = [path for path in before if base_name(path) not in after]
+                self.remove(table, gone)
+                return len(gone)
         return 0
 
-    def orphans(self, table: Table, before: datetime) -> list[str]:
-        """Return the files below the table's location that the table does not reference and that are older than `before`."""
-        at = before.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        options = f"older_than => TIMESTAMP '{at}', dry_run => true"
-        if self._tables.load(table).location().startswith("s3"):
-            options += ", prefix_listing => true"
-        return [str(row["orphan_file_location"]) for row in self._call(table, "remove_orphan_files", options)]
+    def _needed(self, java: Any) -> frozenset[str]:
+        """Return the paths of all files that a snapshot of the table needs, and of its statistics; no metadata files."""
+        reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil")
+        listed = chain(reachable.manifestListLocations(java), reachable.statisticsFilesLocations(java))
+        # Snapshots share manifests, which are equal by their paths.
+        manifests = self._tables.java_class("java.util.LinkedHashSet")()
+        for snapshot in java.snapshots():
+            manifests.addAll(snapshot.allManifests(java.io()))
+        with ThreadPoolExecutor(_READERS) as pool:
+            return frozenset(map(str, listed)).union(*pool.map(partial(self._named_in, java), manifests))
+
+    def _named_in(self, java: Any, manifest: Any) -> Iterable[str]:
+        """A manifest, and the files that it names as live."""
+        files = self._tables.java_class("org.apache.iceberg.ManifestFiles")
+        if manifest.content().name() == "DATA":
+            # One answer for all paths: a table may have millions.
+            with closing(files.readPaths(manifest, java.io(), java.specs())) as paths:
+                joined = self._tables.java_class("java.lang.String").join("\n", paths)
+        else:
+            with closing(files.readDeleteManifest(manifest, java.io(), java.specs())) as deletes:
+                joined = "\n".join(str(delete.location()) for delete in each(deletes))
+        return str(manifest.path()), *filter(None, str(joined).split("\n"))
 
     def remove(self, table: Table, paths: Sequence[str]) -> None:
         """Delete exactly these files; a file that is gone already is no error."""
@@ -252,14 +274,15 @@ class Upkeep:
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil").metadataFileLocations(java, True)
         history = log.union(base_name(str(path)) for path in reachable)
         unknown = [file for file in listed if is_metadata(file.name) and base_name(file.name) not in history]
-        return Below(location, str(metadata.uuid()), tuple(listed), log, tuple(read_metadata_files(objects, unknown)))
+        return Below(
+            location,
+            str(metadata.uuid()),
+            tuple(listed),
+            log,
+            tuple(read_metadata_files(objects, unknown)),
+            frozenset(map(base_name, self._needed(java))),
+        )
 
     def keep_properties(self, table: Table) -> None:
         """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
         keep_properties(self._tables.load(table))
-
-    def _call(self, table: Table, procedure: str, arguments: str) -> list[Row]:
-        # Loading the table makes the session active in this thread, which the procedures need as well.
-        self._tables.load(table)
-        call = f"CALL {self._tables.catalog_name}.system.{procedure}(table => '{table.identifier}', {arguments})"
-        return self.spark.sql(call).collect()
