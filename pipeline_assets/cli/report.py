@@ -17,7 +17,9 @@ from pipeline_assets.domain.places import METRICS_SUFFIX
 from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
-    from pipeline_assets.inspection.metrics import RunQueue, Sample
+    from prometheus_client import Metric
+
+    from pipeline_assets.inspection.metrics import RunQueue
 
 
 def report(
@@ -72,7 +74,7 @@ def metrics(
     return EXIT_OK
 
 
-def _tell(samples: list[Sample], output: Path | None) -> None:
+def _tell(samples: list[Metric], output: Path | None) -> None:
     from pipeline_assets.inspection.metrics import text_of, write_textfile  # noqa: PLC0415 - others start without
 
     text = text_of(samples)

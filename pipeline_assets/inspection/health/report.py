@@ -20,18 +20,15 @@ from pipeline_assets.inspection.health.answers import (
     early_days,
     is_early,
     questions,
-    rebuild_questions,
+    rebuild_question,
     table_of,
 )
 from pipeline_assets.inspection.health.figures import (
     Calendar,
-    RefusedByReason,
-    RunTime,
     Span,
     Volumes,
     calendar,
     refused_by_reason,
-    run_times,
     volumes,
 )
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
@@ -41,7 +38,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.cuts import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import ArrivalSummaries, CheckFigure, Fault, RefusedLines
+from resources.ledger.summaries import ArrivalSummaries, CheckFigure, Fault, RefusedLines, RunTime
 from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60
@@ -85,7 +82,7 @@ class HealthReport(Volumes):
     """The configured reprocessing window."""
     run_times: Sequence[RunTime]
     refused_lines: Sequence[RefusedLines]
-    refused_by_reason: Sequence[RefusedByReason]
+    refused_by_reason: Sequence[RefusedLines]
     unreadable: str
     """A sentence on values that could not be read, or empty."""
     revisions: Sequence[Revision]
@@ -156,7 +153,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         calendar=shown,
         span=span,
         questions=(
-            *rebuild_questions(ledger.rebuilds.open()),
+            *map(rebuild_question, ledger.rebuilds.open()),
             *questions(fault for fault in (*faults, *short) if not is_early(fault, early)),
         ),
         early=early,
@@ -171,7 +168,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         too_narrow=tuple(warnings_of(in_reach, settings)),
         arrivals_since=max(since, span.first),
         window_days=settings.reprocessing_window_days,
-        run_times=run_times(summaries.finished_runs()),
+        run_times=summaries.run_times(),
         refused_lines=refused,
         refused_by_reason=refused_by_reason(refused),
         unreadable=unreadable_values({one.reason or "": one.lines for one in refused_by_reason(found)}),

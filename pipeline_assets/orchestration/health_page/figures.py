@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 
 from pipeline_assets.domain.window import SHARES
-from pipeline_assets.inspection.health.figures import LOAD_KINDS, Span, percentile, summed, times_by_point
+from pipeline_assets.inspection.health.figures import Span, percentile, summed, times_by_point
 from pipeline_assets.inspection.health.report import HealthReport
 from pipeline_assets.orchestration.health_page.charts import Line, bars, lines, tail
 
@@ -64,7 +64,7 @@ def _lateness(report: HealthReport) -> str:
 
 def _backfills(report: HealthReport) -> dict[str, str]:
     span = _span_of([one.day for one in report.run_times], report.span)
-    times = times_by_point(report.run_times, LOAD_KINDS["backfill"], span)
+    times = times_by_point(report.run_times, "backfill", span)
     size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
     # Draw p50 last, so that it is visible where both are equal.
     series = [
