@@ -105,6 +105,7 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQu
         for fault in one.faults
         if fault.verdict == Verdict.REFUSED.value
     }
+    newest = sorted(report.newest.items())
     runs = sorted(((one.kind.replace(" ", "_"), one) for one in report.run_times), key=lambda pair: pair[0])
     outcomes = [(kind, "complete" if one.is_good else "incomplete") for kind, one in runs]
     kinds, answers = [kind.replace(" ", "_") for kind in LOAD_KINDS], [kind.name.lower() for kind in AnswerKind]
@@ -117,9 +118,9 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQu
         "tidemark_questions": _counts(answers, [one.kind.name.lower() for one in report.questions]),
         "tidemark_stray_objects": len(report.strays),
         "tidemark_newest_day_timestamp_seconds": {
-            name: datetime.combine(day, time(), UTC).timestamp() for name, day in sorted(report.newest_day.items())
+            name: datetime.combine(one.day, time(), UTC).timestamp() for name, one in newest
         },
-        "tidemark_watermark_lag_seconds": dict(sorted(report.newest_lag.items())),
+        "tidemark_watermark_lag_seconds": {name: one.lag_seconds for name, one in newest},
         "tidemark_rows": {name: of.rows for name, of in projects.items()},
         "tidemark_raw_rows": {name: of.raw_rows for name, of in projects.items()},
         "tidemark_late_rows": {name: of.late_rows for name, of in projects.items()},

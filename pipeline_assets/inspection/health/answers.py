@@ -65,6 +65,11 @@ class Question:
         """Number of days from first to last; there is no gap between them."""
         return (self.last - self.first).days + 1
 
+    @property
+    def follows(self) -> bool:
+        """Whether it settles itself once another one is settled."""
+        return self.kind is AnswerKind.FOLLOW
+
 
 def table_of(fault: Fault) -> str:
     """The key of the table whose day is red; the raw table for a batch."""
@@ -144,13 +149,13 @@ def in_graph(table: str) -> tuple[int, str]:
     return (TABLES.index(table) if table in TABLES else len(TABLES), table)
 
 
-def questions(faults: Iterable[Fault]) -> list[Question]:
-    """Group faults into questions, each fault in exactly one: questions for the operator first, newest days first.
+def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> list[Question]:
+    """Group faults that are not early into questions, each in exactly one: those for the operator first, newest days first.
 
     One question covers days without a gap, of all projects with the same need on the same days.
     """
     needs: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
-    for fault in faults:
+    for fault in (one for one in faults if not is_early(one, early)):
         need = (kind_of(fault), source_of(fault), fault.project_id)
         needs.setdefault(need, {}).setdefault(fault.day, []).append(fault)
     alike: dict[tuple[AnswerKind, Source, tuple[str, ...], date, date], list[Fault]] = {}
@@ -172,9 +177,7 @@ def questions(faults: Iterable[Fault]) -> list[Question]:
         more, hint = len(reasons) - 1, listed[0].hint
         made.append(Question(kind, tables, projects, first, last, reasons[0], more, hint, answers))
     order = list(AnswerKind)
-    return sorted(
-        made, key=lambda q: (q.kind is AnswerKind.FOLLOW, -q.last.toordinal(), order.index(q.kind), q.projects)
-    )
+    return sorted(made, key=lambda one: (one.follows, -one.last.toordinal(), order.index(one.kind), one.projects))
 
 
 _OF_REBUILDS = {

@@ -186,10 +186,8 @@ class Volumes:
     """The volume of the latest 28 days."""
     of_project: Mapping[str, Volume]
     """Project -> the volume of all its days."""
-    newest_day: Mapping[str, date]
-    """Project -> its newest event day with published rows, up to today."""
-    newest_lag: Mapping[str, float]
-    """Project -> seconds from the newest event of that day to its newest upload."""
+    newest: Mapping[str, SliceFigures]
+    """Project -> its newest slice with published rows, up to today."""
 
 
 def volumes(
@@ -198,19 +196,18 @@ def volumes(
     """The sums over slices; consumes the slices one by one without keeping them."""
     by_day: dict[date, Volume] = {}
     recent, of_project = Volume(), {name: Volume() for name in projects}
-    newest: dict[str, tuple[date, float]] = {}
+    newest: dict[str, SliceFigures] = {}
     for one in slices:
         if span.first <= one.day <= span.last:
             by_day.setdefault(one.day, Volume()).add(one)
         if recent_from <= one.day <= span.last:
             recent.add(one)
         of_project[one.project_id].add(one)
-        if one.rows and newest.get(one.project_id, (date.min, 0))[0] <= one.day <= today:
-            newest[one.project_id] = one.day, one.lag_seconds
+        if one.rows and one.day <= today and one.day >= newest.get(one.project_id, one).day:
+            newest[one.project_id] = one
     for volume in (*by_day.values(), recent, *of_project.values()):
         volume.lags = array("d", sorted(volume.lags))
-    newest_day = {name: day for name, (day, _) in newest.items()}
-    return Volumes(by_day, recent, of_project, newest_day, {name: lag for name, (_, lag) in newest.items()})
+    return Volumes(by_day, recent, of_project, newest)
 
 
 def lines_by_reason(found: Iterable[RefusedLines]) -> dict[date, Counter[str]]:

@@ -60,13 +60,14 @@ def tiles(report: HealthReport) -> list[Tile]:
 
 
 def _newest(report: HealthReport) -> Tile:
-    if not report.newest_day:
+    days = {project: one.day for project, one in report.newest.items()}
+    if not days:
         return Tile("newest day", "none", "no rows are published")
-    newest = min(report.newest_day.values())
-    behind = [project for project, day in report.newest_day.items() if day == newest]
+    newest = min(days.values())
+    behind = [project for project, day in days.items() if day == newest]
     age = (report.made_at.date() - newest).days
     who = "every project"
-    if newest != max(report.newest_day.values()):
+    if len(behind) < len(days):
         who = f"least: {', '.join(behind[:2])}" + (f" and {len(behind) - 2} more" if len(behind) > 2 else "")
     return Tile("newest day", str(newest), f"{days_text(age)} ago, {who}", age > _BEHIND_DAYS)
 

@@ -212,7 +212,7 @@ def test_rows_duplicates_late_rows_and_lag_are_sums_and_percentiles(ledger: Ledg
     assert volume == report.recent
     assert (volume.rows_a_day, volume.removed_per_1000, volume.late_per_1000) == (1000, 500, 50)
     assert sorted(volume.lags) == [10, 7200]
-    assert report.newest_day == {"10001": LAST, "10002": LAST}
+    assert {name: one.day for name, one in report.newest.items()} == {"10001": LAST, "10002": LAST}
 
 
 def test_keys_twice_and_mismatches_are_those_that_checks_measured(ledger: Ledger) -> None:
