@@ -24,7 +24,7 @@ from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.run_config import CONSOLE, closed, guarded_executor
 from pipeline_assets.orchestration.sensors import load_sensors
-from pipeline_assets.orchestration.specs import landing_assets, snapshot_assets
+from pipeline_assets.orchestration.specs import landing_assets
 from pipeline_assets.tables.registry import require_known_bounds, require_known_dimensions
 from resources.landing.store import LandingStore
 from resources.spark.session import spark_resource
@@ -41,7 +41,6 @@ def build_defs(
     definitions = dg.Definitions(
         assets=[
             *landing_assets(settings, days),
-            *snapshot_assets(settings, days),
             load_assets(settings, days),
             health_asset(settings),
         ],

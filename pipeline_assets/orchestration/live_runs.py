@@ -13,6 +13,7 @@ from pipeline_assets.domain.processes import Life, Process
 from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.metrics import RunQueue
+from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.processes import sight
@@ -66,27 +67,13 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
 
 
 def _dashed(run_id: str) -> str:
-    parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
-    return "-".join(parts)
+    return "-".join((run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]))
 
 
 SENSOR_NAME = "dead_runs"
 DIED_TAG = "tidemark/died"
 """Tag of a run whose process died, which is no evidence against the days it loaded."""
-OWN_JOBS = frozenset(
-    {
-        "daily_load",
-        "backfill_load",
-        "heal_load",
-        "dimension_load",
-        "maintenance",
-        "rollback",
-        "release",
-        "recover_exports",
-        "rebuild",
-        "reconcile",
-    }
-)
+OWN_JOBS = frozenset(PRIORITIES) | {"maintenance", "rollback", "release", "recover_exports", "rebuild", "reconcile"}
 _EVERY_SECONDS = 20
 
 

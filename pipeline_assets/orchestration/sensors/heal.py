@@ -11,17 +11,13 @@ import dagster as dg
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
-from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
+from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import under_way
 from pipeline_assets.orchestration.sensors.cursor import Subject
 from pipeline_assets.orchestration.sensors.requests import (
     NOTHING_TO_DO,
-    Due,
     Tick,
-    default_status,
-    digest,
-    guarded,
+    load_sensor,
     request,
 )
 from pipeline_assets.orchestration.specs import asset_key
@@ -36,22 +32,12 @@ _OF_EACH_LOOK = frozenset(one.validity.key for one in DIMENSIONS)
 
 def heal_sensor(settings: Settings) -> dg.SensorDefinition:
     """Return the sensor."""
-
-    @dg.sensor(
-        name="heal",
-        job_name=HEAL_JOB,
-        minimum_interval_seconds=300,
-        default_status=default_status(settings),
-        description=(
-            "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
-            "stale, missing or newly final. Where there are more than 10,000 days of projects, each look is at the newest "
-            "days and a part of the others, another one each time. Waits while a load is under way."
-        ),
+    description = (
+        "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
+        "stale, missing or newly final. Where there are more than 10,000 days of projects, each look is at the newest "
+        "days and a part of the others, another one each time. Waits while a load is under way."
     )
-    def heal(context: dg.SensorEvaluationContext, clock: dg.ResourceParam[Clock]) -> dg.SensorResult:
-        return guarded(context, settings, clock.now(), _stale_days)
-
-    return heal
+    return load_sensor(settings, "heal", HEAL_JOB, 300, description, _stale_days, needs=["clock"])
 
 
 def _stale_days(tick: Tick) -> dg.SensorResult:
@@ -61,33 +47,21 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
         return tick.skip(f"loads under way: {len(loads)}; the sensor looks again when they have ended")
     on_record = days_on_record(tick.ledger)
     days = _days_to_look_at(tick, on_record)
-    stale = scan_stale_days(tick.ledger, settings, tick.now, days=days)
-    by_subject, beyond = _by_subject(stale, settings, tick.ledger, tick.now.date())
-    due = {
-        subject: Due(
-            digest(stale_slice.state for stale_slice in slices),
-            "; ".join(dict.fromkeys(f"{stale_slice.table} {stale_slice.reason}" for stale_slice in slices)),
-        )
-        for subject, slices in by_subject.items()
-    }
+    found = scan_stale_days(tick.ledger, settings, tick.now, days=days)
+    by_subject, beyond = _by_subject(found, settings, tick.ledger, tick.now.date())
     waits = [
         f"{day} is stale, but the calendar does not reach it; set TIDEMARK_CALENDAR_START earlier" for day in beyond
     ]
     looked_at = frozenset(days)
     is_all = len(days) == len(on_record)
-    in_turn = (
-        ""
-        if is_all
-        else f", of the {len(days)} days of {len(on_record)} that this look is at; the others follow in turn"
-    )
+    in_turn = f", of the {len(days)} days of {len(on_record)} that this look is at; the others follow in turn"
     return request(
         tick,
         HEAL_JOB,
-        due,
-        priority=HEAL_PRIORITY,
+        {subject: [(one.state, f"{one.table} {one.reason}") for one in stale] for subject, stale in by_subject.items()},
         is_looked_at=lambda subject: is_all or bool(subject.table) or subject.day in looked_at,
         waits=waits,
-        nothing=f"{NOTHING_TO_DO}{in_turn}",
+        nothing=f"{NOTHING_TO_DO}{'' if is_all else in_turn}",
     )
 
 
