@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import groupby
 from typing import Any
 
 import dagster as dg
@@ -14,7 +15,6 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
-from pipeline_assets.domain.golden import GoldenComparison
 from pipeline_assets.domain.golden import evaluation as golden_evaluation
 from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.plain_text import few
@@ -173,11 +173,8 @@ def _evaluation(
     ]
     bad = [(project, evaluation) for project, evaluation in evaluations if not evaluation.is_passed]
     # A waiting day has no evaluation of its own, nor has one with lost files; the reason is what it waits for.
-    waiting = [
-        o
-        for o in outcomes
-        if not o.verdict.is_good and all(evaluation.check == Check.FILES_ARE_THERE for evaluation in o.evaluations)
-    ]
+    lost = Check.FILES_ARE_THERE
+    waiting = [o for o in outcomes if not o.verdict.is_good and all(one.check == lost for one in o.evaluations)]
     figures: dict[str, float] = {}
     for _, evaluation in evaluations:
         for name, value in evaluation.figures.items():
@@ -192,9 +189,11 @@ def _evaluation(
         if outcome.key.project_id not in evaluated
     ]
     is_only_early = bool(reasons) and all(outcome.is_early or outcome.verdict.is_good for outcome in outcomes)
+    # Reasons of passed checks, such as which day's items were used.
+    notes = [f"{project}: {one.reason}" for project, one in evaluations if one.is_passed and one.reason]
     metadata = {
         "verdict": verdicts_text(outcomes),
-        **_notes(evaluations),
+        **({"note": markdown_list(notes)} if notes else {}),
         **(_looks(key, day.isoformat(), shown) if bad and check == Check.CHANGE_IS_EXPLAINED else {}),
         **figures,
     }
@@ -222,16 +221,6 @@ def _of_check(
         description=markdown_text(reasons) or None,
         metadata=metadata,
     )
-
-
-def _notes(evaluations: Sequence[tuple[str, Evaluation]]) -> dict[str, Any]:
-    """Reasons of passed checks, such as which day's items were used."""
-    told = [
-        f"{project}: {evaluation.reason}"
-        for project, evaluation in evaluations
-        if evaluation.is_passed and evaluation.reason
-    ]
-    return {"note": markdown_list(told)} if told else {}
 
 
 def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
@@ -280,14 +269,14 @@ def golden_evaluations(
     """Yield `reconciles_with_golden` per day for all projects together; a day without totals was not compared and has none."""
     if not days:
         return
-    by_day: dict[date, list[GoldenComparison]] = {}
-    for one in compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,)):
-        # A day outside the calendar has no partition.
-        if one.total.key.event_date in days and one.total.key.event_date >= settings.calendar_start:
-            by_day.setdefault(one.total.key.event_date, []).append(one)
+    recorded = compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,))
+    by_day = {day: [*of_day] for day, of_day in groupby(recorded, lambda one: one.total.key.event_date) if day in days}
     key = asset_key(table)
     targets = _targets(instance, key, by_day)
-    for day, comparisons in sorted(by_day.items()):
+    for day, comparisons in by_day.items():
+        # A day outside the calendar has no partition.
+        if day < settings.calendar_start:
+            continue
         found = golden_evaluation(comparisons)
         reasons = [text for text in (found.reason, found.hint) if text]
         yield _of_check(key, found.check, day, targets, reasons, found.figures)

@@ -19,6 +19,7 @@ from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.processes import sight
 from resources.ledger.store import Ledger, own_ledger
 
+OWN_TABLES = frozenset(asset_key(table) for table in GRAPH_TABLES)
 WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
 """Statuses of runs that should have a process."""
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
@@ -38,7 +39,7 @@ def _is_dead(ledger: Ledger, run_id: str) -> bool:
 def only_ours(run: dg.DagsterRun) -> bool:
     """Whether an asset run loads only tables of ours."""
     chosen = run.asset_selection or frozenset()
-    return bool(chosen) and chosen <= {asset_key(table) for table in GRAPH_TABLES}
+    return bool(chosen) and chosen <= OWN_TABLES
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:

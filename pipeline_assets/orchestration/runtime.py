@@ -186,18 +186,18 @@ def op_runtime(
         raise masked_error from None
 
 
+def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
+    session: SparkSession = spark.spark_session
+    configure_catalog(session, settings)
+    return session
+
+
 def _tag_skew(instance: dg.DagsterInstance, run_id: str, told: dict[str, str], step: StepSkew) -> None:
     """Tag the run before the step begins, so that a run that a single task slows down or kills shows the skew."""
     sign = " !" if step.warning is not None else ""
     told[f"{step.table} {step.step}"] = f"{step.forecast.ratio:.1f}{sign}"
     text = "; ".join(f"{name} {ratio}" for name, ratio in told.items())
     instance.add_run_tags(run_id, {SKEW_TAG: bounded(text, LONGEST_TAG)})
-
-
-def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
-    session: SparkSession = spark.spark_session
-    configure_catalog(session, settings)
-    return session
 
 
 def _steps(context: dg.OpExecutionContext) -> int:

@@ -11,8 +11,8 @@ import dagster as dg
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
-from pipeline_assets.orchestration.live_runs import under_way
+from pipeline_assets.orchestration.jobs import HEAL_JOB, PRIORITIES
+from pipeline_assets.orchestration.live_runs import OWN_TABLES, under_way
 from pipeline_assets.orchestration.sensors.cursor import Subject
 from pipeline_assets.orchestration.sensors.requests import (
     NOTHING_TO_DO,
@@ -20,8 +20,7 @@ from pipeline_assets.orchestration.sensors.requests import (
     load_sensor,
     request,
 )
-from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import DIMENSIONS, GRAPH_TABLES
+from pipeline_assets.tables.registry import DIMENSIONS
 from resources.ledger.store import Ledger
 
 MOST_SLICES = 10_000
@@ -81,9 +80,7 @@ def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
 
 def _is_load(run: dg.DagsterRun) -> bool:
     """Whether a run loads tables of ours, possibly beside other assets."""
-    if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB, DIMENSION_JOB):
-        return True
-    return not {asset_key(table) for table in GRAPH_TABLES}.isdisjoint(run.asset_selection or ())
+    return run.job_name in PRIORITIES or not OWN_TABLES.isdisjoint(run.asset_selection or ())
 
 
 def _by_subject(

@@ -170,18 +170,13 @@ def request(
 
 def _report(given_up: Sequence[str], paused: Sequence[Subject], loading: Sequence[date], waits: Sequence[str]) -> str:
     """What is not requested, and why; empty if there is nothing to report."""
-    parts = []
-    if given_up:
-        parts.append(
-            f"given up until their state changes: {few(given_up)}; read their failed runs, then load the days by hand"
-        )
-    if paused:
-        parts.append(f"tried before, to be tried again after a pause: {few(map(str, paused))}")
-    if loading:
-        parts.append(f"a run is loading {few(map(str, loading))}")
-    if waits:
-        parts.append(f"waiting: {few(waits)}")
-    return description(parts)
+    parts: Mapping[str, Sequence[object]] = {
+        "given up until their state changes: {}; read their failed runs, then load the days by hand": given_up,
+        "tried before, to be tried again after a pause: {}": paused,
+        "a run is loading {}": loading,
+        "waiting: {}": waits,
+    }
+    return description(text.format(few(named)) for text, named in parts.items() if named)
 
 
 def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:
