@@ -61,14 +61,11 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
         process = ledger.processes.find(run_id)
         if process is not None and process.identity is not None:
             return process.life(sight(process.identity)) is Life.RUNNING
-        run = instance.get_run_by_id(_dashed(run_id))
+        parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
+        run = instance.get_run_by_id("-".join(parts))
         return None if run is None else run.status in WORKING
 
     return is_live
-
-
-def _dashed(run_id: str) -> str:
-    return "-".join((run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]))
 
 
 SENSOR_NAME = "dead_runs"
@@ -91,9 +88,8 @@ class DeadRun:
 
     def __str__(self) -> str:
         """Describe the dead run in one sentence."""
-        consequence = (
-            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which reports it there"
-        )
+        elsewhere = "belongs to another Dagster home, which reports it there"
+        consequence = "is reported as failed" if self.is_reported else elsewhere
         return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {consequence}"
 
 

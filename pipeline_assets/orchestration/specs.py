@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 import dagster as dg
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.days import days_between
-from pipeline_assets.domain.deliveries import Delivery
-from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
@@ -159,37 +157,6 @@ def source_of(table: Table, settings: Settings) -> dg.AssetKey | None:
         return None
     (name,) = (one.name for one in DIMENSIONS if table in one.tables)
     return landing_key(f"{name}_{'intervals' if table.reads_history(settings) else 'snapshots'}")
-
-
-def snapshot_delivered(source: dg.AssetKey, day: date, snapshot: SnapshotDelivery) -> dg.AssetMaterialization:
-    """Return the materialization of a day's snapshot, or of the history as of that day."""
-    return dg.AssetMaterialization(
-        source,
-        partition=day.isoformat(),
-        metadata={
-            "object": dg.MetadataValue.text(snapshot.key),
-            "bytes": snapshot.size_bytes,
-            "is_marked": snapshot.is_marked,
-        },
-    )
-
-
-def delivered(
-    source: Source, day: date, deliveries: Sequence[Delivery], complete: Collection[tuple[str, int]]
-) -> dg.AssetMaterialization:
-    """Return the materialization of an arrival day of all projects; `complete` holds (project, hour) pairs."""
-    hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
-    return dg.AssetMaterialization(
-        landing_key(f"{source.value}_exports"),
-        partition=day.isoformat(),
-        metadata={
-            "objects": len(deliveries),
-            "bytes": sum(delivery.size_bytes for delivery in deliveries),
-            "hours_delivered": len(hours),
-            "hours_complete": len(complete),
-            "projects": ", ".join(sorted({project for project, _ in (*hours, *complete)})),
-        },
-    )
 
 
 def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:

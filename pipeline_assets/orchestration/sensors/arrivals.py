@@ -21,7 +21,7 @@ from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
 from pipeline_assets.orchestration.sensors.requests import Tick, digest, load_sensor, request
-from pipeline_assets.orchestration.specs import delivered
+from pipeline_assets.orchestration.specs import landing_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 
@@ -107,11 +107,20 @@ def _materializations(
     for day, keys in _by_day(plans).items():
         deliveries = [delivery for key in keys for delivery in plans[key].listed.values()]
         complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], status, settings)}
-        is_known = day.isoformat() in cursor.reported
+        reported = cursor.reported.get(day.isoformat())
         state = digest([*(f"{delivery.key} {delivery.etag}" for delivery in deliveries), *map(str, sorted(complete))])
-        if cursor.reported.get(day.isoformat()) != state and (deliveries or complete or is_known):
+        if reported != state and (deliveries or complete or reported is not None):
             cursor.reported[day.isoformat()] = state
-            events.append(delivered(source, day, deliveries, complete))
+            hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
+            metadata: dict[str, int | str] = {
+                "objects": len(deliveries),
+                "bytes": sum(delivery.size_bytes for delivery in deliveries),
+                "hours_delivered": len(hours),
+                "hours_complete": len(complete),
+                "projects": ", ".join(sorted({project for project, _ in (*hours, *complete)})),
+            }
+            key_of_source = landing_key(f"{source.value}_exports")
+            events.append(dg.AssetMaterialization(key_of_source, partition=day.isoformat(), metadata=metadata))
     return events
 
 

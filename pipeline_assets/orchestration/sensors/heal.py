@@ -47,7 +47,7 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     on_record = days_on_record(tick.ledger)
     days = _days_to_look_at(tick, on_record)
     found = scan_stale_days(tick.ledger, settings, tick.now, days=days)
-    by_subject, beyond = _by_subject(found, settings, tick.ledger, tick.now.date())
+    due, beyond = _by_subject(found, settings, tick.ledger, tick.now.date())
     waits = [
         f"{day} is stale, but the calendar does not reach it; set TIDEMARK_CALENDAR_START earlier" for day in beyond
     ]
@@ -57,7 +57,7 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
     return request(
         tick,
         HEAL_JOB,
-        {subject: [(one.state, f"{one.table} {one.reason}") for one in stale] for subject, stale in by_subject.items()},
+        due,
         is_looked_at=lambda subject: is_all or bool(subject.table) or subject.day in looked_at,
         waits=waits,
         nothing=f"{NOTHING_TO_DO}{'' if is_all else in_turn}",
@@ -85,14 +85,14 @@ def _is_load(run: dg.DagsterRun) -> bool:
 
 def _by_subject(
     by_day: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
-) -> tuple[dict[Subject, list[Stale]], list[date]]:
-    """Group stale slices by subject; also returns the days that cannot be rebuilt through any day of the calendar.
+) -> tuple[dict[Subject, list[tuple[str, str]]], list[date]]:
+    """States and reasons of stale slices by subject; also the days that cannot be rebuilt through any day of the calendar.
 
     A day outside the calendar has no partition: it is rebuilt with the last arrival day, within the calendar's reach, that has
     events of it. Every evaluation scans all intervals of dimensions, so these are subjects of their own.
     """
     reach = timedelta(days=settings.reprocessing_window_days)
-    found: dict[Subject, list[Stale]] = {}
+    found: dict[Subject, list[tuple[str, str]]] = {}
     beyond = []
     for day, stale in by_day.items():
         days = {day}
@@ -111,7 +111,7 @@ def _by_subject(
         if not days:
             beyond.append(day)
             continue
-        for stale_slice in stale:
-            table = stale_slice.table if stale_slice.table in _OF_EACH_LOOK else ""
-            found.setdefault(Subject(day, max(days), table), []).append(stale_slice)
+        for one in stale:
+            subject = Subject(day, max(days), one.table if one.table in _OF_EACH_LOOK else "")
+            found.setdefault(subject, []).append((one.state, f"{one.table} {one.reason}"))
     return found, beyond

@@ -82,22 +82,18 @@ def _guarded(
     context: dg.SensorEvaluationContext, settings: Settings, evaluate: Callable[[Tick], dg.SensorResult]
 ) -> dg.SensorResult:
     """Run an evaluation. Our errors become the reason of a skip, because Dagster would retry a failing tick without end."""
-    now = context.resources.clock.now()
+    cursor, note, now = Cursor(), "", context.resources.clock.now()
     try:
-        cursor, note = Cursor.parse(context.cursor).as_of(now), ""
+        cursor = Cursor.parse(context.cursor).as_of(now)
     except ValueError as error:
-        cursor, note = (
-            Cursor(),
-            f"The cursor could not be read, so the sensor began a new one ({shown(error, LONGEST_TAG)}). ",
-        )
+        note = f"The cursor could not be read, so the sensor began a new one ({shown(error, LONGEST_TAG)}). "
     try:
         settings.require_projects()
         with own_ledger(settings) as ledger:
             result = evaluate(Tick(context, settings, ledger, cursor, now))
     except TidemarkError as error:
-        return dg.SensorResult(
-            skip_reason=description([f"{note}{error}"]), cursor=cursor.as_text() if note else context.cursor
-        )
+        kept = cursor.as_text() if note else context.cursor
+        return dg.SensorResult(skip_reason=description([f"{note}{error}"]), cursor=kept)
     except Exception as error:
         masked_error = tellable(error)
         if masked_error is error:
@@ -130,7 +126,7 @@ def request(
     due. `waits` lists what is not due yet, and why. `nothing` is the skip reason by default.
     """
     settings, cursor = tick.settings, tick.cursor
-    covered = _covered(tick, job_name)
+    covered = {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in days_of(run.tags)}
     states = {subject: digest(state for state, _ in parts) for subject, parts in due.items()}
     whys = {subject: "; ".join(dict.fromkeys(why for _, why in parts)) for subject, parts in due.items()}
     free = {subject: state for subject, state in states.items() if subject.loaded_day not in covered}
@@ -144,7 +140,9 @@ def request(
     # The key includes the time of the attempt: Dagster never launches a key twice, and a state may recur after a failure.
     key = digest(f"{subject.text} {cursor.attempts[subject]}" for subject in chosen)
     requests = []
-    for days in _ranges(chosen_days, reach, settings):
+    with_reach = {day - timedelta(days=shift) for day in chosen_days for shift in range(reach + 1)}
+    wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
+    for days in stretches(wanted, settings.days_per_run):
         is_recent = any(tick.is_recent(day) for day in days if day in chosen_days)
         reasons = [f"{subject}: {whys[subject]}" for subject in chosen if subject.loaded_day in days]
         why = few(reasons) or f"late events of the arrivals after {days[-1]}"
@@ -177,17 +175,6 @@ def _report(given_up: Sequence[str], paused: Sequence[Subject], loading: Sequenc
         "waiting: {}": waits,
     }
     return description(text.format(few(named)) for text, named in parts.items() if named)
-
-
-def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:
-    """The chosen days and `reach` days before each, as ranges of limited length."""
-    with_reach = {day - timedelta(days=shift) for day in chosen for shift in range(reach + 1)}
-    wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
-    return stretches(wanted, settings.days_per_run)
-
-
-def _covered(tick: Tick, job_name: str) -> set[date]:
-    return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in days_of(run.tags)}
 
 
 def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:

@@ -15,7 +15,7 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
 from pipeline_assets.orchestration.sensors.requests import Tick, digest, load_sensor, request
-from pipeline_assets.orchestration.specs import snapshot_delivered, source_of
+from pipeline_assets.orchestration.specs import source_of
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
 
@@ -102,5 +102,16 @@ def _materializations(
         state = digest(f"{name} {one.version} {one.is_marked}" for name, _, one in sources)
         if cursor.reported.get(day.isoformat()) != state:
             cursor.reported[day.isoformat()] = state
-            events += [snapshot_delivered(key, day, one) for _, key, one in sources]
+            events += [
+                dg.AssetMaterialization(
+                    key,
+                    partition=day.isoformat(),
+                    metadata={
+                        "object": dg.MetadataValue.text(one.key),
+                        "bytes": one.size_bytes,
+                        "is_marked": one.is_marked,
+                    },
+                )
+                for _, key, one in sources
+            ]
     return events
