@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import dagster as dg
 
@@ -19,6 +20,7 @@ from resources.ledger.store import Ledger, own_ledger
 
 SENSOR_NAME = "notices"
 _EVERY_SECONDS = 60
+_Done = TypeVar("_Done")
 
 
 @contextmanager
@@ -28,7 +30,7 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
         yield
         return
     # Register before the block, so that a new receiver gets the notices that the block records.
-    _attempt(runtime, lambda: register_receivers(runtime.ledger, runtime.settings))
+    _attempt(runtime, register_receivers)
     try:
         yield
     except Exception:
@@ -39,24 +41,20 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
 
 def _send(runtime: Runtime) -> None:
     failpoint(Failpoint.BEFORE_NOTICES)
-    _attempt(runtime, lambda: _tell(runtime))
-
-
-def _tell(runtime: Runtime) -> None:
-    for one in send_notices(runtime.ledger, runtime.settings):
+    for one in _attempt(runtime, send_notices) or ():
         runtime.log(f"notices: {one}")
     unsigned = unsigned_notices(runtime.settings)
     if unsigned is not None:
         runtime.log(str(unsigned))
 
 
-def _attempt(runtime: Runtime, do: Callable[[], object]) -> None:
+def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], _Done]) -> _Done | None:
     try:
-        if runtime.settings.notify_urls:
-            do()
+        return do(runtime.ledger, runtime.settings) if runtime.settings.notify_urls else None
     except Exception as error:
         # No failure of notices may fail a load.
         runtime.log(f"notices: {error}; they are kept, and sent by the next run")
+        return None
 
 
 def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
@@ -84,10 +82,9 @@ def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
 
 
 def _tick(instance: dg.DagsterInstance, ledger: Ledger, settings: Settings) -> str:
-    register_receivers(ledger, settings)
-    if not ledger.outbox.waiting():
-        return "everybody was told of everything"
-    runs = under_way(instance, ledger)
-    if runs:
-        return f"runs under way: {len(runs)}; each sends its notices at its end"
-    return "; ".join(map(str, send_notices(ledger, settings, is_due_only=True))) or "everybody was told of everything"
+    told: Sequence[object] = ()
+    if any(one.waiting for one in register_receivers(ledger, settings).values()):
+        if runs := under_way(instance, ledger):
+            return f"runs under way: {len(runs)}; each sends its notices at its end"
+        told = send_notices(ledger, settings, is_due_only=True)
+    return "; ".join(map(str, told)) or "everybody was told of everything"
