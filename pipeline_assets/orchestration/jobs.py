@@ -53,14 +53,20 @@ def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
     return [*loads, heal, dimensions]
 
 
-def schedule(
-    name: str, job: dg.JobDefinition | dg.UnresolvedAssetJobDefinition, cron: str, settings: Settings
-) -> dg.ScheduleDefinition:
-    """Return a schedule at `cron` (UTC); on by default if `sensors_running` is set, else off until enabled."""
-    is_running = settings.sensors_running
-    return dg.ScheduleDefinition(
-        name=name,
-        job=job,
-        cron_schedule=cron,
-        default_status=dg.DefaultScheduleStatus.RUNNING if is_running else dg.DefaultScheduleStatus.STOPPED,
-    )
+_SCHEDULES = {
+    "maintenance_nightly": ("maintenance", "30 3 * * *"),
+    # After the nightly maintenance and before working hours.
+    "health_report_daily": ("health_report", "0 6 * * *"),
+    # For totals that arrive after a load.
+    "reconcile_daily": ("reconcile", "30 6 * * *"),
+}
+"""Schedule -> its job and times (UTC)."""
+
+
+def schedules(settings: Settings) -> list[dg.ScheduleDefinition]:
+    """Return the schedules; on by default if `sensors_running` is set, else off until enabled."""
+    status = dg.DefaultScheduleStatus.RUNNING if settings.sensors_running else dg.DefaultScheduleStatus.STOPPED
+    return [
+        dg.ScheduleDefinition(name, cron_schedule=cron, job_name=job, default_status=status)
+        for name, (job, cron) in _SCHEDULES.items()
+    ]
