@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import BatchRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Verdict
 
+Place = tuple[str, Slice]
+"""Table and slice; for deliveries of a raw table the slice holds the arrival day."""
+Judged = SliceRecord | BatchRecord
 MOST_DELIVERIES = 20
 """One notice names at most this many object keys of each kind."""
 SEND_NOW, SEND_AGAIN = "tidemark notify", "tidemark notify --again"
@@ -37,17 +40,9 @@ class NoticeKind(StrEnum):
     """The day agrees with its totals again, or no total covers it any more."""
 
 
+_ARRIVALS = ("deliveries", "deliveries_total", "exclusions", "exclusions_total")
 _FIELDS: Mapping[NoticeKind, Sequence[str]] = {
-    NoticeKind.CHANGE: (
-        "measures",
-        "cause",
-        "accepted_reason",
-        "snapshot_id",
-        "deliveries",
-        "deliveries_total",
-        "exclusions",
-        "exclusions_total",
-    ),
+    NoticeKind.CHANGE: ("measures", "cause", "accepted_reason", "snapshot_id", *_ARRIVALS),
     NoticeKind.REFUSAL: ("reason", "fix"),
     NoticeKind.REFUSAL_END: ("refusal", "verdict", "accepted_reason"),
     NoticeKind.GOLDEN_MISMATCH: ("reason", "fix"),
@@ -79,7 +74,6 @@ class Notice:
     """The run that published or judged; None where no Tidemark run did."""
     measures: Mapping[str, MeasureChange] = field(default_factory=dict)
     cause: str | None = None
-    """Of a change: the cause of the publication."""
     reason: str | None = None
     """Why a day was refused; for a change or an end, why an operator accepted it."""
     hint: str | None = None
@@ -95,7 +89,6 @@ class Notice:
     refusal_id: str | None = None
     """Of an end: the notice of the refusal or mismatch; None where that one predates notices."""
     verdict: str | None = None
-    """Of an end: the day's verdict now."""
     number: int = field(default=0, compare=False)
     """Its position among all notices; the ledger assigns it."""
     recorded_by: str | None = field(default=None, compare=False)
@@ -103,14 +96,17 @@ class Notice:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that receivers get and the ledger keeps."""
-        common = {
-            "id": self.id,
-            "kind": self.kind.value,
-            **place_json(self.table, self.key),
-            "at": self.at,
-            "run": self.run_id,
-        }
+        place = place_json(self.table, self.key)
+        common = {"id": self.id, "kind": self.kind.value, **place, "at": self.at, "run": self.run_id}
         return common | {name: getattr(self, _ATTRIBUTES.get(name, name)) for name in _FIELDS[self.kind]}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], number: int = 0, recorded_by: str | None = None) -> Self:
+        """The inverse of `to_json`, with what the ledger knows beside it."""
+        kind, key = NoticeKind(body["kind"]), Slice(date.fromisoformat(body["day"]), body["project"])
+        own = {_ATTRIBUTES.get(name, name): body[name] for name in _FIELDS[kind] if name in body}
+        common = body["id"], kind, body["table"], key, body["at"], body["run"]
+        return cls(*common, number=number, recorded_by=recorded_by, **own)
 
     @property
     def text(self) -> str:
@@ -130,14 +126,6 @@ class Notice:
 def place_json(table: str, key: Slice) -> dict[str, str]:
     """A slice of a table in JSON."""
     return {"table": table, "day": key.event_date.isoformat(), "project": key.project_id}
-
-
-def notice_from_json(body: Mapping[str, Any], number: int = 0, recorded_by: str | None = None) -> Notice:
-    """The inverse of `to_json`, with what the ledger knows beside it."""
-    kind, key = NoticeKind(body["kind"]), Slice(date.fromisoformat(body["day"]), body["project"])
-    own = {_ATTRIBUTES.get(name, name): body[name] for name in _FIELDS[kind] if name in body}
-    common = body["id"], kind, body["table"], key, body["at"], body["run"]
-    return Notice(*common, number=number, recorded_by=recorded_by, **own)
 
 
 def measures_text(measures: Mapping[str, MeasureChange]) -> str:
@@ -175,13 +163,11 @@ def change_notice(
     before = {**figures_before, "rows": record.digest_before.rows}
     after = {**figures, "rows": record.digest_after.rows}
     delivered, excluded = arrivals
+    own = record.table, record.key, record.published_at or at, record.run_id
     return Notice(
         change_id(record),
         NoticeKind.CHANGE,
-        record.table,
-        record.key,
-        record.published_at or at,
-        record.run_id,
+        *own,
         {name: {"before": before.get(name), "after": after.get(name)} for name in measures if name in before | after},
         record.cause.text,
         record.accepted_reason,
@@ -194,13 +180,7 @@ def change_notice(
 
 
 def refusal_notice(
-    place: tuple[str, Slice],
-    record: SliceRecord | BatchRecord,
-    before: SliceRecord | BatchRecord | None,
-    last: Notice | None,
-    inputs: str,
-    at: str,
-    run_id: str | None,
+    place: Place, record: Judged, before: Judged | None, last: Notice | None, inputs: str, at: str, run_id: str | None
 ) -> Notice | None:
     """The notice of a new refusal of a day, or of the end of one; None for everything else.
 
@@ -224,11 +204,11 @@ def refusal_notice(
     return None
 
 
-def _is_refused(record: SliceRecord | BatchRecord | None) -> bool:
+def _is_refused(record: Judged | None) -> bool:
     return record is not None and record.verdict in (Verdict.REFUSED, BatchVerdict.REFUSED)
 
 
-def _accepted(record: SliceRecord | BatchRecord) -> str | None:
+def _accepted(record: Judged) -> str | None:
     """Why an operator accepted a day."""
     if isinstance(record, SliceRecord):
         return next((one.reason for one in record.evaluations if one.is_accepted_change), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -72,42 +72,32 @@ class ChangesSince:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
-        found: dict[str, Any] = {
-            "since": self.since.isoformat(),
-            "changes": [notice.to_json() for notice in self.changes],
-            "refusals": [refusal.to_json() for refusal in self.refusals],
-        }
-        return found if self.refresh is None else found | {"refresh": [one.to_json() for one in self.refresh]}
+        found: dict[str, Any] = {"changes": self.changes, "refusals": self.refusals, "refresh": self.refresh}
+        parts = {name: [one.to_json() for one in part] for name, part in found.items() if part is not None}
+        return {"since": self.since.isoformat(), **parts}
 
 
 def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> ChangesSince:
     """The changes since an aware time; for `table`, only its own and those of its downstream tables."""
     published, notices = ledger.outbox.published_since(since), ledger.outbox.recorded_since(since)
-    changes = _changes(ledger, published, [one for one in notices if one.kind is NoticeKind.CHANGE])
-    refusals = _refusals(ledger, [one for one in notices if one.kind in _OF_REFUSALS])
     if table is None:
-        return ChangesSince(since, tuple(changes), tuple(refusals))
+        return ChangesSince(since, _changes(ledger, published, notices), _refusals(ledger, notices))
     tables = [table, *(one.key for one in downstream_of(table))]
-    return ChangesSince(
-        since,
-        tuple(one for one in changes if one.table in tables),
-        tuple(one for one in refusals if one.notice.table in tables),
-        tuple(_stale_copies(published, tables)),
-    )
+    published = [one for one in published if one[0].table in tables]
+    notices = [one for one in notices if one.table in tables]
+    refresh = tuple(_stale_copies(published, tables))
+    return ChangesSince(since, _changes(ledger, published, notices), _refusals(ledger, notices), refresh)
 
 
-def _changes(ledger: Ledger, published: Sequence[Publication], notices: Sequence[Notice]) -> list[Notice]:
+def _changes(ledger: Ledger, published: Sequence[Publication], notices: Sequence[Notice]) -> tuple[Notice, ...]:
     """The recorded notices, and notices derived from publications that have none on record (any more)."""
-    found = {notice.id: notice for notice in notices}
-    bare = {
-        change_id(record): record
-        for record, was_final in published
-        if was_final and record.digest_before != record.digest_after
-    }
+    found = {notice.id: notice for notice in notices if notice.kind is NoticeKind.CHANGE}
+    changed = [one for one, was_final in published if was_final and one.digest_before != one.digest_after]
+    bare = {change_id(record): record for record in changed}
     # A change recorded after the given time may have its notice before it, and the other way round.
     found |= {notice.id: notice for notice in ledger.outbox.of_ids(bare.keys() - found.keys())}
     found |= {notice.id: notice for notice in _derived(ledger, [bare[name] for name in bare if name not in found])}
-    return sorted(found.values(), key=lambda notice: (notice.at, notice.table, notice.key))
+    return tuple(sorted(found.values(), key=lambda notice: (notice.at, notice.table, notice.key)))
 
 
 def _derived(ledger: Ledger, published: Sequence[PublicationRecord]) -> Iterator[Notice]:
@@ -122,13 +112,13 @@ def _derived(ledger: Ledger, published: Sequence[PublicationRecord]) -> Iterator
             before[record.key] = figures
 
 
-def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> list[Refusal]:
+def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> tuple[Refusal, ...]:
     """Pair refusals with their ends; if a day was refused repeatedly, its end closes all of these refusals."""
-    known = {notice.id for notice in notices}
-    earlier = ledger.outbox.of_ids({one.refusal_id for one in notices if one.refusal_id is not None} - known)
+    recorded = {notice.id: notice for notice in notices if notice.kind in _OF_REFUSALS}
+    began = {one.refusal_id for one in recorded.values() if one.refusal_id is not None}
     found: dict[str, Refusal] = {}
     standing: dict[tuple[str, Slice], list[Notice]] = {}
-    for notice in (*earlier, *notices):
+    for notice in (*ledger.outbox.of_ids(began - recorded.keys()), *recorded.values()):
         place = notice.table, notice.key
         if notice.kind is NoticeKind.REFUSAL:
             standing.setdefault(place, []).append(notice)
@@ -137,16 +127,15 @@ def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> list[Refusal]:
             found |= {one.id: Refusal(one, notice) for one in standing.pop(place)}
         else:
             found[notice.id] = Refusal(None, notice)
-    return sorted(found.values(), key=lambda one: (one.notice.at, one.notice.table, one.notice.key))
+    return tuple(sorted(found.values(), key=lambda one: (one.notice.at, one.notice.table, one.notice.key)))
 
 
-def _stale_copies(published: Sequence[Publication], tables: Collection[str]) -> Iterator[StaleCopy]:
+def _stale_copies(published: Sequence[Publication], tables: Sequence[str]) -> Iterator[StaleCopy]:
     """The slices of these tables whose content differs from before the publications, by table and day."""
     changes: dict[tuple[str, Slice], list[Publication]] = {}
     for one in published:
         changes.setdefault((one[0].table, one[0].key), []).append(one)
-    for table in tables:
-        for place in sorted(place for place in changes if place[0] == table):
-            then, now = changes[place][0][0].digest_before, changes[place][-1][0].digest_after
-            if then != now:
-                yield StaleCopy(*place, then.rows, now.rows, any(was_final for _, was_final in changes[place]))
+    for place in sorted(changes, key=lambda place: (tables.index(place[0]), place[1])):
+        then, now = changes[place][0][0].digest_before, changes[place][-1][0].digest_after
+        if then != now:
+            yield StaleCopy(*place, then.rows, now.rows, any(was_final for _, was_final in changes[place]))

@@ -46,14 +46,13 @@ def receiver_troubles(ledger: Ledger, settings: Settings) -> list[ReceiverTroubl
             reason = f"set aside: {count:,}, since {aside[0].set_aside_at:%Y-%m-%d %H:%M} UTC: {aside[-1].error}"
             hint = "Find out why the receiver refuses them for good; then send them again"
             found.append(ReceiverTrouble(receiver_place(url), reason, hint, SEND_AGAIN))
-    unsigned = unsigned_notices(settings)
-    return [*found, unsigned] if unsigned is not None else found
+    return found + unsigned_notices(settings)
 
 
-def unsigned_notices(settings: Settings) -> ReceiverTrouble | None:
-    """The problem of configured receivers without a signing secret; None where there is none."""
+def unsigned_notices(settings: Settings) -> list[ReceiverTrouble]:
+    """The problem of configured receivers without a signing secret, where there is one."""
     if not settings.notify_urls or notify_secret() is not None:
-        return None
+        return []
     place = ", ".join(map(receiver_place, settings.notify_urls))
     reason = "they go unsigned, so that a receiver cannot tell them from a stranger's"
-    return ReceiverTrouble(place, reason, "Set TIDEMARK_NOTIFY_SECRET, and give it to the receivers")
+    return [ReceiverTrouble(place, reason, "Set TIDEMARK_NOTIFY_SECRET, and give it to the receivers")]

@@ -109,12 +109,9 @@ def send_notices(
 
 
 def _is_due(receiver: Receiver, now: datetime, *, is_due_only: bool) -> bool:
-    if receiver.retry_at is not None and now < receiver.retry_at:
-        return False
-    if not is_due_only or receiver.failed_at is None:
-        return True
     pause = min(_FIRST_PAUSE * 2.0 ** min(receiver.failures, 10), _LONGEST_PAUSE)
-    return now >= receiver.failed_at + pause
+    is_resting = is_due_only and receiver.failed_at is not None and now < receiver.failed_at + pause
+    return not is_resting and (receiver.retry_at is None or now >= receiver.retry_at)
 
 
 class _Round(threading.Thread):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any
 
 import dagster as dg
 
@@ -20,7 +20,6 @@ from resources.ledger.store import Ledger, own_ledger
 
 SENSOR_NAME = "notices"
 _EVERY_SECONDS = 60
-_Done = TypeVar("_Done")
 
 
 @contextmanager
@@ -43,12 +42,11 @@ def _send(runtime: Runtime) -> None:
     failpoint(Failpoint.BEFORE_NOTICES)
     for one in _attempt(runtime, send_notices) or ():
         runtime.log(f"notices: {one}")
-    unsigned = unsigned_notices(runtime.settings)
-    if unsigned is not None:
-        runtime.log(str(unsigned))
+    for trouble in unsigned_notices(runtime.settings):
+        runtime.log(str(trouble))
 
 
-def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], _Done]) -> _Done | None:
+def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], Any]) -> Any:
     try:
         return do(runtime.ledger, runtime.settings) if runtime.settings.notify_urls else None
     except Exception as error:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.notices import Notice, NoticeKind, change_notice, notice_from_json, refusal_notice
+from pipeline_assets.domain.notices import Judged, Notice, NoticeKind, Place, change_notice, refusal_notice
 from pipeline_assets.domain.records import BatchRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -23,8 +23,6 @@ from resources.ledger.engine import in_parts, insert_into
 from resources.ledger.rows import rejection_json
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, EXCLUSIONS, NOTICES, PUBLICATIONS, SLICES
 
-Place = tuple[str, Slice]
-"""Table and slice; for deliveries of a raw table the slice holds the arrival day."""
 _DAY, _BATCH = ("table_name", "event_date"), ("source", "project_id", "arrival_date")
 """Columns of a table's day, and of a batch."""
 
@@ -32,9 +30,9 @@ _DAY, _BATCH = ("table_name", "event_date"), ("source", "project_id", "arrival_d
 class ChangeNotices:
     """The notices of a run's changes. Made in their transaction before anything is written, to read the records before."""
 
-    def __init__(self, connection: Connection, changes: Changes) -> None:
-        """Read what the changes are compared with: verdicts, reasons, and figures."""
-        self._connection, self._changes = connection, changes
+    def __init__(self, connection: Connection, changes: Changes, stamp: Mapping[str, Any]) -> None:
+        """Read what the changes are compared with; `stamp`: run and time that rows get."""
+        self._connection, self._changes, self._stamp = connection, changes, stamp
         days = {(one.table, one.key.event_date) for one in changes.slices}
         days |= {(one.table, one.key.event_date) for one in changes.publications}
         self._slices: dict[Place, SliceRecord] = {}
@@ -57,15 +55,15 @@ class ChangeNotices:
         before = self._slices.get((publication.table, publication.key))
         return before is not None and before.is_final
 
-    def write(self, slices: Sequence[SliceRecord], batches: Sequence[BatchRecord], stamp: Mapping[str, Any]) -> None:
+    def write(self, slices: Sequence[SliceRecord], batches: Sequence[BatchRecord]) -> None:
         """Write the notices, after deliveries and before publications; existing ones stay as they are.
 
         `slices`, `batches`: those whose rows were written; those that another run recorded meanwhile get no notice.
         """
-        for notice in (*self._changed(stamp), *self._refused(slices, batches, stamp)):
-            write_notice(self._connection, notice, stamp)
+        for notice in (*self._changed(), *self._refused(slices, batches)):
+            write_notice(self._connection, notice, self._stamp)
 
-    def _changed(self, stamp: Mapping[str, Any]) -> Iterator[Notice]:
+    def _changed(self) -> Iterator[Notice]:
         changed = [
             one
             for one in self._changes.publications
@@ -90,13 +88,11 @@ class ChangeNotices:
                 before.figures if before is not None else {},
                 measures_of(one.table),
                 arrivals.get(place, ((), ())),
-                stamp["recorded_at"],
+                self._stamp["recorded_at"],
             )
 
-    def _refused(
-        self, slices: Sequence[SliceRecord], batches: Sequence[BatchRecord], stamp: Mapping[str, Any]
-    ) -> Iterator[Notice]:
-        judged: dict[Place, tuple[SliceRecord | BatchRecord, SliceRecord | BatchRecord | None, str]] = {}
+    def _refused(self, slices: Sequence[SliceRecord], batches: Sequence[BatchRecord]) -> Iterator[Notice]:
+        judged: dict[Place, tuple[Judged, Judged | None, str]] = {}
         for one in slices:
             # Raw days are judged by their batches.
             if one.table not in SOURCE_OF_TABLE:
@@ -110,7 +106,7 @@ class ChangeNotices:
         for is_day in _conditions(NOTICES, _DAY, ((table, key.event_date) for table, key in judged)):
             last |= last_notices(self._connection, (NoticeKind.REFUSAL, NoticeKind.REFUSAL_END), *is_day)
         for place, (record, before, inputs) in judged.items():
-            at, run_id = stamp["recorded_at"], stamp["run_id"]
+            at, run_id = self._stamp["recorded_at"], self._stamp["run_id"]
             notice = refusal_notice(place, record, before, last.get(place), inputs, at, run_id)
             if notice is not None:
                 yield notice
@@ -154,7 +150,7 @@ def read_notices(connection: Connection, *where: sa.ColumnElement[bool], most: i
     """Return the notices of which this is true, in the order in which they were recorded, at most so many."""
     query = sa.select(NOTICES).where(*where).order_by(NOTICES.c.number).limit(most)
     rows = connection.execute(query).mappings()
-    return [notice_from_json(row["body"], row["number"], row["run_id"]) for row in rows]
+    return [Notice.from_json(row["body"], row["number"], row["run_id"]) for row in rows]
 
 
 def last_notices(

@@ -38,35 +38,30 @@ class SetAsides:
 
     def add(self, receiver_id: str, batch: Sequence[Notice], error: str) -> None:
         """Skip these notices and keep them for later; does nothing where another process has sent them meanwhile."""
-        first, last = batch[0].number, batch[-1].number
-        is_it = RECEIVERS.c.id == receiver_id
+        first, last = batch[0], batch[-1]
+        is_behind = RECEIVERS.c.id == receiver_id, RECEIVERS.c.sent_number < first.number
+        passed = {"sent_number": last.number, "refused_body": None, "refusals": 0}
         row = {
             "receiver_id": receiver_id,
-            "first_number": first,
-            "last_number": last,
+            "first_number": first.number,
+            "last_number": last.number,
             "notices": len(batch),
-            "run_id": batch[0].recorded_by,
+            "run_id": first.recorded_by,
             "error": recordable(error),
             "set_aside_at": datetime.now(UTC).isoformat(),
         }
         with self._write() as connection:
-            passed = {"sent_number": last, "refused_body": None, "refusals": 0}
-            moved = connection.execute(
-                RECEIVERS.update().where(is_it, RECEIVERS.c.sent_number < first).values(passed)
-            ).rowcount
-            if moved:
+            if connection.execute(RECEIVERS.update().where(*is_behind).values(passed)).rowcount:
                 connection.execute(SET_ASIDE.insert(), row)
 
     def all(self) -> list[SetAside]:
         """Return everything that is set aside, by receiver and notice number."""
         query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
         with self._read() as connection:
-            return [
-                SetAside(
-                    **{**row, "error": row["error"] or "", "set_aside_at": datetime.fromisoformat(row["set_aside_at"])}
-                )
-                for row in connection.execute(query).mappings()
-            ]
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        for row in rows:
+            row |= {"error": row["error"] or "", "set_aside_at": datetime.fromisoformat(row["set_aside_at"])}
+        return [SetAside(**row) for row in rows]
 
     def notices(self, one: SetAside) -> list[Notice]:
         """Return the notices of one entry, oldest first."""

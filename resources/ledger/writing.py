@@ -56,7 +56,7 @@ class LedgerWriting:
         moved = moved_batches(connection, changes)
         if is_strict:
             require_decisions(connection, changes)
-        notices = ChangeNotices(connection, changes)
+        notices = ChangeNotices(connection, changes, stamp)
         batches = [batch for batch in changes.batches if batch.key not in moved]
         self._forget(changes.forgotten_deliveries, is_accepted=True)
         self._forget(changes.forgotten_refusals, is_accepted=False)
@@ -73,7 +73,7 @@ class LedgerWriting:
         rewritten = self._name_files(changes)
         if is_strict:
             require_rewritten(connection, changes, rewritten)
-        notices.write(unmoved, batches, stamp)
+        notices.write(unmoved, batches)
         for publication in changes.publications:
             row = publication_row(publication, self._now) | {"was_final": notices.was_final(publication)}
             self._insert_once(PUBLICATIONS, row)
