@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption
+from pipeline_assets.cli.inspect import TABLE_KEYS
 from pipeline_assets.cli.terminal import page, styled, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_moment
@@ -19,7 +20,6 @@ from pipeline_assets.domain.notices import measures_text
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.changes import ChangesSince, changes_since
 from pipeline_assets.inspection.receivers import receiver_troubles
-from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.ledger.store import own_ledger
 
 
@@ -35,9 +35,8 @@ def changes(
 ) -> int:
     """List the changes of published final days since a time, and the refusals that began or ended. From the ledger alone."""
     settings = load_settings()
-    keys = [one.key for one in EVERY_TABLE]
-    if table is not None and table not in keys:
-        raise UsageError(table, "is not a table", f"There are {', '.join(keys)}")
+    if table is not None and table not in TABLE_KEYS:
+        raise UsageError(table, "is not a table", f"There are {', '.join(TABLE_KEYS)}")
     moment = parse_moment("--since", since)
     with own_ledger(settings) as ledger:
         found = changes_since(ledger, moment, table)
@@ -97,10 +96,8 @@ def _print_changes(console: Console, found: ChangesSince) -> None:
     if found.refresh is not None:
         refresh = []
         for copy in found.refresh:
-            rows, note = (
-                (f"{copy.rows_then:,}", f"{copy.rows_now:,}"),
-                "was final" if copy.was_final else "was provisional",
-            )
+            rows = f"{copy.rows_then:,}", f"{copy.rows_now:,}"
+            note = "was final" if copy.was_final else "was provisional"
             refresh.append((copy.table, _day(copy.key), *rows, note))
         headings = "to refresh", "day", "rows then", "now", ""
         _print_part(console, headings, refresh, f"days to refresh for a copy of {since}")

@@ -189,16 +189,15 @@ def refusal_notice(
     that waits or is held has not recovered.
     """
     is_open = _is_refused(before) if last is None else last.kind is NoticeKind.REFUSAL
-    said = last or before
-    open_reason = said.reason if is_open and said is not None else None
-    previous = last.id if last is not None else None
-    if _is_refused(record) and not (is_open and open_reason == record.reason):
+    begun, previous = last or before, last.id if last is not None else None
+    reason = begun.reason if begun is not None else None
+    if _is_refused(record) and not (is_open and reason == record.reason):
         kind = NoticeKind.REFUSAL
         identity = identity_of(kind, *place, record.reason or "", inputs, previous or "")
         return Notice(identity, kind, *place, at, run_id, reason=record.reason, hint=record.hint)
     if is_open and record.verdict in (Verdict.PUBLISHED, Verdict.UNCHANGED, BatchVerdict.ACCEPTED):
         kind = NoticeKind.REFUSAL_END
-        identity = identity_of(kind, *place, previous or open_reason or "")
+        identity = identity_of(kind, *place, previous or reason or "")
         accepted, verdict = _accepted(record), record.verdict.value
         return Notice(identity, kind, *place, at, run_id, reason=accepted, refusal_id=previous, verdict=verdict)
     return None

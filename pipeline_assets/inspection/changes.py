@@ -36,9 +36,9 @@ class Refusal:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
-        both = {"refused": self.refused, "ended": self.ended}
-        of_both = {name: None if notice is None else notice.to_json() for name, notice in both.items()}
-        return place_json(self.notice.table, self.notice.key) | of_both
+        both = (("refused", self.refused), ("ended", self.ended))
+        place = place_json(self.notice.table, self.notice.key)
+        return place | {name: None if notice is None else notice.to_json() for name, notice in both}
 
 
 @dataclass(frozen=True)

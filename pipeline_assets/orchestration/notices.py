@@ -18,9 +18,6 @@ from pipeline_assets.orchestration.live_runs import under_way
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.store import Ledger, own_ledger
 
-SENSOR_NAME = "notices"
-_EVERY_SECONDS = 60
-
 
 @contextmanager
 def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
@@ -61,8 +58,7 @@ def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
         return []
 
     @dg.sensor(
-        name=SENSOR_NAME,
-        minimum_interval_seconds=_EVERY_SECONDS,
+        minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Sends the notices that no run could send, to webhooks that were away. Starts nothing. Waits while runs are "

@@ -23,8 +23,9 @@ from resources.ledger.engine import in_parts, insert_into
 from resources.ledger.rows import rejection_json
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, EXCLUSIONS, NOTICES, PUBLICATIONS, SLICES
 
-_DAY, _BATCH = ("table_name", "event_date"), ("source", "project_id", "arrival_date")
-"""Columns of a table's day, and of a batch."""
+_DAY = ("table_name", "event_date")
+_BATCH, _EVENT_DAY = ("source", "project_id", "arrival_date"), ("source", "project_id", "event_date")
+"""Columns by which rows are asked for; the last is a day."""
 
 
 class ChangeNotices:
@@ -36,18 +37,16 @@ class ChangeNotices:
         days = {(one.table, one.key.event_date) for one in changes.slices}
         days |= {(one.table, one.key.event_date) for one in changes.publications}
         self._slices: dict[Place, SliceRecord] = {}
-        for table, day, project, verdict, reason, is_final, figures in _rows(
-            connection, SLICES, _DAY, days, "project_id", "verdict", "reason", "is_final", "figures"
-        ):
+        rows = _rows(connection, SLICES, _DAY, days, "project_id", "verdict", "reason", "is_final", "figures")
+        for table, day, project, verdict, reason, is_final, figures in rows:
             self._slices[table, Slice(day, project)] = SliceRecord(
                 table, Slice(day, project), Verdict(verdict), reason, is_final=bool(is_final), figures=figures or {}
             )
         batches = [(one.key.source.value, one.key.project_id, one.key.arrival_date) for one in changes.batches]
+        rows = _rows(connection, BATCHES, _BATCH, batches, "verdict", "reason")
         self._batches = {
             (batch := BatchKey(Source(source), project, day)): BatchRecord(batch, BatchVerdict(verdict), reason)
-            for source, project, day, verdict, reason in _rows(
-                connection, BATCHES, _BATCH, batches, "verdict", "reason"
-            )
+            for source, project, day, verdict, reason in rows
         }
 
     def was_final(self, publication: PublicationRecord) -> bool:
@@ -97,8 +96,8 @@ class ChangeNotices:
             # Raw days are judged by their batches.
             if one.table not in SOURCE_OF_TABLE:
                 place = one.table, one.key
-                inputs = json.dumps(rejection_json(one.rejection), sort_keys=True)
-                judged[place] = one, self._slices.get(place), inputs if one.verdict is Verdict.REFUSED else ""
+                refused = rejection_json(one.rejection) if one.verdict is Verdict.REFUSED else None
+                judged[place] = one, self._slices.get(place), json.dumps(refused, sort_keys=True) if refused else ""
         for batch in batches:
             place = RAW_TABLES[batch.key.source].key, Slice(batch.key.arrival_date, batch.key.project_id)
             judged[place] = batch, self._batches.get(batch.key), batch.input_state or ""
@@ -120,16 +119,12 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
     earliest = min(since.values(), default="")
     days = ((source.value, key.project_id, key.event_date) for source in Source for _, key in since)
     batches: dict[tuple[str, str, date], list[Slice]] = defaultdict(list)
-    for source, project, day, arrival in _rows(
-        connection, BATCH_DAYS, ("source", "project_id", "event_date"), days, "arrival_date"
-    ):
+    for source, project, day, arrival in _rows(connection, BATCH_DAYS, _EVENT_DAY, days, "arrival_date"):
         batches[source, project, arrival].append(Slice(day, project))
     found: dict[tuple[str, Slice], set[tuple[str, str]]] = defaultdict(set)
     for table, at in ((DELIVERIES, "recorded_at"), (EXCLUSIONS, "excluded_at"), (EXCLUSIONS, "lifted_at")):
-        where = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
-        for *batch, object_key, moment in _rows(
-            connection, table, _BATCH, batches, "object_key", at, where=(*where, table.c[at] > earliest)
-        ):
+        where = (table.c[at] > earliest, *([DELIVERIES.c.is_accepted] if table is DELIVERIES else []))
+        for *batch, object_key, moment in _rows(connection, table, _BATCH, batches, "object_key", at, where=where):
             for key in batches[tuple(batch)]:
                 found[table.name, key].add((object_key, moment))
 
@@ -164,7 +159,7 @@ def last_notices(
 def _conditions(
     table: sa.Table, key: Sequence[str], wanted: Iterable[tuple[Any, ...]]
 ) -> Iterator[list[sa.ColumnElement[bool]]]:
-    """Conditions that select the rows with these keys, of which the last column is a day, by an index."""
+    """Conditions that select the rows with these keys by an index."""
     days: dict[tuple[Any, ...], set[date]] = defaultdict(set)
     for *group, day in wanted:
         days[tuple(group)].add(day)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
@@ -47,8 +47,6 @@ class Outbox:
     def __init__(self, read: Connect, write: Connect) -> None:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
-
-    # -- receivers ---------------------------------------------------------------------------------------------
 
     def register(self, places: Mapping[str, str]) -> dict[str, Receiver]:
         """Register receivers (id -> place) and return them; a new receiver gets the notices recorded from now on."""
@@ -112,8 +110,6 @@ class Outbox:
             count = connection.execute(sa.select(RECEIVERS.c.refusals).where(is_it)).scalar()
         return 0 if refused_body is None else count or 0
 
-    # -- notices and publications --------------------------------------------------------------------------------
-
     def of_run(self, run_id: str, table: str) -> list[Notice]:
         """Return the notices of changed final days that a run recorded for a table, by day."""
         is_change = NOTICES.c.kind == NoticeKind.CHANGE.value
@@ -156,8 +152,6 @@ class Outbox:
             rows = connection.execute(query).mappings()
             return [(publication_of(row), bool(row["was_final_before"])) for row in rows]
 
-    # -- upkeep ------------------------------------------------------------------------------------------------
-
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
         """Remove change notices recorded before a time that every receiver has got; returns how many.
 
@@ -189,7 +183,5 @@ class Outbox:
 
 
 def _receiver(row: RowMapping) -> Receiver:
-    texts = {name: row[name] or "" for name in ("place", "seen_at")}
     times = {name: row[name] and datetime.fromisoformat(row[name]) for name in ("failed_at", "retry_at")}
-    known = {name: row[name] for name in ("id", "sent_number", "error", "waiting")}
-    return Receiver(**{**known, **texts, **times, "failures": row["failures"] or 0})
+    return Receiver(**({one.name: row[one.name] for one in fields(Receiver)} | times))

@@ -58,10 +58,8 @@ class SetAsides:
         """Return everything that is set aside, by receiver and notice number."""
         query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
         with self._read() as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
-        for row in rows:
-            row |= {"error": row["error"] or "", "set_aside_at": datetime.fromisoformat(row["set_aside_at"])}
-        return [SetAside(**row) for row in rows]
+            rows = connection.execute(query).mappings()
+            return [SetAside(**{**row, "set_aside_at": datetime.fromisoformat(row["set_aside_at"])}) for row in rows]
 
     def notices(self, one: SetAside) -> list[Notice]:
         """Return the notices of one entry, oldest first."""
