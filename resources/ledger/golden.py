@@ -16,13 +16,13 @@ from pipeline_assets.domain.golden import (
     GoldenTotal,
     golden_notice,
 )
-from pipeline_assets.domain.notices import Notice, NoticeKind
+from pipeline_assets.domain.notices import Notice, NoticeKind, Place
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.engine import Connect, in_parts, upsert
-from resources.ledger.notices import Place, last_notices, write_notice
+from resources.ledger.notices import last_notices, write_notice
 from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_TOTALS, NOTICES
 
 
