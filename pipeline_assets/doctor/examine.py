@@ -215,10 +215,11 @@ def _without_keys(projects: Sequence[str]) -> list[str]:
 
 
 def _notices(at: _At) -> Answer:
-    configured, outbox = {receiver_id(url) for url in at.settings.notify_urls}, at.ledger.outbox
-    receivers = {name: one for name, one in outbox.receivers().items() if name in configured}
+    configured = {receiver_id(url) for url in at.settings.notify_urls}
+    receivers = {name: one for name, one in at.ledger.outbox.receivers().items() if name in configured}
+    waiting = {name: one.waiting for name, one in receivers.items()}
     refusing = [one for one in receiver_troubles(at.ledger, at.settings) if one.command == SEND_AGAIN]
-    return recorded.receivers_told(receivers, outbox.waiting(), len(configured), refusing)
+    return recorded.receivers_told(receivers, waiting, len(configured), refusing)
 
 
 def _decisions(at: _At) -> Answer:

@@ -13,11 +13,13 @@ from pipeline_assets.domain.processes import Life, Process
 from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.metrics import RunQueue
+from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.processes import sight
 from resources.ledger.store import Ledger, own_ledger
 
+OWN_TABLES = frozenset(asset_key(table) for table in GRAPH_TABLES)
 WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
 """Statuses of runs that should have a process."""
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
@@ -37,7 +39,7 @@ def _is_dead(ledger: Ledger, run_id: str) -> bool:
 def only_ours(run: dg.DagsterRun) -> bool:
     """Whether an asset run loads only tables of ours."""
     chosen = run.asset_selection or frozenset()
-    return bool(chosen) and chosen <= {asset_key(table) for table in GRAPH_TABLES}
+    return bool(chosen) and chosen <= OWN_TABLES
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
@@ -59,34 +61,17 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
         process = ledger.processes.find(run_id)
         if process is not None and process.identity is not None:
             return process.life(sight(process.identity)) is Life.RUNNING
-        run = instance.get_run_by_id(_dashed(run_id))
+        parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
+        run = instance.get_run_by_id("-".join(parts))
         return None if run is None else run.status in WORKING
 
     return is_live
 
 
-def _dashed(run_id: str) -> str:
-    parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
-    return "-".join(parts)
-
-
 SENSOR_NAME = "dead_runs"
 DIED_TAG = "tidemark/died"
 """Tag of a run whose process died, which is no evidence against the days it loaded."""
-OWN_JOBS = frozenset(
-    {
-        "daily_load",
-        "backfill_load",
-        "heal_load",
-        "dimension_load",
-        "maintenance",
-        "rollback",
-        "release",
-        "recover_exports",
-        "rebuild",
-        "reconcile",
-    }
-)
+OWN_JOBS = frozenset(PRIORITIES) | {"maintenance", "rollback", "release", "recover_exports", "rebuild", "reconcile"}
 _EVERY_SECONDS = 20
 
 
@@ -103,9 +88,8 @@ class DeadRun:
 
     def __str__(self) -> str:
         """Describe the dead run in one sentence."""
-        consequence = (
-            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which reports it there"
-        )
+        elsewhere = "belongs to another Dagster home, which reports it there"
+        consequence = "is reported as failed" if self.is_reported else elsewhere
         return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {consequence}"
 
 
