@@ -36,12 +36,6 @@ def _is_dead(ledger: Ledger, run_id: str) -> bool:
     return process is not None and process.has_died_with_its_run(sight(process.identity))
 
 
-def only_ours(run: dg.DagsterRun) -> bool:
-    """Whether an asset run loads only tables of ours."""
-    chosen = run.asset_selection or frozenset()
-    return bool(chosen) and chosen <= OWN_TABLES
-
-
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
     """Return a function that tells whether a branch's run is alive; None where neither ledger nor Dagster knows the run.
 
@@ -68,11 +62,9 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
     return is_live
 
 
-SENSOR_NAME = "dead_runs"
 DIED_TAG = "tidemark/died"
 """Tag of a run whose process died, which is no evidence against the days it loaded."""
 OWN_JOBS = frozenset(PRIORITIES) | {"maintenance", "rollback", "release", "recover_exports", "rebuild", "reconcile"}
-_EVERY_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -97,8 +89,8 @@ def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
     """Return the sensor. It is on by default: it starts no run, and without it a dead run keeps the pool's slot."""
 
     @dg.sensor(
-        name=SENSOR_NAME,
-        minimum_interval_seconds=_EVERY_SECONDS,
+        name="dead_runs",
+        minimum_interval_seconds=20,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Reports runs of Tidemark as failed whose process died with its code server, container or machine. "
@@ -148,7 +140,8 @@ def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:
         return False
     if location is None or run.remote_job_origin is None or run.remote_job_origin.location_name != location:
         return False
-    return run.job_name in OWN_JOBS or only_ours(run)
+    chosen = run.asset_selection or frozenset()
+    return run.job_name in OWN_JOBS or (bool(chosen) and chosen <= OWN_TABLES)
 
 
 def _report(instance: dg.DagsterInstance, run: dg.DagsterRun, what: str) -> None:

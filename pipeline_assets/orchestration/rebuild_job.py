@@ -76,15 +76,6 @@ def rebuild_request(config: RebuildConfig, settings: Settings, who: str) -> Rebu
     return RebuildRequest(tables, projects, first, last, a_reason("reason", config.reason), who)
 
 
-def action_of(config: RebuildConfig) -> RebuildAction:
-    """Parse the action; raises UsageError."""
-    try:
-        return RebuildAction(config.action)
-    except ValueError:
-        known = ", ".join(RebuildAction)
-        raise UsageError(f"action {config.action!r}", "is nothing that can be done about a rebuild", known) from None
-
-
 @operation_job(
     REBUILD_JOB,
     REBUILD_OP,
@@ -98,7 +89,12 @@ def rebuild_job(context: dg.OpExecutionContext, runtime: Runtime, config: Rebuil
     ledger, now = runtime.ledger, clock.now()
     read_back(ledger, runtime.log)
     is_live = liveness(context.instance, ledger, context.run_id)
-    who, action = recordable(config.who or f"run {context.run_id}"), action_of(config)
+    who = recordable(config.who or f"run {context.run_id}")
+    try:
+        action = RebuildAction(config.action)
+    except ValueError:
+        known = ", ".join(RebuildAction)
+        raise UsageError(f"action {config.action!r}", "is nothing that can be done about a rebuild", known) from None
     if action is RebuildAction.START:
         rebuild = begin(runtime, rebuild_request(config, runtime.settings, who), context.run_id, is_live)
         runtime.log(f"rebuild {rebuild.number}: {', '.join(rebuild.tables)}, {rebuild.first} to {rebuild.last}")

@@ -41,7 +41,12 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
 
 def _stale_days(tick: Tick) -> dg.SensorResult:
     settings = tick.settings
-    loads = [run for run in under_way(tick.context.instance, tick.ledger) if _is_load(run)]
+    # Runs that load tables of ours, possibly beside other assets.
+    loads = [
+        run
+        for run in under_way(tick.context.instance, tick.ledger)
+        if run.job_name in PRIORITIES or not OWN_TABLES.isdisjoint(run.asset_selection or ())
+    ]
     if loads:
         return tick.skip(f"loads under way: {len(loads)}; the sensor looks again when they have ended")
     on_record = days_on_record(tick.ledger)
@@ -76,11 +81,6 @@ def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
     part = others[start : start + max(1, room - len(recent))]
     tick.cursor.sweep_from = part[-1] + timedelta(days=1) if part else None
     return [*part, *recent]
-
-
-def _is_load(run: dg.DagsterRun) -> bool:
-    """Whether a run loads tables of ours, possibly beside other assets."""
-    return run.job_name in PRIORITIES or not OWN_TABLES.isdisjoint(run.asset_selection or ())
 
 
 def _by_subject(
