@@ -100,10 +100,7 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQu
     report, activity = read_health(ledger, settings, now), ledger.activity
     states = list(report.calendar.states.values()) if report.calendar is not None else []
     refused = {
-        (fault.day, one.table, fault.project_id)
-        for one in states
-        for fault in one.faults
-        if fault.verdict == Verdict.REFUSED.value
+        (of.day, one.table, of.project_id) for one in states for of in one.faults if of.verdict == Verdict.REFUSED
     }
     newest = sorted(report.newest.items())
     runs = sorted(((one.kind.replace(" ", "_"), one) for one in report.run_times), key=lambda pair: pair[0])
