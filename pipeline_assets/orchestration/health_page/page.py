@@ -8,14 +8,14 @@ from pathlib import Path
 from pipeline_assets.domain.arrival_days import describe_strays
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch
 from pipeline_assets.domain.quarantine_reasons import describe_quarantined, in_words
-from pipeline_assets.domain.window import SHARES
+from pipeline_assets.domain.window import SHARES, days_text
 from pipeline_assets.inspection.health.answers import ordered
 from pipeline_assets.inspection.health.figures import lines_by_reason, percentile
 from pipeline_assets.inspection.health.report import HealthReport
 from pipeline_assets.inspection.pages import render
 from pipeline_assets.orchestration.health_page.calendar import commands_of, months_of, reasons_of, tables_of, window_of
 from pipeline_assets.orchestration.health_page.figures import drawn
-from pipeline_assets.orchestration.health_page.tiles import days_text, seconds_text, tiles
+from pipeline_assets.orchestration.health_page.tiles import seconds_text, tiles
 from resources.ledger.cuts import Revision
 from resources.ledger.summaries import LOAD_KINDS
 from resources.whole_file import write_whole
