@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.places import METRICS_SUFFIX
 from resources.ledger.store import own_ledger
-
-if TYPE_CHECKING:
-    from pipeline_assets.inspection.metrics import RunQueue
 
 
 def report(
@@ -77,7 +74,7 @@ def metrics(
     return EXIT_OK
 
 
-def _queue() -> RunQueue | None:
+def _queue() -> dict[str, int] | None:
     import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
 
     from pipeline_assets.orchestration.live_runs import run_queue  # noqa: PLC0415 - other commands start without Dagster

@@ -82,20 +82,11 @@ _BEGINNING = f"# HELP {FAMILIES[0].name} ".encode()
 """Every metrics file of Tidemark begins with this; any other file at the path is not overwritten."""
 
 
-@dataclass(frozen=True)
-class RunQueue:
-    """Dagster's numbers of runs."""
+def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mapping[str, int] | None) -> list[Metric]:
+    """All families with their samples. Raises LedgerError, SettingsError.
 
-    queued: int
-    """Requested but not begun."""
-    working: int
-    """Begun but not ended."""
-
-
-def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQueue | None) -> list[Metric]:
-    """All families with their samples; `queue` is None where Dagster could not be reached. Raises LedgerError, SettingsError.
-
-    Zero counts are included, so that an alert rule sees a problem end.
+    `queue`: status -> the number of runs that Dagster holds; None where it could not be reached. Zero counts are included, so
+    that an alert rule sees a problem end.
     """
     report, activity = read_health(ledger, settings, now), ledger.activity
     states = list(report.calendar.states.values()) if report.calendar is not None else []
@@ -136,7 +127,7 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQu
         "tidemark_open_processes": processes.open,
         "tidemark_died_processes": processes.died,
         "tidemark_dagster_up": 0 if queue is None else 1,
-        "tidemark_dagster_runs": {} if queue is None else vars(queue),
+        "tidemark_dagster_runs": queue or {},
     }
     return _metrics(values)
 

@@ -12,7 +12,6 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.processes import Life, Process
 from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.metrics import RunQueue
 from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
@@ -164,8 +163,8 @@ def _what(process: Process) -> str:
     return f"{who} is gone, last heard from at {(process.beat_at or '')[:19]} UTC"
 
 
-def run_queue(instance: dg.DagsterInstance) -> RunQueue | None:
-    """Return how many runs are queued and how many are running; None where Dagster's storage does not answer."""
+def run_queue(instance: dg.DagsterInstance) -> dict[str, int] | None:
+    """Return how many runs are `queued` and how many are `working`; None where Dagster's storage does not answer."""
     try:
         waiting, working = (
             instance.get_runs_count(dg.RunsFilter(statuses=list(statuses))) for statuses in (_WAITING, WORKING)
@@ -173,4 +172,4 @@ def run_queue(instance: dg.DagsterInstance) -> RunQueue | None:
     except Exception:
         # None reports the failure by itself; the figures of the ledger must not be lost because of it.
         return None
-    return RunQueue(waiting, working)
+    return {"queued": waiting, "working": working}

@@ -25,15 +25,8 @@ _OPEN = [verdict.value for verdict in BatchVerdict if verdict is not BatchVerdic
 _ROWS_AT_ONCE = 5_000
 
 
-@dataclass(frozen=True)
-class VerdictCount:
-    """The number of projects with a verdict on a day."""
-
-    place: str
-    """A table's key, or of batches the source."""
-    day: date
-    verdict: str
-    projects: int
+VerdictCount = tuple[str, date, str, int]
+"""A table's key, or of batches the source; a day; a verdict; and the number of projects with it."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +200,7 @@ class Summaries:
             .group_by(table.c.verdict, place, day)
         )
         with self._read() as connection:
-            return [VerdictCount(*row) for row in connection.execute(query)]
+            return [(*row,) for row in connection.execute(query)]
 
 
 def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[bool]:

@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Source, Ve
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
-from resources.ledger.summaries import Fault, VerdictCount
+from resources.ledger.summaries import Fault
 
 TABLES = tuple(table.key for table in ASSET_TABLES)
 _DERIVED = {table.key for table in DERIVED}
@@ -62,9 +62,9 @@ class Question:
         return self.kind is AnswerKind.FOLLOW
 
 
-def table_of(one: Fault | VerdictCount) -> str:
-    """The key of the table of the day; the raw table for a batch."""
-    return RAW_TABLES[Source(one.place)].key if one.place in _SOURCES else one.place
+def table_of(place: str) -> str:
+    """The key of the table; the raw table for the source of a batch."""
+    return RAW_TABLES[Source(place)].key if place in _SOURCES else place
 
 
 def kind_of(fault: Fault) -> AnswerKind:
@@ -149,7 +149,8 @@ def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> li
     for (kind, source, _), by_day in needs.items():
         of_tables: dict[tuple[str, ...], list[date]] = {}
         for day in sorted(by_day):
-            of_tables.setdefault(tuple(sorted(set(map(table_of, by_day[day])), key=in_graph)), []).append(day)
+            tables = tuple(sorted({table_of(fault.place) for fault in by_day[day]}, key=in_graph))
+            of_tables.setdefault(tables, []).append(day)
         for tables, chosen in of_tables.items():
             for stretch in stretches(chosen, len(chosen)):
                 of_stretch = [fault for day in stretch for fault in by_day[day]]

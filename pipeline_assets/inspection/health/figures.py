@@ -77,12 +77,12 @@ def calendar(
     """
     raw = {table.key for table in RAW_TABLES.values()}
     verdicts: dict[tuple[str, date], Counter[Verdict]] = {}
-    for count in (*(one for one in slices if one.place not in raw), *batches):
-        verdict = _OF_BATCH.get(count.verdict) or Verdict(count.verdict)
-        verdicts.setdefault((table_of(count), count.day), Counter())[verdict] += count.projects
+    for name, day, text, projects in (*(one for one in slices if one[0] not in raw), *batches):
+        counts = verdicts.setdefault((table_of(name), day), Counter())
+        counts[_OF_BATCH.get(text) or Verdict(text)] += projects
     told: dict[tuple[str, date], list[Fault]] = {}
     for fault in faults:
-        told.setdefault((table_of(fault), fault.day), []).append(fault)
+        told.setdefault((table_of(fault.place), fault.day), []).append(fault)
     begun = min(first_days.values(), default=None)
     states = {}
     for (table, day), counts in verdicts.items():

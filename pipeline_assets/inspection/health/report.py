@@ -165,7 +165,7 @@ def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
 
 def _mismatches(batches: Sequence[Fault]) -> list[CheckFigure]:
     return [
-        CheckFigure(table_of(fault), fault.day, fault.project_id, value)
+        CheckFigure(table_of(fault.place), fault.day, fault.project_id, value)
         for fault in batches
         if (value := sum(one.figures.get(MISMATCH, 0) for one in fault.evaluations))
     ]
