@@ -201,14 +201,11 @@ class _Drill:
             continue
 
     def _calm_digests(self) -> dict[str, dict[Slice, str]]:
-        return {
-            table.key: {
-                key: str(record.digest)
-                for key, record in self.calm.ledger.slices(table.key, None).items()
-                if record.digest.rows
-            }
-            for table in _TABLES
-        } | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
+        digests = {}
+        for table in _TABLES:
+            slices = self.calm.ledger.slices(table.key, None)
+            digests[table.key] = {key: str(one.digest) for key, one in slices.items() if one.digest.rows}
+        return digests | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
 
     def _state(self) -> DrillState:
         lakehouse = self.runtime.lakehouse
@@ -218,11 +215,8 @@ class _Drill:
             for record in self.runtime.ledger.publications()
             if record.table in digests
         ]
-        branches = [
-            f"{table.key} {branch}"
-            for table in ALL_TABLES
-            for branch in lakehouse.branches.dead(table, lambda _: False)
-        ]
+        dead = {table.key: lakehouse.branches.dead(table, lambda _: False) for table in ALL_TABLES}
+        branches = [f"{name} {branch}" for name, found in dead.items() for branch in found]
         with dg.DagsterInstance.get() as instance:
             shown = {
                 table.key: {date.fromisoformat(day) for day in instance.get_materialized_partitions(asset_key(table))}
