@@ -17,7 +17,7 @@ from pipeline_assets.domain.places import METRICS_SUFFIX
 from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
-    from pipeline_assets.inspection.metrics import RunQueue, Sample
+    from pipeline_assets.inspection.metrics import RunQueue
 
 
 def report(
@@ -51,7 +51,7 @@ def metrics(
     Reads the ledger and Dagster's queue, and changes neither. Exits 0 when the figures are told, 1 when the ledger cannot
     be read, which tidemark_up 0 tells as well, 2 on bad usage.
     """
-    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing  # noqa: PLC0415 - others start without
+    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415
 
     if output is not None and output.suffix != METRICS_SUFFIX:
         raise UsageError(
@@ -59,27 +59,22 @@ def metrics(
         )
     settings, now = load_settings(), datetime.now(UTC)
     settings.require_projects()
+    failure: TidemarkError | None = None
     try:
         with own_ledger(settings) as ledger:
             samples = read_samples(ledger, settings, now, _queue())
     except (UsageError, SettingsError):
         raise
-    except TidemarkError:
-        # Write first, so that monitoring sees the outage of the ledger instead of old figures.
-        _tell(samples_of_nothing(now), output)
-        raise
-    _tell(samples, output)
-    return EXIT_OK
-
-
-def _tell(samples: list[Sample], output: Path | None) -> None:
-    from pipeline_assets.inspection.metrics import text_of, write_textfile  # noqa: PLC0415 - others start without
-
-    text = text_of(samples)
+    except TidemarkError as error:
+        # Written as well, so that monitoring sees the outage of the ledger instead of old figures.
+        samples, failure = samples_of_nothing(now), error
     if output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(text_of(samples))
     else:
-        write_textfile(text, output)
+        write_textfile(text_of(samples), output)
+    if failure is not None:
+        raise failure
+    return EXIT_OK
 
 
 def _queue() -> RunQueue | None:

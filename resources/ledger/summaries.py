@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +16,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.records import HOURS_HELD
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Source, Verdict
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.engine import Connect
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HAS_REFUSALS, RUNS, SLICES
 
@@ -79,18 +80,27 @@ class CheckFigure:
     value: float
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A load that went through all its tables."""
+LOAD_KINDS = (Source.REGULAR.value, Source.BACKFILL.value, "derived tables only")
+"""Kinds of loads: the source that one reads, or none."""
+_SOURCES = {RAW_TABLES[source].key: source.value for source in (Source.BACKFILL, Source.REGULAR)}
+_GOOD = frozenset(verdict.value for verdict in Verdict if verdict.is_good)
 
-    run_id: str
-    tables: frozenset[str]
-    first_day: date
-    last_day: date
-    started_at: str
-    finished_at: str
-    verdicts: Mapping[str, int]
-    """`refined/events published` -> number of slices."""
+
+@dataclass(frozen=True)
+class RunTime:
+    """The duration of one load that went through all its tables, and whether it left anything open."""
+
+    kind: str
+    """One of LOAD_KINDS."""
+    ended_at: datetime
+    seconds: float
+    is_good: bool
+    """Whether none of its slices is refused, waiting or held."""
+
+    @property
+    def day(self) -> date:
+        """The day on which it ended."""
+        return self.ended_at.date()
 
 
 class Summaries:
@@ -179,23 +189,19 @@ class Summaries:
                             found[name].append(CheckFigure(table, day, project, value))
         return found
 
-    def finished_runs(self) -> list[FinishedRun]:
+    def run_times(self) -> list[RunTime]:
         """Return every recorded load that went through all its tables, by end time."""
-        columns = (
-            RUNS.c.run_id,
-            RUNS.c.tables,
-            RUNS.c.first_day,
-            RUNS.c.last_day,
-            RUNS.c.started_at,
-            RUNS.c.finished_at,
-            RUNS.c.verdicts,
-        )
+        columns = (RUNS.c.tables, RUNS.c.started_at, RUNS.c.finished_at, RUNS.c.verdicts)
         query = sa.select(*columns).where(RUNS.c.finished_at.is_not(None)).order_by(RUNS.c.finished_at)
+        found = []
         with self._read() as connection:
-            return [
-                FinishedRun(run_id, frozenset(tables or ()), first, last, started, finished, verdicts or {})
-                for run_id, tables, first, last, started, finished, verdicts in connection.execute(query)
-            ]
+            for tables, started, finished, verdicts in connection.execute(query):
+                kind = next((source for table, source in _SOURCES.items() if table in (tables or ())), LOAD_KINDS[-1])
+                ended = datetime.fromisoformat(finished)
+                seconds = max(0.0, (ended - datetime.fromisoformat(started)).total_seconds())
+                left = {name.rpartition(" ")[2] for name, count in (verdicts or {}).items() if count}
+                found.append(RunTime(kind, ended, seconds, left <= _GOOD))
+        return found
 
     def _counts(
         self, table: sa.Table, place: sa.Column[Any], day: sa.Column[Any], projects: Sequence[str]
@@ -234,6 +240,16 @@ class RefusedLines:
     lines: int
     line_reason: str | None = None
     """A key of `DeliveryRecord.line_reasons`; None where an older version recorded none. An object counts in each of its own."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether whole objects are refused, instead of single lines."""
+        return self.error is not None
+
+    @property
+    def reason(self) -> str | None:
+        """The reason of the objects or lines."""
+        return self.error if self.is_whole else self.line_reason
 
 
 @dataclass(frozen=True)

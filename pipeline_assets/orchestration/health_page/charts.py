@@ -17,38 +17,16 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-_SIZE = (5.6, 2.1)
-"""Inches at 72 points; a phone shows two thirds of this size, a wide page more."""
-_INK, _GRID, _MUTED = "#0a0b01", "#0a0b02", "#0a0b03"
+from pipeline_assets.inspection.pages import TEMPLATES
+
 SERIES = ("#0a0b11", "#0a0b12", "#0a0b13")
+_MUTED = SERIES[2]
 _PAGE_COLOURS = {
-    _INK: "var(--muted)",
-    _GRID: "var(--line)",
-    _MUTED: "var(--series-3)",
+    "#0a0b01": "var(--muted)",
+    "#0a0b02": "var(--line)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
 }
-"""Placeholder colours -> colours of the page, which depend on the light or dark scheme."""
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.size": 10.5,
-    "axes.edgecolor": _GRID,
-    "axes.linewidth": 1.0,
-    "axes.labelcolor": _INK,
-    "xtick.color": _GRID,
-    "ytick.color": _GRID,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "text.color": _INK,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.8,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "ytick.major.size": 0,
-}
+"""Placeholder colours, the first two of the style sheet -> colours of the page, which depend on the light or dark scheme."""
 MOST_MARKED = 60
 """Up to this many points get markers, so that an isolated one is visible."""
 
@@ -151,8 +129,8 @@ def short(value: float) -> str:
 
 
 def _svg(name: str, label: str, draw: Callable[[Axes], None]) -> Markup:
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(_SIZE, layout="constrained")
+    with mpl.rc_context({"svg.hashsalt": name}, TEMPLATES / "charts.mplstyle"):
+        figure = Figure()
         axes = figure.subplots()
         draw(axes)
         written = io.StringIO()

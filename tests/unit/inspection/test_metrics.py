@@ -29,7 +29,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.inspection.metrics import FAMILIES, Kind, RunQueue, read_samples, text_of, write_textfile
+from pipeline_assets.inspection.metrics import FAMILIES, RunQueue, read_samples, text_of, write_textfile
 from pipeline_assets.orchestration.live_runs import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
@@ -52,7 +52,7 @@ def figures_in(text: str) -> Figures:
         for sample in family.samples:
             names = FAMILY[sample.name].labels
             assert sorted(sample.labels) == sorted(names), sample
-            assert (family.type == "counter") == (FAMILY[sample.name].kind is Kind.COUNTER)
+            assert (family.type == "counter") == FAMILY[sample.name].is_counter
             found[sample.name, tuple(sample.labels[name] for name in names)] = sample.value
     return found
 
@@ -275,7 +275,7 @@ def labels_of(node: Any, used: set[str], within: str = "") -> set[str]:
     if kind == "VectorSelector":
         assert node.name in FAMILY, f"{node.name} is not exported"
         family = FAMILY[node.name]
-        assert (family.kind is Kind.COUNTER) == (within in OF_COUNTERS), f"{within}() of {family.name}"
+        assert family.is_counter == (within in OF_COUNTERS), f"{within}() of {family.name}"
         used.add(node.name)
         known = {*family.labels, *OF_SCRAPES}
         assert {matcher.name for matcher in node.matchers.matchers} <= known, node
