@@ -195,10 +195,9 @@ def _recovery(at: _At) -> Answer:
 
 def _notices(at: _At) -> Answer:
     configured = {receiver_id(url) for url in at.settings.notify_urls}
-    receivers = {name: one for name, one in at.ledger.outbox.receivers().items() if name in configured}
-    waiting = {name: one.waiting for name, one in receivers.items()}
+    receivers = [one for name, one in at.ledger.outbox.receivers().items() if name in configured]
     refusing = [one for one in receiver_troubles(at.ledger, at.settings) if one.command == SEND_AGAIN]
-    return recorded.receivers_told(receivers, waiting, len(configured), refusing)
+    return recorded.receivers_told(receivers, len(configured), refusing)
 
 
 def _decisions(at: _At) -> Answer:
@@ -230,7 +229,7 @@ _CHECKLIST: tuple[tuple[str, str, Callable[[_At], Answer]], ...] = (
      lambda at: places.one_transaction(promise_of(at.settings))),
     ("one load path", "Does everything that writes the tables go through the load?", _one_load_path),
     ("separate prefixes", "Do recoveries lie apart from the regular exports?", _prefixes),
-    ("window", "Is the reprocessing window wide enough for the lateness seen?",_window),
+    ("window", "Is the reprocessing window wide enough for the lateness seen?", _window),
     ("keys", "Are the keys stable, so that a row that comes again is known?", _keys),
     ("skew", "Does the work divide, or does one object hold up a day?", _skew),
     ("markers", "Do markers come on time, so that complete days are known?",

@@ -180,18 +180,12 @@ def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Answer:
     return green(told)
 
 
-def receivers_told(
-    receivers: Mapping[str, Receiver],
-    waiting: Mapping[str, int],
-    configured: int,
-    refusing: Sequence[ReceiverTrouble] = (),
-) -> Answer:
+def receivers_told(receivers: Sequence[Receiver], configured: int, refusing: Sequence[ReceiverTrouble] = ()) -> Answer:
     """Whether receivers get notices of changes; `refusing`: receivers whose notices are set aside, so that no run sends them."""
     if not configured:
         return green("no receiver is configured; tidemark changes --since TIME lists what changed")
-    failing = sorted((one.place, one.failures, one.error) for one in receivers.values() if one.failures)
-    unsent = sum(count for name, count in waiting.items() if name in receivers)
-    told = f"{configured} receivers, {unsent} notices wait to be sent"
+    failing = sorted((one.place, one.failures, one.error) for one in receivers if one.failures)
+    told = f"{configured} receivers, {sum(one.waiting for one in receivers)} notices wait to be sent"
     if failing or refusing:
         each = [f"{place} failed {times} times, last: {error}" for place, times, error in failing]
         each += [f"{one.place} {one.reason}" for one in refusing]
