@@ -100,10 +100,7 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: RunQu
     report, activity = read_health(ledger, settings, now), ledger.activity
     states = list(report.calendar.states.values()) if report.calendar is not None else []
     refused = {
-        (fault.day, one.table, fault.project_id)
-        for one in states
-        for fault in one.faults
-        if fault.verdict == Verdict.REFUSED.value
+        (of.day, one.table, of.project_id) for one in states for of in one.faults if of.verdict == Verdict.REFUSED
     }
     newest = sorted(report.newest.items())
     runs = sorted(((one.kind.replace(" ", "_"), one) for one in report.run_times), key=lambda pair: pair[0])
@@ -201,16 +198,14 @@ def text_of(metrics: Iterable[Metric]) -> str:
 
 def write_textfile(text: str, path: Path) -> Path:
     """Write the text to a file, atomically. Returns the absolute path; raises UsageError where it cannot be written."""
-    if path.expanduser().exists() and not _is_ours(path.expanduser()):
+    place = path.expanduser()
+    try:
+        with place.open("rb") as file:
+            is_ours = file.read(len(_BEGINNING)) == _BEGINNING
+    except OSError:
+        is_ours = not place.exists()
+    if not is_ours:
         raise UsageError(
             str(path), "is there and is no file of figures that Tidemark wrote", "Name another file, or remove this one"
         )
     return write_whole(path, text)
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_BEGINNING)) == _BEGINNING
-    except OSError:
-        return False

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any
 
@@ -96,11 +95,6 @@ class RunTime:
     seconds: float
     is_good: bool
     """Whether none of its slices is refused, waiting or held."""
-
-    @property
-    def day(self) -> date:
-        """The day on which it ended."""
-        return self.ended_at.date()
 
 
 class Summaries:
@@ -263,6 +257,13 @@ class ArrivedOn:
     rows: int
 
 
+def _within(
+    table: sa.Table, source: Source, projects: Sequence[str], first: date, last: date
+) -> list[sa.ColumnElement[bool]]:
+    of = table.c
+    return [of.source == source.value, of.project_id.in_(projects), of.arrival_date.between(first, last)]
+
+
 class ArrivalSummaries:
     """Reads arrivals without creating a record per row, so that each query over years takes less than a second."""
 
@@ -274,13 +275,8 @@ class ArrivalSummaries:
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> list[tuple[str, date, date, int]]:
         """Return (project, arrival day, event day, rows in raw) of arrivals in the range."""
-        query = sa.select(
-            BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.event_date, BATCH_DAYS.c.digest
-        ).where(
-            BATCH_DAYS.c.source == source.value,
-            BATCH_DAYS.c.project_id.in_(projects),
-            BATCH_DAYS.c.arrival_date.between(first, last),
-        )
+        columns = (BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.event_date, BATCH_DAYS.c.digest)
+        query = sa.select(*columns).where(*_within(BATCH_DAYS, source, projects, first, last))
         with self._read() as connection:
             return [(project, at, day, Digest.parse(text).rows) for project, at, day, text in connection.execute(query)]
 
@@ -289,12 +285,8 @@ class ArrivalSummaries:
     ) -> list[tuple[str, date, LatenessSketch | None]]:
         """Return (project, arrival day, lateness sketch) of each non-empty batch day in the range; None = not measured."""
         columns = (BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.lateness)
-        query = sa.select(*columns).where(
-            BATCH_DAYS.c.source == source.value,
-            BATCH_DAYS.c.project_id.in_(projects),
-            BATCH_DAYS.c.arrival_date.between(first, last),
-            BATCH_DAYS.c.digest != str(EMPTY),
-        )
+        within = _within(BATCH_DAYS, source, projects, first, last)
+        query = sa.select(*columns).where(*within, BATCH_DAYS.c.digest != str(EMPTY))
         with self._read() as connection:
             return [
                 (project, day, None if text is None else LatenessSketch.from_text(text))
@@ -305,12 +297,8 @@ class ArrivalSummaries:
         """Return objects, stored bytes and rows per project and arrival day in the range, of the versions in raw."""
         names = (DELIVERIES.c.project_id, DELIVERIES.c.arrival_date)
         sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (DELIVERIES.c.size_bytes, DELIVERIES.c.rows))
-        query = sa.select(*names, sa.func.count(), *sums).where(
-            DELIVERIES.c.source == source.value,
-            DELIVERIES.c.project_id.in_(projects),
-            DELIVERIES.c.arrival_date.between(first, last),
-            DELIVERIES.c.is_accepted,
-        )
+        within = _within(DELIVERIES, source, projects, first, last)
+        query = sa.select(*names, sa.func.count(), *sums).where(*within, DELIVERIES.c.is_accepted)
         with self._read() as connection:
             rows = connection.execute(query.group_by(*names))
             return [ArrivedOn(project, day, n, int(size), int(count)) for project, day, n, size, count in rows]
@@ -320,25 +308,18 @@ class ArrivalSummaries:
         columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
         query = (
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
-            .where(
-                DELIVERIES.c.project_id.in_(projects),
-                HAS_REFUSALS,
-            )
+            .where(DELIVERIES.c.project_id.in_(projects), HAS_REFUSALS)
             .group_by(*columns)
         )
         with self._read() as connection:
             groups = [tuple(row) for row in connection.execute(query)]
-        found: Counter[tuple[date, str | None, str | None]] = Counter()
-        objects: Counter[tuple[date, str | None, str | None]] = Counter()
+        found: dict[tuple[date, str | None, str | None], RefusedLines] = {}
         for day, error, reasons, count, lines in groups:
             # Every object of the group has these same counts.
             told = json.loads(reasons) if reasons else {}
             named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
             for reason, of_reason in named.items():
-                found[day, error, reason] += of_reason
-                objects[day, error, reason] += count
-        refused = [
-            RefusedLines(day, error, objects[day, error, reason], lines, reason)
-            for (day, error, reason), lines in found.items()
-        ]
-        return sorted(refused, key=lambda one: (one.day, one.error or "", one.line_reason or ""))
+                known = found.get((day, error, reason), RefusedLines(day, error, 0, 0, reason))
+                sums = {"objects": known.objects + count, "lines": known.lines + of_reason}
+                found[day, error, reason] = replace(known, **sums)
+        return sorted(found.values(), key=lambda one: (one.day, one.error or "", one.line_reason or ""))

@@ -17,14 +17,10 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Source, Ve
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
-from resources.ledger.summaries import Fault
+from resources.ledger.summaries import Fault, VerdictCount
 
-REASON = "REASON"
-"""Placeholder in a command for the operator's reason."""
 TABLES = tuple(table.key for table in ASSET_TABLES)
 _DERIVED = {table.key for table in DERIVED}
-_DIMENSIONS = "dimensions"
-"""Their name for `load --source`."""
 _SOURCES = frozenset(source.value for source in Source)
 
 
@@ -61,19 +57,14 @@ class Question:
     commands: tuple[str, ...]
 
     @property
-    def days(self) -> int:
-        """Number of days from first to last; there is no gap between them."""
-        return (self.last - self.first).days + 1
-
-    @property
     def follows(self) -> bool:
         """Whether it settles itself once another one is settled."""
         return self.kind is AnswerKind.FOLLOW
 
 
-def table_of(fault: Fault) -> str:
-    """The key of the table whose day is red; the raw table for a batch."""
-    return RAW_TABLES[Source(fault.place)].key if fault.place in _SOURCES else fault.place
+def table_of(one: Fault | VerdictCount) -> str:
+    """The key of the table of the day; the raw table for a batch."""
+    return RAW_TABLES[Source(one.place)].key if one.place in _SOURCES else one.place
 
 
 def kind_of(fault: Fault) -> AnswerKind:
@@ -97,15 +88,14 @@ def is_early(fault: Fault, early: frozenset[tuple[date, str]]) -> bool:
     return fault.verdict == Verdict.WAITING.value and (fault.day, fault.project_id) in early
 
 
-def early_days(batches: Iterable[Fault]) -> frozenset[tuple[date, str]]:
+def early_days(batches: Sequence[Fault]) -> frozenset[tuple[date, str]]:
     """(day, project) pairs that wait for their first delivery before the deadline, without a refusal or a running recovery."""
-    waiting, others = set(), set()
-    for one in batches:
-        if one.verdict == BatchVerdict.WAITING.value:
-            waiting.add((one.day, one.project_id))
-        if one.verdict == BatchVerdict.REFUSED.value or any(of.figures.get(HOURS_UNFINISHED) for of in one.evaluations):
-            others.add((one.day, one.project_id))
-    return frozenset(waiting - others)
+    waiting = frozenset((one.day, one.project_id) for one in batches if one.verdict == BatchVerdict.WAITING.value)
+    return waiting - {
+        (one.day, one.project_id)
+        for one in batches
+        if one.verdict == BatchVerdict.REFUSED.value or any(of.figures.get(HOURS_UNFINISHED) for of in one.evaluations)
+    }
 
 
 def commands(
@@ -116,7 +106,7 @@ def commands(
     named = _each("--project", (project for project in projects if project != ALL_PROJECTS))
     span = ["--from", str(first), "--to", str(last), *named]
     is_of_dimensions = all(map(is_dimension, tables))
-    load = ["tidemark", "load", "--source", _DIMENSIONS if is_of_dimensions else source.value, *span]
+    load = ["tidemark", "load", "--source", "dimensions" if is_of_dimensions else source.value, *span]
     if kind is AnswerKind.ACCEPT_CHANGE:
         # `diff` cannot compare a dimension, which is built from no other table.
         look = () if is_of_dimensions else (shlex.join(["tidemark", "diff", tables[0], str(first), *named]),)
@@ -131,12 +121,7 @@ def commands(
 
 
 def _with_reason(words: Sequence[str]) -> str:
-    return f'{shlex.join(words)} "{REASON}"'
-
-
-def source_of(fault: Fault) -> Source:
-    """The source to load for this day; a derived day is loaded with the regular exports."""
-    return Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
+    return f'{shlex.join(words)} "REASON"'
 
 
 def ordered(projects: Iterable[str]) -> list[str]:
@@ -156,7 +141,9 @@ def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> li
     """
     needs: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
     for fault in (one for one in faults if not is_early(one, early)):
-        need = (kind_of(fault), source_of(fault), fault.project_id)
+        # A derived day is loaded with the regular exports.
+        source = Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
+        need = (kind_of(fault), source, fault.project_id)
         needs.setdefault(need, {}).setdefault(fault.day, []).append(fault)
     alike: dict[tuple[AnswerKind, Source, tuple[str, ...], date, date], list[Fault]] = {}
     for (kind, source, _), by_day in needs.items():
@@ -169,13 +156,9 @@ def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> li
                 alike.setdefault((kind, source, tables, stretch[0], stretch[-1]), []).extend(of_stretch)
     made = []
     for (kind, source, tables, first, last), listed in alike.items():
-        projects, reasons = (
-            tuple(ordered(one.project_id for one in listed)),
-            list(dict.fromkeys(fault.reason for fault in listed)),
-        )
-        answers = commands(kind, source, tables, projects, first, last)
-        more, hint = len(reasons) - 1, listed[0].hint
-        made.append(Question(kind, tables, projects, first, last, reasons[0], more, hint, answers))
+        projects, more = tuple(ordered(one.project_id for one in listed)), len({one.reason for one in listed}) - 1
+        told = listed[0].reason, more, listed[0].hint, commands(kind, source, tables, projects, first, last)
+        made.append(Question(kind, tables, projects, first, last, *told))
     order = list(AnswerKind)
     return sorted(made, key=lambda one: (one.follows, -one.last.toordinal(), order.index(one.kind), one.projects))
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 
+import numpy as np
+
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
 from pipeline_assets.inspection.health.answers import in_graph, table_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -18,12 +20,8 @@ from resources.ledger.summaries import Fault, RefusedLines, RunTime, SliceFigure
 OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
 """Shown only if the lake has them; a month of intervals is shown on its first day."""
 WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
-_OF_BATCH = {
-    BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED,
-    BatchVerdict.REFUSED.value: Verdict.REFUSED,
-    BatchVerdict.WAITING.value: Verdict.WAITING,
-    BatchVerdict.MOVED.value: Verdict.WAITING,
-}
+_OF_BATCH = {BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED, BatchVerdict.MOVED.value: Verdict.WAITING}
+"""The verdicts of batches that slices do not have."""
 _NOT_AWAITED = {RAW_TABLES[Source.BACKFILL].key, *OF_DIMENSIONS}
 """Tables in which no project is expected: a day may have no recovery, a dimension has no projects, and joined tables begin only
 with their dimension."""
@@ -78,11 +76,10 @@ def calendar(
     `missing`: (dimension table, day) pairs without a snapshot, where another day's may stand in.
     """
     raw = {table.key for table in RAW_TABLES.values()}
-    counted = [(count.place, Verdict(count.verdict), count) for count in slices if count.place not in raw]
-    counted += [(RAW_TABLES[Source(count.place)].key, _OF_BATCH[count.verdict], count) for count in batches]
     verdicts: dict[tuple[str, date], Counter[Verdict]] = {}
-    for table, verdict, count in counted:
-        verdicts.setdefault((table, count.day), Counter())[verdict] += count.projects
+    for count in (*(one for one in slices if one.place not in raw), *batches):
+        verdict = _OF_BATCH.get(count.verdict) or Verdict(count.verdict)
+        verdicts.setdefault((table_of(count), count.day), Counter())[verdict] += count.projects
     told: dict[tuple[str, date], list[Fault]] = {}
     for fault in faults:
         told.setdefault((table_of(fault), fault.day), []).append(fault)
@@ -109,10 +106,7 @@ MOST_DAYS_OF_RUNS = 62
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The nearest-rank percentile: the smallest value that at least this share of the values does not exceed; nan of none."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return float(np.quantile(values, share, method="inverted_cdf")) if len(values) else math.nan
 
 
 @dataclass(frozen=True)
@@ -248,6 +242,6 @@ def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[d
     by_point: dict[date, list[float]] = {}
     for one in times:
         if one.kind == kind:
-            point = one.day.replace(day=1) if span.is_by_month else one.day
-            by_point.setdefault(point, []).append(one.seconds)
+            day = one.ended_at.date()
+            by_point.setdefault(day.replace(day=1) if span.is_by_month else day, []).append(one.seconds)
     return {point: (percentile(seconds, 0.5), percentile(seconds, 0.95)) for point, seconds in sorted(by_point.items())}

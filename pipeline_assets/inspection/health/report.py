@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenFault
-from pipeline_assets.domain.lateness import LatenessSketch, merged
+from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.quarantine_reasons import UNREADABLE, unreadable_values
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Source
@@ -17,13 +17,14 @@ from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, lateness
 from pipeline_assets.inspection.health.answers import Question, early_days, questions, rebuild_question, table_of
 from pipeline_assets.inspection.health.figures import Calendar, Span, Volumes, calendar, refused_by_reason, volumes
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
+from pipeline_assets.inspection.window import late_times
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.staleness.finality import is_short, warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.cuts import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import ArrivalSummaries, CheckFigure, Fault, RefusedLines, RunTime
+from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, RunTime
 from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60
@@ -116,13 +117,13 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
-    measured = volumes(
-        summaries.slice_figures(REFINED_EVENTS.key, projects), span.newest(), recent_from, projects, today
-    )
+    measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
+    sums = volumes(measured, span.newest(), recent_from, projects, today)
     found = arrivals.refused_lines(projects)
     refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
+    times_of = late_times(arrivals, Source.REGULAR, projects, since, span.last)
     in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
     return HealthReport(
         made_at=now,
@@ -134,11 +135,11 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
-        **vars(measured),
+        **vars(sums),
         mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
         duplicate_keys=figures[DUPLICATES],
         lateness=late,
-        late_times=_late_times(arrivals, projects, since, span.last),
+        late_times={project: sketch for project, (sketch, _) in times_of.items()},
         too_narrow=tuple(warnings_of(in_reach, settings)),
         arrivals_since=max(since, span.first),
         window_days=settings.reprocessing_window_days,
@@ -160,17 +161,6 @@ def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
         good = {key.event_date for key, record in records.items() if record.verdict.is_good and record.digest == EMPTY}
         found |= {(table.key, day) for day in good if day > first}
     return frozenset(found)
-
-
-def _late_times(
-    arrivals: ArrivalSummaries, projects: Sequence[str], first: date, last: date
-) -> dict[str, LatenessSketch]:
-    found: dict[str, list[LatenessSketch]] = {}
-    for project, _, sketch in arrivals.lateness(Source.REGULAR, projects, first, last):
-        if sketch is not None:
-            found.setdefault(project, []).append(sketch)
-    own = {project: merged(sketches) for project, sketches in found.items()}
-    return {"": merged(own.values()), **own}
 
 
 def _mismatches(batches: Sequence[Fault]) -> list[CheckFigure]:

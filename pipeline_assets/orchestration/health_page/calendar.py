@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from calendar import monthrange
+from collections.abc import Sequence
 from datetime import date, timedelta
 
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.inspection.health.answers import (
-    TABLES,
-    AnswerKind,
-    commands,
-    is_early,
-    kind_of,
-    ordered,
-    source_of,
-)
+from pipeline_assets.inspection.health.answers import TABLES, AnswerKind, commands, questions
 from pipeline_assets.inspection.health.figures import OF_DIMENSIONS, Calendar, DayState
 
 DETAILED_DAYS = 92
@@ -51,16 +44,9 @@ def reasons_of(state: DayState) -> list[tuple[tuple[str, str, str], list[str]]]:
     return list(found.items())
 
 
-def commands_of(state: DayState, early: frozenset[tuple[date, str]]) -> list[str]:
+def commands_of(state: DayState, early: frozenset[tuple[date, str]]) -> Sequence[str]:
     """The commands for each kind of fault of the day, for all its projects together."""
-    by_kind: dict[tuple[AnswerKind, Source], list[str]] = {}
-    for fault in state.faults:
-        if not is_early(fault, early):
-            by_kind.setdefault((kind_of(fault), source_of(fault)), []).append(fault.project_id)
-    if state.absent and not by_kind:
-        by_kind[AnswerKind.LOAD_AGAIN, Source.REGULAR] = []
-    return [
-        command
-        for (kind, source), projects in by_kind.items()
-        for command in commands(kind, source, [state.table], ordered(projects), state.day, state.day)
-    ]
+    found = [command for one in questions(state.faults, early) for command in one.commands]
+    if state.absent and not found:
+        return commands(AnswerKind.LOAD_AGAIN, Source.REGULAR, [state.table], [], state.day, state.day)
+    return found

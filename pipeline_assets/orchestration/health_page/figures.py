@@ -57,7 +57,7 @@ def _lateness(report: HealthReport) -> str:
 
 
 def _backfills(report: HealthReport) -> dict[str, str]:
-    span = _span_of([one.day for one in report.run_times], report.span)
+    span = _span_of([one.ended_at.date() for one in report.run_times], report.span)
     times = times_by_point(report.run_times, "backfill", span)
     size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
     half, most = (Line({point: pair[at] / size for point, pair in times.items()}, at) for at in (0, 1))

@@ -8,14 +8,14 @@ from pathlib import Path
 from pipeline_assets.domain.arrival_days import describe_strays
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch
 from pipeline_assets.domain.quarantine_reasons import describe_quarantined, in_words
-from pipeline_assets.domain.window import SHARES
+from pipeline_assets.domain.window import SHARES, days_text
 from pipeline_assets.inspection.health.answers import ordered
 from pipeline_assets.inspection.health.figures import lines_by_reason, percentile
 from pipeline_assets.inspection.health.report import HealthReport
 from pipeline_assets.inspection.pages import render
 from pipeline_assets.orchestration.health_page.calendar import commands_of, months_of, reasons_of, tables_of, window_of
 from pipeline_assets.orchestration.health_page.figures import drawn
-from pipeline_assets.orchestration.health_page.tiles import days_text, seconds_text, tiles
+from pipeline_assets.orchestration.health_page.tiles import seconds_text, tiles
 from resources.ledger.cuts import Revision
 from resources.ledger.summaries import LOAD_KINDS
 from resources.whole_file import write_whole
@@ -27,12 +27,10 @@ _OF_AUDIT = ("raw_rows", "_duplicate", "superseded", "lag_seconds", "rows_with")
 
 def page_of(report: HealthReport) -> str:
     """Return the whole page, including style sheet and charts."""
-    is_empty = report.calendar is None
     return render(
         "health.html",
         report=report,
-        tiles=[] if is_empty else tiles(report),
-        drawn={} if is_empty else drawn(report),
+        drawn=drawn(report) if report.calendar is not None else {},
         causes=Counter(one.cause for one in report.revisions).most_common(3),
         relative_error=RELATIVE_ERROR,
         load_kinds=LOAD_KINDS,
@@ -69,6 +67,6 @@ def numbers_of(one: Revision) -> list[tuple[str, list[str]]]:
 
 _HELPERS = (
     ordered, commands_of, months_of, reasons_of, tables_of, window_of, lateness_of, revisions_of, numbers_of, lines_by_reason,
-    percentile, describe_quarantined, describe_strays, in_words, days_text, seconds_text,
+    percentile, tiles, describe_quarantined, describe_strays, in_words, days_text, seconds_text,
 )  # fmt: skip
 """The functions that the template calls."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pipeline_assets.domain.quarantine_reasons import in_words
-from pipeline_assets.domain.window import SHARES
+from pipeline_assets.domain.window import SHARES, days_text
 from pipeline_assets.inspection.health.figures import lines_by_reason, percentile
 from pipeline_assets.inspection.health.report import RECENT_DAYS, HealthReport
 
@@ -79,11 +79,6 @@ def _times(name: str, seconds: Sequence[float], of: str) -> Tile:
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def days_text(days: int | None) -> str:
-    """Return `1 day` or `12 days`; a dash for None."""
-    return "–" if days is None else f"{days:,} day{'' if days == 1 else 's'}"
 
 
 def seconds_text(seconds: float | None) -> str:
