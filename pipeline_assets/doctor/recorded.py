@@ -184,10 +184,10 @@ def receivers_told(receivers: Sequence[Receiver], configured: int, refusing: Seq
     """Whether receivers get notices of changes; `refusing`: receivers whose notices are set aside, so that no run sends them."""
     if not configured:
         return green("no receiver is configured; tidemark changes --since TIME lists what changed")
-    failing = sorted((one.place, one.failures, one.error) for one in receivers if one.failures)
+    failing = {one.place: one for one in receivers if one.failures}
     told = f"{configured} receivers, {sum(one.waiting for one in receivers)} notices wait to be sent"
     if failing or refusing:
-        each = [f"{place} failed {times} times, last: {error}" for place, times, error in failing]
+        each = [f"{place} failed {one.failures} times, last: {one.error}" for place, one in sorted(failing.items())]
         each += [f"{one.place} {one.reason}" for one in refusing]
         commands = [SEND_NOW] * bool(failing) + [SEND_AGAIN] * bool(refusing)
         hint = f"Correct the address or the receiver, then: {', then '.join(commands)}"
