@@ -12,19 +12,19 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock, load_assets
-from pipeline_assets.orchestration.health_asset import health_asset, health_job, health_schedule
-from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs
+from pipeline_assets.orchestration.health_asset import health_asset, health_job
+from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs, schedules
 from pipeline_assets.orchestration.live_runs import dead_runs_sensor
-from pipeline_assets.orchestration.maintenance_job import maintenance_job, maintenance_schedule
+from pipeline_assets.orchestration.maintenance_job import maintenance_job
 from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.partitions import calendar
 from pipeline_assets.orchestration.rebuild_job import rebuild_job
-from pipeline_assets.orchestration.reconcile_job import reconcile_job, reconcile_schedule
+from pipeline_assets.orchestration.reconcile_job import reconcile_job
 from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.run_config import CONSOLE, closed, guarded_executor
 from pipeline_assets.orchestration.sensors import load_sensors
-from pipeline_assets.orchestration.specs import landing_assets, snapshot_assets
+from pipeline_assets.orchestration.specs import landing_assets
 from pipeline_assets.tables.registry import require_known_bounds, require_known_dimensions
 from resources.landing.store import LandingStore
 from resources.spark.session import spark_resource
@@ -38,29 +38,23 @@ def build_defs(
     require_known_bounds(settings)
     require_known_dimensions(settings)
     days = calendar(settings)
-    maintenance, health, reconciliation = maintenance_job(settings), health_job(), reconcile_job(settings)
     definitions = dg.Definitions(
         assets=[
             *landing_assets(settings, days),
-            *snapshot_assets(settings, days),
             load_assets(settings, days),
             health_asset(settings),
         ],
         jobs=[
             *load_jobs(),
-            maintenance,
+            maintenance_job(settings),
             rollback_job(settings),
             release_job(settings),
             rebuild_job(settings),
             recover_job(settings, lambda: definitions.resolve_job_def(JOB_OF_SOURCE[Source.BACKFILL])),
-            health,
-            reconciliation,
+            health_job(),
+            reconcile_job(settings),
         ],
-        schedules=[
-            maintenance_schedule(settings, maintenance),
-            health_schedule(settings, health),
-            reconcile_schedule(settings, reconciliation),
-        ],
+        schedules=schedules(settings),
         sensors=[*load_sensors(settings), dead_runs_sensor(settings), *notice_sensors(settings)],
         resources={
             name: closed(resource)

@@ -171,27 +171,25 @@ def post(url: str, body: bytes, secret: str | None, *, attempts: int, deadline: 
     # At its usual level the library logs whole addresses, which open webhooks.
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    answer = Answer(is_taken=False, reason="there was no time left")
     try:
         client = guarded_client(url)
     except httpx.InvalidURL:
         return Answer(is_taken=False, reason="its address cannot be read")
     except SettingsError as error:
         return Answer(is_taken=False, reason=f"it cannot be reached: {error.subject} {error.reason}")
-    backoff = Backoff(attempts, _FIRST_PAUSE_SECONDS)
+    backoff, pause = Backoff(attempts, _FIRST_PAUSE_SECONDS), 0.0
+    answer = Answer(is_taken=False, reason="there was no time left")
     with client:
         for attempt in range(1, attempts + 1):
-            left = deadline - time.monotonic()
+            left = deadline - time.monotonic() - pause
             if left <= 0:
                 break
+            time.sleep(pause)
             answer = _attempt(client, url, body, secret, min(left, _ATTEMPT_SECONDS))
-            if not answer.is_passing or attempt == attempts:
+            if not answer.is_passing:
                 break
             asked = None if answer.retry_at is None else (answer.retry_at - datetime.now(UTC)).total_seconds()
-            pause = backoff.pause_seconds(attempt, asked)
-            if pause >= deadline - time.monotonic():
-                break
-            time.sleep(max(0.0, pause))
+            pause = max(0.0, backoff.pause_seconds(attempt, asked))
     return answer
 
 
@@ -209,13 +207,10 @@ def _attempt(client: httpx.Client, url: str, body: bytes, secret: str | None, se
         return Answer(is_taken=False, reason=f"it cannot be reached ({type(error).__name__})", is_passing=True)
     if httpx.codes.is_success(status):
         return Answer(is_taken=True)
+    reason, is_passing = f"it answered {status}", status in _PASSING
     if httpx.codes.is_redirect(status):
-        reason = f"it answered {status}, a redirect, which is not followed; set the address that it leads to"
-        return Answer(is_taken=False, reason=reason)
-    if status in _PASSING:
-        asked = asked_seconds(response)
-        pause = None if asked is None else min(timedelta(seconds=asked), _LONGEST_RETRY_AFTER)
-        retry_at = None if pause is None else datetime.now(UTC) + pause
-        return Answer(is_taken=False, reason=f"it answered {status}", retry_at=retry_at, is_passing=True)
-    is_for_good = httpx.codes.is_client_error(status)
-    return Answer(is_taken=False, reason=f"it answered {status}", is_for_good=is_for_good)
+        reason += ", a redirect, which is not followed; set the address that it leads to"
+    asked = asked_seconds(response) if is_passing else None
+    retry_at = None if asked is None else datetime.now(UTC) + min(timedelta(seconds=asked), _LONGEST_RETRY_AFTER)
+    is_for_good = httpx.codes.is_client_error(status) and not is_passing
+    return Answer(is_taken=False, reason=reason, retry_at=retry_at, is_for_good=is_for_good, is_passing=is_passing)

@@ -241,8 +241,8 @@ MUTATIONS = (
     ),
     Mutation(
         3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",
-        "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived),",
-        "selection=dg.AssetSelection.assets(asset_key(RAW_TABLES[source]), *derived[: 4 if source is Source.REGULAR else 1]),",
+        "backfill: (RAW_TABLES[Source.BACKFILL], *derived),",
+        "backfill: (RAW_TABLES[Source.BACKFILL], *derived[:1]),",
         "tests/unit/orchestration/test_graph.py::test_jobs_load_one_source_each",
     ),
     Mutation(

@@ -134,7 +134,7 @@ def _page(place: Place) -> dict[str, Any]:
 def _metrics(place: Place) -> dict[str, Any]:
     settings = place.size.settings(place.folder)
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        return {"samples": len(read_samples(ledger, settings, place.size.now, None))}
+        return {"samples": sum(len(one.samples) for one in read_samples(ledger, settings, place.size.now, None))}
 
 
 def _doctor(place: Place) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,13 +14,12 @@ from rich.console import Console
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, VerboseOption
 from pipeline_assets.cli.terminal import line, page, plainly, styled, terminal, write_json
 from pipeline_assets.config import load_settings
+from pipeline_assets.doctor.point import Light, Point, worst
 from pipeline_assets.domain.settings import Settings
 from resources.ledger.store import Ledger
 
-if TYPE_CHECKING:
-    from pipeline_assets.doctor.point import Point
-
 _INDENT = " " * 8
+_STYLES = {Light.RED: "bold red", Light.YELLOW: "yellow", Light.GREEN: "green"}
 
 
 def doctor(
@@ -39,7 +37,6 @@ def doctor(
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.doctor.examine import examine  # noqa: PLC0415 - other commands start without it
-    from pipeline_assets.doctor.point import Light, worst  # noqa: PLC0415 - other commands start without it
     from resources.landing.move import Mover  # noqa: PLC0415 - other commands start without it
     from resources.landing.store import LandingStore  # noqa: PLC0415 - other commands start without it
 
@@ -51,27 +48,24 @@ def doctor(
         days = _newest_final(ledger, settings) if deep else []
     if deep:
         points.append(_replayed(settings, days, verbose))
+    light = worst(point.light for point in points)
     if as_json:
-        light = worst(point.light for point in points)
-        write_json({"light": light.value, "points": [asdict(point) for point in points]})
+        write_json({"light": light.value, "points": [point._asdict() for point in points]})
     else:
         print_points(page(), points)
-    return EXIT_INCOMPLETE if any(point.light is Light.RED for point in points) else EXIT_OK
+    return EXIT_INCOMPLETE if light is Light.RED else EXIT_OK
 
 
 def print_points(console: Console, points: Sequence[Point]) -> None:
     """Print each point with its evidence and what to do, then the number of points of each light."""
-    from pipeline_assets.doctor.point import WORST_FIRST, Light  # noqa: PLC0415 - other commands start without it
-
-    styles = {Light.GREEN: "green", Light.YELLOW: "yellow", Light.RED: "bold red"}
     for point in points:
-        lamp = styled(f"{point.light.value:<8}", styles[point.light])
+        lamp = styled(f"{point.light.value:<8}", _STYLES[point.light])
         console.print(line(lamp, styled(f"{point.name}: ", "bold"), point.question))
         console.print(f"{_INDENT}{point.found}", soft_wrap=True)
         if point.fix is not None:
             console.print(f"{_INDENT}fix: {point.fix}", soft_wrap=True)
     counts = Counter(point.light for point in points)
-    console.print(", ".join(f"{counts[light]} {light.value}" for light in WORST_FIRST))
+    console.print(", ".join(f"{counts[light]} {light.value}" for light in Light))
 
 
 def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
@@ -94,14 +88,10 @@ def _replayed(settings: Settings, days: Sequence[date], verbose: bool) -> Point:
     slices: list[Compared] = []
     if days:
         with terminal(verbose=verbose) as console, open_runtime(settings, plainly(console)) as runtime:
-            for day in days:
-                slices += prove_range(runtime, day, day, settings.projects).slices
+            slices += prove_range(runtime, days[0], days[-1], settings.projects).slices
+    unequal = [one for one in slices if one.match is not ReplayMatch.EQUAL]
     differing = [
-        f"{one.table} {one.key} is {one.match.value}"
-        for one in slices
-        if one.match not in (ReplayMatch.EQUAL, ReplayMatch.UNPROVEN)
+        f"{one.table} {one.key} is {one.match.value}" for one in unequal if one.match is not ReplayMatch.UNPROVEN
     ]
-    unproven = sum(one.match is ReplayMatch.UNPROVEN for one in slices)
-    return recomputed(len(slices), differing, unproven, days).point(
-        "recomputed", "Does a replay from landing give what is published?"
-    )
+    answer = recomputed(len(slices), differing, len(unequal) - len(differing), days)
+    return Point("recomputed", "Does a replay from landing give what is published?", *answer)

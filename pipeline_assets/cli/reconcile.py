@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from pipeline_assets.cli.command import (
-    EXIT_INCOMPLETE,
-    EXIT_OK,
-    JsonOption,
-    ProjectOption,
-    VerboseOption,
-)
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, ProjectOption, VerboseOption
 from pipeline_assets.cli.terminal import PlainConsole, page, plainly, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import requested_range
@@ -31,6 +23,8 @@ from pipeline_assets.domain.slices import Slice
 from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
+    from pipeline_assets.inspection.key_comparison import KeyComparison
+    from pipeline_assets.load.golden import Reconciliation
     from resources.landing.store import LandingStore
 
 
@@ -63,27 +57,27 @@ def reconcile(
     """
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
-    from pipeline_assets.cli.render_reconcile import print_repairs, repairs_json  # noqa: PLC0415 - as above
+    from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - as above
     from pipeline_assets.operations.repair_plan import plan_repairs  # noqa: PLC0415 - as above
     from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
 
-    span = first, last
     settings = load_settings()
     chosen = settings.require_projects(tuple(project or ()))
     today = str(datetime.now(UTC).date())
-    days = requested_range(span[0] or str(settings.calendar_start), span[1] or today, settings)
+    days = requested_range(first or str(settings.calendar_start), last or today, settings)
     landing = LandingStore.from_settings(settings, S3Resource())
+    look: Callable[[], Any]
     if keys is not None and against is not None:
         raise UsageError("--keys, --against", "name two things to compare with", "Give one of them")
     if keys is not None or against is not None:
-        if None in span:
+        if first is None or last is None:
             raise UsageError("reconcile", "names no range, and would read every event there is", "Give --from and --to")
         look = _keys(settings, chosen, days, keys, against, table or "refined/events", samples, verbose=verbose)
     elif table is not None:
         hint = "Golden totals name their tables themselves; give --keys FILE or --against TABLE"
         raise UsageError(f"--table {table}", "says whose keys are compared, and there is nothing beside", hint)
     else:
-        look = _golden(settings, chosen, days, landing)
+        look = partial(_golden, settings, chosen, days, landing)
 
     found, console, tried = look(), PlainConsole(stderr=True, soft_wrap=True), set[tuple[RepairKind, Slice]]()
     while True:
@@ -94,32 +88,21 @@ def reconcile(
         if not able:
             break
         if not tried and not as_json:
-            found.show(page())
+            render.print_comparison(page(), found)
         # The cheapest kind runs first and may make the others unnecessary. Each runs once for a day, so rounds are bounded.
         chosen_repairs = [one for one in able if one.kind is able[0].kind]
-        print_repairs(console, chosen_repairs)
+        render.print_repairs(console, chosen_repairs)
         for one in chosen_repairs:
             _run(one, verbose=verbose)
             tried.update((one.kind, key) for key in one.slices)
         before, found = len(found.lacking), look()
         console.print(styled(f"looked again: {before - len(found.lacking):,} of {before:,} days closed", "bold"))
     if as_json:
-        write_json({**found.json, "repairs": repairs_json(repairs)})
+        write_json({**render.comparison_json(found), "repairs": render.repairs_json(repairs)})
     else:
-        found.show(page())
-        print_repairs(page(), repairs)
+        render.print_comparison(page(), found)
+        render.print_repairs(page(), repairs)
     return EXIT_OK if found.is_good else EXIT_INCOMPLETE
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The result of one comparison."""
-
-    is_good: bool
-    lacking: Mapping[Slice, bool]
-    """Day that does not agree -> whether too little is published."""
-    show: Callable[[Console], None]
-    json: Mapping[str, Any]
 
 
 def _run(one: Repair, *, verbose: bool) -> None:
@@ -132,19 +115,11 @@ def _run(one: Repair, *, verbose: bool) -> None:
         command.invoke(context)
 
 
-def _golden(
-    settings: Settings, projects: Sequence[str], days: Sequence[date], landing: LandingStore
-) -> Callable[[], _Found]:
-    from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.load import golden  # noqa: PLC0415 - as above
+def _golden(settings: Settings, projects: Sequence[str], days: Sequence[date], landing: LandingStore) -> Reconciliation:
+    from pipeline_assets.load import golden  # noqa: PLC0415 - `status` starts without Dagster
 
-    def look() -> _Found:
-        with own_ledger(settings) as ledger:
-            found = golden.reconcile(ledger, landing, settings, projects, days[0], days[-1])
-        show = partial(render.print_reconciliation, found=found)
-        return _Found(found.is_good, found.lacking, show, render.reconciliation_json(found))
-
-    return look
+    with own_ledger(settings) as ledger:
+        return golden.reconcile(ledger, landing, settings, projects, days[0], days[-1])
 
 
 def _keys(
@@ -157,9 +132,8 @@ def _keys(
     samples: int,
     *,
     verbose: bool,
-) -> Callable[[], _Found]:
-    from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - golden totals are compared without Spark
-    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - as above
+) -> Callable[[], KeyComparison]:
+    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - golden totals are compared without Spark
     from pipeline_assets.formats.key_list import read_key_list  # noqa: PLC0415 - as above
     from pipeline_assets.inspection import key_comparison  # noqa: PLC0415 - as above
 
@@ -172,14 +146,12 @@ def _keys(
                 listed = read_key_list(str(keys), lines)
         except OSError as error:
             raise UsageError(str(keys), f"cannot be read: {error.strerror}", "Name a file") from None
-    other = key_comparison.event_table(against) if against is not None else None
+    other = key_comparison.event_table(against) if against is not None else table
 
-    def look() -> _Found:
+    def look() -> KeyComparison:
         with terminal(verbose=verbose) as console, open_runtime(settings, plainly(console)) as runtime:
             if listed is not None:
-                found = key_comparison.compare_with_list(runtime, table, of, str(keys), listed, samples)
-            else:
-                found = key_comparison.compare_tables(runtime, table, other or table, of, samples)
-        return _Found(found.is_equal, found.lacking, partial(render.print_keys, found=found), render.keys_json(found))
+                return key_comparison.compare_with_list(runtime, table, of, str(keys), listed, samples)
+            return key_comparison.compare_tables(runtime, table, other, of, samples)
 
     return look

@@ -18,21 +18,19 @@ from pipeline_assets.transforms.key_changes import STATES
 _MOST_LINES = 40
 
 
-def print_reconciliation(console: Console, found: Reconciliation) -> None:
-    """Print a row per measure, a line per mismatch and fault, then the sum."""
+def print_comparison(console: Console, found: Reconciliation | KeyComparison) -> None:
+    """Print what was compared: of golden totals a row per measure, a line per mismatch and fault, then the sum."""
+    if isinstance(found, KeyComparison):
+        print_keys(console, found)
+        return
     headings = ("measure", "totals", "agree", "mismatches", "largest difference")
     table = RichTable(*headings, box=None, pad_edge=False)
     for measure in sorted({one.total.measure for one in found.comparisons}):
         of_measure = [one for one in found.comparisons if one.total.measure == measure]
         bad = sum(not one.is_good for one in of_measure)
-        shares = [one.relative for one in of_measure if one.relative is not None]
-        table.add_row(
-            str(measure),
-            f"{len(of_measure):,}",
-            f"{len(of_measure) - bad:,}",
-            styled(f"{bad:,}", "bold red" if bad else ""),
-            f"{max(shares):.4%}" if shares else "",
-        )
+        largest = max((one.relative for one in of_measure if one.relative is not None), default=None)
+        counts = f"{len(of_measure):,}", f"{len(of_measure) - bad:,}", styled(f"{bad:,}", "bold red" if bad else "")
+        table.add_row(str(measure), *counts, f"{largest:.4%}" if largest is not None else "")
     if found.comparisons:
         console.print(table)
     for one in found.mismatches[:_MOST_LINES]:
@@ -55,16 +53,18 @@ def print_repairs(console: Console, repairs: Sequence[Repair]) -> None:
     """Print a paragraph per repair: kind, days, reason and command."""
     for one in repairs:
         who = " (for a person)" if one.kind.is_for_a_person else ""
-        days = f"{len(one.slices):,} day{'s' if len(one.slices) > 1 else ''} of {one.project_id}"
         kind = styled(f"{one.kind.value}{who}", "cyan" if one.is_runnable else "yellow")
+        days = f"{len(one.slices):,} day{'s' if len(one.slices) > 1 else ''} of {one.project_id}"
         console.print(line(kind, f", {days}: {one.reason}"), soft_wrap=True)
         console.print(f"  {one.command}", soft_wrap=True)
         if one.obstacle is not None:
             console.print(line("  ", styled("cannot be run", "bold red"), f": {one.obstacle}"), soft_wrap=True)
 
 
-def reconciliation_json(found: Reconciliation) -> dict[str, Any]:
+def comparison_json(found: Reconciliation | KeyComparison) -> dict[str, Any]:
     """Return the result for `--json`; numbers are text, because JSON numbers cannot hold every decimal."""
+    if isinstance(found, KeyComparison):
+        return keys_json(found)
     return {
         "is_good": found.is_good,
         "first": found.first.isoformat(),
@@ -147,7 +147,7 @@ def _count(found: KeyComparison, day: tuple[str, Any], state: str) -> int:
 def keys_json(found: KeyComparison) -> dict[str, Any]:
     """Return the comparison for `--json`."""
     return {
-        "is_equal": found.is_equal,
+        "is_equal": found.is_good,
         "here": found.here,
         "there": found.there,
         "first": found.range.first.isoformat(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.places import METRICS_SUFFIX
 from resources.ledger.store import own_ledger
-
-if TYPE_CHECKING:
-    from pipeline_assets.inspection.metrics import RunQueue, Sample
 
 
 def report(
@@ -51,7 +48,7 @@ def metrics(
     Reads the ledger and Dagster's queue, and changes neither. Exits 0 when the figures are told, 1 when the ledger cannot
     be read, which tidemark_up 0 tells as well, 2 on bad usage.
     """
-    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing  # noqa: PLC0415 - others start without
+    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415
 
     if output is not None and output.suffix != METRICS_SUFFIX:
         raise UsageError(
@@ -59,30 +56,25 @@ def metrics(
         )
     settings, now = load_settings(), datetime.now(UTC)
     settings.require_projects()
+    failure: TidemarkError | None = None
     try:
         with own_ledger(settings) as ledger:
             samples = read_samples(ledger, settings, now, _queue())
     except (UsageError, SettingsError):
         raise
-    except TidemarkError:
-        # Write first, so that monitoring sees the outage of the ledger instead of old figures.
-        _tell(samples_of_nothing(now), output)
-        raise
-    _tell(samples, output)
+    except TidemarkError as error:
+        # Written as well, so that monitoring sees the outage of the ledger instead of old figures.
+        samples, failure = samples_of_nothing(now), error
+    if output is None:
+        sys.stdout.write(text_of(samples))
+    else:
+        write_textfile(text_of(samples), output)
+    if failure is not None:
+        raise failure
     return EXIT_OK
 
 
-def _tell(samples: list[Sample], output: Path | None) -> None:
-    from pipeline_assets.inspection.metrics import text_of, write_textfile  # noqa: PLC0415 - others start without
-
-    text = text_of(samples)
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        write_textfile(text, output)
-
-
-def _queue() -> RunQueue | None:
+def _queue() -> dict[str, int] | None:
     import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
 
     from pipeline_assets.orchestration.live_runs import run_queue  # noqa: PLC0415 - other commands start without Dagster

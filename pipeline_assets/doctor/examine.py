@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from datetime import date, datetime, timedelta
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
 from pipeline_assets.doctor import places, recorded
 from pipeline_assets.doctor.places import PrefixEvidence, TableHead
@@ -41,14 +41,13 @@ from resources.ledger.processes import sight
 from resources.ledger.store import Ledger
 from resources.publishing.promise import promise_of
 
-RECENT_DAYS = 28
-_FOREIGN_DAYS = 30
+_RECENT = timedelta(days=28)
+_FOREIGN = timedelta(days=30)
 _RECOVERY_RESTS = timedelta(hours=1)
 """A recovery that claimed an hour longer ago than this has died or failed: it claims each hour only when it writes it."""
 
 
-@dataclass(frozen=True)
-class _At:
+class _At(NamedTuple):
     """The deployment that is examined, and when."""
 
     ledger: Ledger
@@ -58,16 +57,9 @@ class _At:
     projects: Sequence[str]
     heads: Sequence[TableHead]
     processes: Sequence[ProcessOnRecord]
-
-    @property
-    def checkup(self) -> Checkup:
-        """What the ledger tells of it."""
-        return self.ledger.checkup
-
-    @property
-    def first(self) -> date:
-        """The first of the recent days."""
-        return (self.now - timedelta(days=RECENT_DAYS)).date()
+    checkup: Checkup
+    first: date
+    """The first of the recent days."""
 
 
 def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], now: datetime) -> Iterator[Point]:
@@ -75,8 +67,8 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
 
     `landing` opens landing; if that fails, its point says so. Writes nothing except a probe that reads a bucket's clock.
     """
-    projects, processes = settings.require_projects(), ledger.checkup.processes()
-    at = _At(ledger, settings, landing, now, projects, table_heads(ledger, settings), processes)
+    read, first = (list(table_heads(ledger, settings)), ledger.checkup.processes()), (now - _RECENT).date()
+    at = _At(ledger, settings, landing, now, settings.require_projects(), *read, ledger.checkup, first)
     for name, question, look in _CHECKLIST:
         try:
             answer = look(at)
@@ -85,7 +77,7 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
         except TidemarkError as error:
             # The other points are still examined.
             answer = red(f"cannot be looked at: {error.subject}: {error.reason}", error.hint)
-        yield answer.point(name, question)
+        yield Point(name, question, *answer)
 
 
 def _one_lake(at: _At) -> Answer:
@@ -115,27 +107,24 @@ def _one_load_path(at: _At) -> Answer:
     strange = [
         one.table for one in at.heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours
     ]
-    since, checkup = (at.now - timedelta(days=_FOREIGN_DAYS)).isoformat(), at.checkup
-    found, unfinished = checkup.found_commits(at.projects), checkup.of_unfinished_runs(at.projects)
-    return recorded.one_load_path(found, strange, unfinished, since)
+    found, unfinished = at.checkup.found_commits(at.projects), at.checkup.of_unfinished_runs(at.projects)
+    return recorded.one_load_path(found, strange, unfinished, (at.now - _FOREIGN).isoformat())
 
 
-def table_heads(ledger: Ledger, settings: Settings) -> list[TableHead]:
+def table_heads(ledger: Ledger, settings: Settings) -> Iterator[TableHead]:
     """Each table's head in the catalog and in the ledger."""
     with closing(CatalogAtRest(settings)) as catalog:
-        found = []
         for table in ALL_TABLES:
             resting, known = catalog.table(table), ledger.head(table.key)
             # The next load compares a doubted head, so it counts as different.
             snapshot = None if known is None else known.snapshot_id if known.is_trusted else 0
             if resting is None:
-                found.append(TableHead(table.key, None, snapshot, is_listed=catalog.lists(table)))
+                yield TableHead(table.key, None, snapshot, is_listed=catalog.lists(table))
                 continue
             branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
             seen = (resting.head, snapshot, resting.is_head_ours, branches, len(resting.snapshot_ids))
             kept = (resting.oldest_at, settings.history_days(SOURCE_OF_TABLE.get(table.key)))
-            found.append(TableHead(table.key, *seen, *kept, deletes=resting.deletes))
-        return found
+            yield TableHead(table.key, *seen, *kept, deletes=resting.deletes)
 
 
 def _files(at: _At) -> Answer:
@@ -159,13 +148,15 @@ def _prefixes(at: _At) -> Answer:
         selection = by_evidence(listing, {}, settings)
         misnamed = {placed.upload.key for placed in listing.misnamed}
         late = tuple(one.placed.upload.key for one in selection.recovered if one.placed.upload.key not in misnamed)
-        note = selection.notes[0] if selection.notes else None
         objects = len(listing.deliveries) + len(listing.misnamed)
-        recoveries = mover.uploads(Source.BACKFILL.prefix(project))
-        named = [grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes) for one in recoveries]
+        named = [
+            grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes)
+            for one in mover.uploads(Source.BACKFILL.prefix(project))
+        ]
         odd = [one for one in (*named, *listing.unrecognized.values()) if isinstance(one, UnrecognizedObject)]
         hours = unplaced_hours(odd, {*listing.by_key, *(one.key for one in named if isinstance(one, Delivery))})
         unplaced = tuple(sorted(key for batch, keys in hours.items() if batch.arrival_date >= since for key in keys))
+        note = next(iter(selection.notes), None)
         found.append(PrefixEvidence(project, objects, tuple(sorted(misnamed)), late, note, unplaced))
     return places.separate_prefixes(found, since)
 
@@ -173,52 +164,40 @@ def _prefixes(at: _At) -> Answer:
 def _keys(at: _At) -> Answer:
     """The point on keys, from the latest four weeks with rows: a sample of years would hide recent problems."""
     ledger, projects, today = at.ledger, at.projects, at.now.date()
-    figures_of_all = ledger.summaries.slice_figures(REFINED_EVENTS.key, projects)
-    days = [one for one in figures_of_all if one.rows and one.day <= today]
-    last = max((one.day for one in days), default=today)
-    first = last - timedelta(days=RECENT_DAYS - 1)
+    of_all = ledger.summaries.slice_figures(REFINED_EVENTS.key, projects)
+    days = [one for one in of_all if one.rows and one.day <= today]
+    first = max((one.day for one in days), default=today) - _RECENT + timedelta(days=1)
     records = ledger.slices(REFINED_EVENTS.key, projects, [one.day for one in days if one.day >= first])
     figures = [record.figures for record in records.values()]
     without, blank = (int(sum(of.get(name, 0) for of in figures)) for name in ("rows_without_id", "rows_with_blank_id"))
-    twice = [
-        f"{one.table} {one.day}/{one.project_id}"
-        for one in ledger.summaries.check_figures([DUPLICATES], projects)[DUPLICATES]
-    ]
-    before = first - timedelta(days=RECENT_DAYS)
-    recent, earlier = (
-        [one for one in days if since <= one.day < end] for since, end in ((first, date.max), (before, first))
-    )
+    duplicates = ledger.summaries.check_figures([DUPLICATES], projects)[DUPLICATES]
+    twice = [f"{one.table} {one.day}/{one.project_id}" for one in duplicates]
+    recent = [one for one in days if one.day >= first]
+    earlier = [one for one in days if first - _RECENT <= one.day < first]
     return recorded.stable_keys(recent, earlier, without, blank, twice)
 
 
 def _recovery(at: _At) -> Answer:
     """The point on recovery. Landing is opened only for open claims: an hour's marker tells more than its claim."""
-    grammar, projects = EXPORT_FORMAT.keys(at.settings.marker_pattern), at.projects
-    open_claims = [one for one in at.ledger.recoveries.open(projects) if one.begun_at < at.now - _RECOVERY_RESTS]
-    mover = at.landing() if open_claims else None
+    grammar, projects, landing = EXPORT_FORMAT.keys(at.settings.marker_pattern), at.projects, cache(at.landing)
     unfinished: dict[str, list[Hour]] = {}
-    for one in open_claims:
+    for one in at.ledger.recoveries.open(projects):
         marker = grammar.format_marker(BatchKey(Source.BACKFILL, one.project_id, one.hour.day), one.hour.hour)
-        if mover is not None and mover.find(marker) is None:
+        if one.begun_at < at.now - _RECOVERY_RESTS and landing().find(marker) is None:
             unfinished.setdefault(one.project_id, []).append(one.hour)
-    return places.recovery_possible(_without_keys(projects), at.checkup.recoveries(projects), projects, unfinished)
-
-
-def _without_keys(projects: Sequence[str]) -> list[str]:
-    lacking = []
+    lacking = list(projects)
     for project in projects:
-        try:
+        with suppress(SettingsError):
             ExportCredentials.of(project)
-        except SettingsError:
-            lacking.append(project)
-    return lacking
+            lacking.remove(project)
+    return places.recovery_possible(lacking, at.checkup.recoveries(projects), projects, unfinished)
 
 
 def _notices(at: _At) -> Answer:
-    configured, outbox = {receiver_id(url) for url in at.settings.notify_urls}, at.ledger.outbox
-    receivers = {name: one for name, one in outbox.receivers().items() if name in configured}
+    configured = {receiver_id(url) for url in at.settings.notify_urls}
+    receivers = [one for name, one in at.ledger.outbox.receivers().items() if name in configured]
     refusing = [one for one in receiver_troubles(at.ledger, at.settings) if one.command == SEND_AGAIN]
-    return recorded.receivers_told(receivers, outbox.waiting(), len(configured), refusing)
+    return recorded.receivers_told(receivers, len(configured), refusing)
 
 
 def _decisions(at: _At) -> Answer:

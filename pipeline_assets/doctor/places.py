@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import NamedTuple
 
 from pipeline_assets.doctor.point import Answer, green, red, yellow
 from pipeline_assets.domain.checks import lost_file
@@ -20,14 +20,14 @@ from resources.ledger.checkup import ProcessOnRecord
 from resources.publishing.promise import Promise
 
 MAINTENANCE_JOB = "maintenance"
+_LOAD = "tidemark load --source regular --from DAY --to DAY"
 _RESTS = timedelta(days=7)
 """The longest acceptable pause of maintenance, which is meant to run every night."""
 _OVERDUE = timedelta(days=14)
 """No snapshot may be older than its retention plus this."""
 
 
-@dataclass(frozen=True)
-class TableHead:
+class TableHead(NamedTuple):
     """A table's head in the catalog, and the snapshot that the ledger last agreed with."""
 
     table: str
@@ -65,33 +65,25 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
     known = [one for one in heads if one.ledger is not None]
     if not known:
         return yellow("no table is on record", "Load days, then ask again")
-    lost = [one.table for one in known if one.is_listed is False]
-    if lost:
+    if lost := [one.table for one in known if one.is_listed is False]:
         hint = "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME; where the catalog was lost: tidemark attach"
         return red(f"the catalog does not show {few(lost)}, which the ledger knows", hint)
-    untold = [one.table for one in known if one.catalog is None]
-    if untold:
-        told = f"the catalog's database does not tell of {few(untold)} without Spark"
-        return yellow(
-            told, "tidemark load --source regular --from DAY --to DAY asks Iceberg itself, and says what is wrong"
-        )
+    if untold := [one.table for one in known if one.catalog is None]:
+        hint = f"{_LOAD} asks Iceberg itself, and says what is wrong"
+        return yellow(f"the catalog's database does not tell of {few(untold)} without Spark", hint)
     apart = [one.table for one in known if one.catalog != one.ledger]
     branches = [f"{one.table} {branch}" for one in known for branch in one.branches]
-    agreeing = f"{len(known) - len(apart)} of {len(known)} tables are at the snapshot that the ledger knows"
-    told = f"{agreeing}; {len(dead)} runs died in the last 30 days"
     hidden = [f"{one.table} ({one.deletes})" for one in known if one.deletes]
-    if not apart and not branches and not hidden:
-        return green(told)
-    parts = [
-        f"{few(apart)} are not" if apart else "",
-        f"{len(branches)} staged branches are left: {few(branches, 2)}" if branches else "",
-        f"another program's delete files hide rows of {few(hidden)}" if hidden else "",
-    ]
-    told = "; ".join(filter(None, (told, *parts)))
+    agreeing = f"{len(known) - len(apart)} of {len(known)} tables are at the snapshot that the ledger knows"
+    told = [f"{agreeing}; {len(dead)} runs died in the last 30 days"]
+    told += [f"{few(apart)} are not"] * bool(apart)
+    told += [f"{len(branches)} staged branches are left: {few(branches, 2)}"] * bool(branches)
+    told += [f"another program's delete files hide rows of {few(hidden)}"] * bool(hidden)
+    if len(told) == 1:
+        return green(*told)
     if working:
-        return yellow(f"{told}; {len(working)} runs are at work", "Ask again when they have ended")
-    hint = "The next load compares and takes it up: tidemark load --source regular --from DAY --to DAY, then ask again"
-    return yellow(told, hint)
+        return yellow("; ".join((*told, f"{len(working)} runs are at work")), "Ask again when they have ended")
+    return yellow("; ".join(told), f"The next load compares and takes it up: {_LOAD}, then ask again")
 
 
 def files_are_there(lost: Mapping[str, Mapping[Slice, str]], untold: Sequence[str], since: date) -> Answer:
@@ -117,8 +109,7 @@ def one_transaction(promise: Promise) -> Answer:
     return yellow(promise.sentence, hint)
 
 
-@dataclass(frozen=True)
-class PrefixEvidence:
+class PrefixEvidence(NamedTuple):
     """The objects below a project's regular prefix, judged by names and upload times."""
 
     project_id: str
@@ -133,31 +124,28 @@ class PrefixEvidence:
     """Keys of either prefix that no load reads, although their names begin as an hour's."""
 
 
+_UNPLACED = (
+    "objects are an hour's by their names but cannot be placed, so no load reads them and the hours are not complete"
+)
+_MISNAMED = "objects carry a recovery's name, and no load reads them there"
+_LATE = "objects were written long after their hour, as a recovery is"
+
+
 def separate_prefixes(prefixes: Sequence[PrefixEvidence], since: date) -> Answer:
     """Whether recoveries are stored apart from regular exports."""
     objects = sum(one.objects for one in prefixes)
     told = f"{objects:,} regular objects that arrived since {since} were looked at, by name and upload time"
-    notes = "".join(f"; {one.project_id}: {one.note}" for one in prefixes if one.note)
-    misnamed = [key for one in prefixes for key in one.misnamed]
-    late = [key for one in prefixes for key in one.late]
+    told += "".join(f"; {one.project_id}: {one.note}" for one in prefixes if one.note)
     mixed = next((one.project_id for one in prefixes if one.misnamed or one.late), None)
     hint = f"tidemark split-landing --project {mixed} shows what speaks for a recovery; --apply moves it below {mixed}-backfill/"
-    if unplaced := [key for one in prefixes for key in one.unplaced]:
-        lost = "objects are an hour's by their names but cannot be placed, so no load reads them and the hours are not complete"
-        return red(f"{len(unplaced)} {lost}: {few(unplaced, 3)}; {told}{notes}", RENAME)
-    if misnamed:
-        return red(
-            f"{len(misnamed)} objects carry a recovery's name, and no load reads them there: {few(misnamed, 3)}; {told}{notes}",
-            hint,
-        )
-    if late:
-        return yellow(
-            f"{len(late)} objects were written long after their hour, as a recovery is: {few(late, 3)}; {told}{notes}",
-            hint,
-        )
-    if not objects:
-        return yellow(told, "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS")
-    return green(f"{told}{notes}")
+    for answer, what, fix, keys in (
+        (red, _UNPLACED, RENAME, [key for one in prefixes for key in one.unplaced]),
+        (red, _MISNAMED, hint, [key for one in prefixes for key in one.misnamed]),
+        (yellow, _LATE, hint, [key for one in prefixes for key in one.late]),
+    ):
+        if keys:
+            return answer(f"{len(keys)} {what}: {few(keys, 3)}; {told}", fix)
+    return green(told) if objects else yellow(told, "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS")
 
 
 def recovery_possible(
@@ -172,28 +160,20 @@ def recovery_possible(
     """
     tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
     told = f"recoveries were loaded: {tried}" if tried else "no recovery was ever loaded"
-    keys = (
-        f"no keys of the Export API are set for {few(lacking_keys)}"
-        if lacking_keys
-        else "keys are set for every project"
-    )
+    lacks = f"no keys of the Export API are set for {few(lacking_keys)}"
+    keys = lacks if lacking_keys else "keys are set for every project"
     begun = [(project, part) for project, hours in unfinished.items() for part in hour_ranges(hours, HOURS_A_DAY)]
     if begun:
         named = few([f"{project} {part}" for project, part in begun], 5)
         each = [f"tidemark recover --from {part.first} --to {part.last} --project {project}" for project, part in begun]
-        commands = few(each, 3, "; ")
-        lacking = [project for project in unfinished if project in lacking_keys]
-        first = f"{_set_keys(lacking[0])}; then: " if lacking else ""
-        return yellow(f"hours whose recovery began and has no marker: {named}; {keys}; {told}", f"{first}{commands}")
+        first = [f"{_set_keys(project)}; then: " for project in unfinished if project in lacking_keys][:1]
+        told = f"hours whose recovery began and has no marker: {named}; {keys}; {told}"
+        return yellow(told, "".join((*first, few(each, 3, "; "))))
     if lacking_keys:
-        hint = f"{_set_keys(lacking_keys[0])} in the environment of this process"
-        return yellow(f"{keys}; {told}", hint)
-    untried = [project for project in projects if project not in recovered]
-    if untried:
-        hint = (
-            f"Try it on an hour that is whole: tidemark recover --from DAYT09 --to DAYT09 --project {untried[0]} --load"
-        )
-        return yellow(f"{keys}; {told}; never for {few(untried)}", hint)
+        return yellow(f"{keys}; {told}", f"{_set_keys(lacking_keys[0])} in the environment of this process")
+    if untried := [project for project in projects if project not in recovered]:
+        try_it = f"tidemark recover --from DAYT09 --to DAYT09 --project {untried[0]} --load"
+        return yellow(f"{keys}; {told}; never for {few(untried)}", f"Try it on an hour that is whole: {try_it}")
     return green(f"{keys}; {told}")
 
 
@@ -205,10 +185,8 @@ def looked_after(
     processes: Sequence[ProcessOnRecord], heads: Sequence[TableHead], first_load: str | None, now: datetime
 ) -> Answer:
     """Whether maintenance runs, and its effect is visible."""
-    runs = [
-        one for one in processes if one.job == MAINTENANCE_JOB and one.begun_at and one.ended_at and not one.lost_at
-    ]
-    last = max((one.begun_at or "" for one in runs), default=None)
+    runs = [one for one in processes if one.job == MAINTENANCE_JOB and one.ended_at and not one.lost_at]
+    last = max((one.begun_at for one in runs if one.begun_at), default=None)
     snapshots = sum(one.snapshots for one in heads)
     told = f"maintenance ran last {last[:16]} UTC" if last else "no maintenance is on record of the last 30 days"
     told += f"; {snapshots:,} snapshots are kept"
@@ -220,25 +198,21 @@ def looked_after(
     ]
     if overdue:
         return red(f"{told}; snapshots are older than they are kept: {few(overdue, 3)}", hint)
-    is_new = first_load is None or now - datetime.fromisoformat(first_load) < _RESTS
     if last is not None and now - datetime.fromisoformat(last) <= _RESTS:
         return green(told)
-    if is_new:
+    if first_load is None or now - datetime.fromisoformat(first_load) < _RESTS:
         return green(f"{told}; the first load is less than {_RESTS.days} days ago")
     return yellow(told, hint)
 
 
 def decisions_kept(kept: int, unknown: int, lacking: int) -> Answer:
     """Whether operators' decisions would survive the loss of the ledger; the caller has read all of their objects."""
-    told = f"{kept} decisions are kept beside the tables, and each can be read"
-    parts = [
-        f"the ledger lacks {unknown} of them" if unknown else "",
-        f"{lacking} that it knows are not there" if lacking else "",
-    ]
+    told = [f"{kept} decisions are kept beside the tables, and each can be read"]
+    told += [f"the ledger lacks {unknown} of them"] * bool(unknown)
+    told += [f"{lacking} that it knows are not there"] * bool(lacking)
     if unknown or lacking:
-        hint = "The next load reads back what is lacking: tidemark load --source regular --from DAY --to DAY"
-        return yellow("; ".join(filter(None, (told, *parts))), hint)
-    return green(told)
+        return yellow("; ".join(told), f"The next load reads back what is lacking: {_LOAD}")
+    return green(*told)
 
 
 def same_clock(theirs: datetime | None, ours: datetime) -> Answer:
@@ -247,8 +221,8 @@ def same_clock(theirs: datetime | None, ours: datetime) -> Answer:
         return green("the warehouse is a folder, which has this machine's clock")
     apart = abs((theirs - ours).total_seconds())
     told = f"the warehouse's clock is {apart:.0f} s from this machine's"
-    if apart > timedelta(hours=1).total_seconds():
+    if apart > 60 * 60:
         return red(told, "Correct this machine's clock: maintenance refuses to work, and finality is judged by it")
-    if apart > timedelta(minutes=5).total_seconds():
+    if apart > 5 * 60:
         return yellow(told, "Correct this machine's clock: deadlines are judged by it")
     return green(told)

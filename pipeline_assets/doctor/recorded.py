@@ -39,12 +39,8 @@ def idempotent(again: BuiltAgain, verdicts: Counter[str]) -> Answer:
         return red(f"{told}: {few(again.differing, 5)}; {seen}", hint)
     if not looked and not again.equal:
         return yellow(f"nothing was loaded twice yet; {seen}", _LOAD_TWICE)
-    rebuilt = (
-        f"; {again.equal:,} slices were published again from the same inputs, each time with the same content"
-        if again.equal
-        else ""
-    )
-    return green(f"{seen}{rebuilt}")
+    rebuilt = f"; {again.equal:,} slices were published again from the same inputs, each time with the same content"
+    return green(f"{seen}{rebuilt if again.equal else ''}")
 
 
 def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Answer:
@@ -54,9 +50,8 @@ def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinish
     """
     foreign = [one for one in found if one.kind is CauseKind.FOREIGN]
     dead = len(found) - len(foreign)
-    parts = [f"{dead} changes of runs that died before they were recorded were found and taken up" if dead else ""]
-    parts += [f"{unfinished} publications are of runs that did not reach their end" if unfinished else ""]
-    also = "".join(f"; {part}" for part in parts if part)
+    also = f"; {dead} changes of runs that died before they were recorded were found and taken up" if dead else ""
+    also += f"; {unfinished} publications are of runs that did not reach their end" if unfinished else ""
     if strange:
         told = f"the newest commit of {few(strange)} is of no run of ours{also}"
         hint = "Find who wrote it; the next load records it and builds these days again: tidemark load, then tidemark history"
@@ -79,22 +74,16 @@ def wide_enough(late: Mapping[str, Lateness], settings: Settings) -> Answer:
     days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
     own = {project: one for project, one in sorted(late.items()) if project}
     known = deciding(late, tolerated)
-    narrow = {
-        project or "all projects": why
-        for project in known
-        if (why := narrowness(late[project], days, tolerated)) is not None
-    }
-    if narrow:
+    reasons = {project or "all projects": narrowness(late[project], days, tolerated) for project in known}
+    if narrow := [f"{project}: {why}" for project, why in reasons.items() if why is not None]:
         needed = max(advice.days or 0 for advice in known.values())
-        told = "; ".join(f"{project}: {why}" for project, why in narrow.items())
-        return red(told, f"Set TIDEMARK_REPROCESSING_WINDOW_DAYS={needed} (tidemark window shows what it costs)")
+        hint = f"Set TIDEMARK_REPROCESSING_WINDOW_DAYS={needed} (tidemark window shows what it costs)"
+        return red("; ".join(narrow), hint)
     unknown = {project: advise(one, tolerated) for project, one in own.items()}
     lacking = [f"{project}: {advice.reason}" for project, advice in unknown.items() if advice.days is None]
     lacking += [f"{project}: nothing arrived" for project in settings.projects if project not in own]
-    missed = [f"{project} {percent(1 - one.caught_within(days))}" for project, one in own.items()]
-    told = (
-        f"{days} days miss {', '.join(missed)} (tolerated: {percent(tolerated)})" if missed else f"{days} days are set"
-    )
+    missed = ", ".join(f"{project} {percent(1 - one.caught_within(days))}" for project, one in own.items())
+    told = f"{days} days miss {missed} (tolerated: {percent(tolerated)})" if missed else f"{days} days are set"
     if lacking:
         return yellow(f"{told}; {few(lacking, 3)}", "Ask again when more days have arrived: tidemark window")
     return green(told)
@@ -135,9 +124,9 @@ def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> 
     """Whether a day's work divides evenly among `tasks`, after large objects are split between several tasks."""
     if not sizes:
         return yellow("no objects are on record of the last 28 days", "Load days, then ask again")
-    by_day: dict[date, int] = {}
+    by_day: Counter[date] = Counter()
     for one in sizes:
-        by_day[one.day] = by_day.get(one.day, 0) + one.all_bytes
+        by_day[one.day] += one.all_bytes
     largest = max(sizes, key=lambda one: one.largest_bytes)
     share = largest.largest_bytes / max(1, by_day[largest.day])
     objects = sum(one.objects for one in sizes)
@@ -146,10 +135,10 @@ def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> 
         f"of all that arrived on {largest.day} ({largest.project_id})"
     )
     if largest.largest_bytes > settings.max_object_bytes:
-        return red(
-            told,
-            "It is more than max_object_bytes as stored: raise TIDEMARK_MAX_OBJECT_BYTES, or have it exported in parts",
+        hint = (
+            "It is more than max_object_bytes as stored: raise TIDEMARK_MAX_OBJECT_BYTES, or have it exported in parts"
         )
+        return red(told, hint)
     uneven = [(_left(one.largest_bytes, by_day[one.day], settings, tasks), one) for one in sizes]
     (times, parts), worst = max(uneven, key=lambda entry: entry[0][0])
     if times > settings.skew_warning_ratio:
@@ -175,8 +164,7 @@ def _left(size: int, day_bytes: int, settings: Settings, tasks: int) -> tuple[fl
 def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Answer:
     """Whether days close by their markers, instead of by the deadline."""
     if settings.hours_complete_by is Completeness.QUIET:
-        told = f"hours count as complete after {settings.quiet_minutes} quiet minutes; no markers are awaited"
-        return green(told)
+        return green(f"hours count as complete after {settings.quiet_minutes} quiet minutes; no markers are awaited")
     closed = [one for one in days if one.is_closed]
     if not closed:
         return yellow(f"none of {len(days)} days of the last 28 is closed", "Ask again when days have closed")
@@ -187,25 +175,17 @@ def markers_on_time(days: Sequence[MarkedDay], settings: Settings) -> Answer:
         return red(f"{told}, and no marker was seen at all", hint)
     if len(whole) < len(closed):
         named = few([f"{one.day}/{one.project_id} ({one.hours_marked})" for one in closed if one not in whole], 3)
-        return yellow(
-            f"{told}; closed by their deadline: {named}",
-            "Ask the vendor why hours have no marker: such a day is final without being known whole",
-        )
+        hint = "Ask the vendor why hours have no marker: such a day is final without being known whole"
+        return yellow(f"{told}; closed by their deadline: {named}", hint)
     return green(told)
 
 
-def receivers_told(
-    receivers: Mapping[str, Receiver],
-    waiting: Mapping[str, int],
-    configured: int,
-    refusing: Sequence[ReceiverTrouble] = (),
-) -> Answer:
+def receivers_told(receivers: Sequence[Receiver], configured: int, refusing: Sequence[ReceiverTrouble] = ()) -> Answer:
     """Whether receivers get notices of changes; `refusing`: receivers whose notices are set aside, so that no run sends them."""
     if not configured:
         return green("no receiver is configured; tidemark changes --since TIME lists what changed")
-    failing = {one.place: one for one in receivers.values() if one.failures}
-    unsent = sum(count for name, count in waiting.items() if name in receivers)
-    told = f"{configured} receivers, {unsent} notices wait to be sent"
+    failing = {one.place: one for one in receivers if one.failures}
+    told = f"{configured} receivers, {sum(one.waiting for one in receivers)} notices wait to be sent"
     if failing or refusing:
         each = [f"{place} failed {one.failures} times, last: {one.error}" for place, one in sorted(failing.items())]
         each += [f"{one.place} {one.reason}" for one in refusing]
@@ -224,10 +204,8 @@ def recomputed(slices: int, differing: Sequence[str], unproven: int, days: Seque
         return yellow("no final day holds rows that could be replayed", "Ask again when a day is final")
     told = f"{slices - len(differing) - unproven} of {slices} slices of {which} are equal"
     if differing:
-        return red(
-            f"{told}; others: {few(differing, 3)}",
-            f"tidemark verify --from {days[0]} --to {days[-1]} names each; load these days again",
-        )
+        hint = f"tidemark verify --from {days[0]} --to {days[-1]} names each; load these days again"
+        return red(f"{told}; others: {few(differing, 3)}", hint)
     if unproven:
         gone = f"{told}; {unproven} cannot be replayed: landing no longer holds what they are made of"
         return yellow(gone, "Keep objects in landing as long as days may have to be replayed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -122,9 +122,8 @@ def repairs_of(facts: DayFacts, tried: Tried = frozenset()) -> list[Repair]:
         return found
     reason = "more is published than there should be; keys of the outside system show what"
     if facts.is_lacking:
-        reason = (
-            "all that landing and the vendor have of the day is loaded; keys of the outside system show what is left"
-        )
+        loaded = "all that landing and the vendor have of the day is loaded"
+        reason = f"{loaded}; keys of the outside system show what is left"
     return [_of(facts, RepairKind.DECIDE, reason, "reconcile", "--keys", "FILE", *_SPAN)]
 
 
@@ -133,66 +132,47 @@ def _of(facts: DayFacts, kind: RepairKind, reason: str, *words: str, arrival: da
     return Repair(kind, (facts.key,), reason, words, day, day)
 
 
-def _runs(facts: DayFacts, tried: Tried) -> list[Repair]:
+def _runs(facts: DayFacts, tried: Tried) -> Iterator[Repair]:
     if facts.holds:
         # A load does not change held days.
-        return []
-    loads: list[Repair] = []
+        return
     if (RepairKind.LOAD, facts.key) not in tried:
+        unread = [(source, day) for source, days in sorted(facts.unread.items()) for day in sorted(days)]
         reason = "landing holds objects that no load has read"
-        loads = [
-            _of(facts, RepairKind.LOAD, reason, "load", "--source", source.value, *_SPAN, arrival=day)
-            for source, days in sorted(facts.unread.items())
-            for day in sorted(days)
-        ]
-        if facts.stale is not None and not loads:
+        for source, day in unread:
+            yield _of(facts, RepairKind.LOAD, reason, "load", "--source", source.value, *_SPAN, arrival=day)
+        if facts.stale is not None and not unread:
             words = ("load", "--source", Source.REGULAR.value, *_SPAN)
-            loads = [_of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}", *words)]
-        if facts.stale is not None or any(facts.key.event_date in days for days in facts.unread.values()):
-            return loads
-    # Deliveries of other arrival days may hold late events of this day: they are loaded first, but may not close the gap.
-    return [*loads, *_recoveries(facts, tried)]
-
-
-def _recoveries(facts: DayFacts, tried: Tried) -> list[Repair]:
-    if facts.open_until is not None:
-        if not facts.lacking_hours and (not facts.is_lacking or facts.refused):
-            return []
-        until = facts.open_until.strftime("%Y-%m-%d %H:%M UTC")
-        reason = f"the day is open until {until}; what lacks may still be delivered"
-        return [_of(facts, RepairKind.WAIT, reason, "reconcile", *_SPAN)]
-    if facts.lacking_hours and (RepairKind.RECOVER, facts.key) not in tried:
-        reason = "hours are lost, refused or never came"
-        ranges = [("--from", str(one.first), "--to", str(one.last)) for one in hour_ranges(facts.lacking_hours, 24)]
-        return [
-            _of(facts, RepairKind.RECOVER, reason, "recover", *hours, "--project", _PROJECT, "--load")
-            for hours in ranges
-        ]
+            yield _of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}", *words)
+        # Deliveries of other arrival days may hold late events of this day: they are loaded first, but may not close the gap.
+        if facts.stale is not None or any(day == facts.key.event_date for _, day in unread):
+            return
     # Refused data has arrived already, and waits for an operator.
-    can_ask = facts.is_lacking and facts.hours_to_ask and not facts.refused
-    if can_ask and (RepairKind.RECOVER_DAYS, facts.key) not in tried:
+    can_ask = facts.is_lacking and not facts.refused
+    if facts.open_until is not None:
+        if facts.lacking_hours or can_ask:
+            reason = f"the day is open until {facts.open_until:%Y-%m-%d %H:%M} UTC; what lacks may still be delivered"
+            yield _of(facts, RepairKind.WAIT, reason, "reconcile", *_SPAN)
+    elif facts.lacking_hours and (RepairKind.RECOVER, facts.key) not in tried:
+        for one in hour_ranges(facts.lacking_hours, 24):
+            span = ("--from", str(one.first), "--to", str(one.last), "--project", _PROJECT)
+            yield _of(facts, RepairKind.RECOVER, "hours are lost, refused or never came", "recover", *span, "--load")
+    elif can_ask and facts.hours_to_ask and (RepairKind.RECOVER_DAYS, facts.key) not in tried:
         reason = "no hour is known to lack, but less is published than there should be"
-        return [_of(facts, RepairKind.RECOVER_DAYS, reason, "recover", *_SPAN, "--load")]
-    return []
+        yield _of(facts, RepairKind.RECOVER_DAYS, reason, "recover", *_SPAN, "--load")
 
 
-def _decisions(facts: DayFacts) -> list[Repair]:
-    decide, code = RepairKind.DECIDE, "another version of the code built it"
-    return [
-        *(
-            _of(facts, decide, f"held: {reason}", "release", *_SPAN, "--table", table, _REASON)
-            for table, reason in facts.holds.items()
-        ),
-        *(
-            _of(facts, decide, f"refused: {reason}", "diff", table, _FIRST, "--project", _PROJECT)
-            for table, reason in facts.refused.items()
-        ),
-        *(_of(facts, decide, f"excluded: {reason}", "include", key, _REASON) for key, reason in facts.excluded.items()),
-        *(
-            _of(facts, RepairKind.REBUILD, code, "rebuild", "start", "--table", table, *_SPAN, _REASON)
-            for table in facts.outdated
-        ),
-    ]
+def _decisions(facts: DayFacts) -> Iterator[Repair]:
+    decide = RepairKind.DECIDE
+    for table, reason in facts.holds.items():
+        yield _of(facts, decide, f"held: {reason}", "release", *_SPAN, "--table", table, _REASON)
+    for table, reason in facts.refused.items():
+        yield _of(facts, decide, f"refused: {reason}", "diff", table, _FIRST, "--project", _PROJECT)
+    for key, reason in facts.excluded.items():
+        yield _of(facts, decide, f"excluded: {reason}", "include", key, _REASON)
+    for table in facts.outdated:
+        words = ("rebuild", "start", "--table", table, *_SPAN, _REASON)
+        yield _of(facts, RepairKind.REBUILD, "another version of the code built it", *words)
 
 
 def together(repairs: Iterable[Repair], most_days: int) -> list[Repair]:

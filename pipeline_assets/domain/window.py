@@ -125,12 +125,14 @@ def narrowness(late: Lateness, window_days: int, tolerated: float) -> str | None
     missed = late.missed_beyond(window_days)
     return (
         f"{percent(missed / late.rows)} of the rows of {late.arrival_days} arrival days came more than "
-        f"{_days(window_days)} after their event day (tolerated: {percent(tolerated)}); {_days(advice.days)} would catch enough"
+        f"{days_text(window_days)} after their event day (tolerated: {percent(tolerated)}); "
+        f"{days_text(advice.days)} would catch enough"
     )
 
 
-def _days(count: int) -> str:
-    return f"{count} day{'' if count == 1 else 's'}"
+def days_text(count: int | None) -> str:
+    """`1 day`, `12 days`; a dash for None."""
+    return "–" if count is None else f"{count:,} day{'' if count == 1 else 's'}"
 
 
 def percent(share: float) -> str:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import dagster as dg
 from dagster_aws.s3 import S3Resource
@@ -21,7 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.drill.process import VictimError, a_victim
+from pipeline_assets.drill.process import VictimError, a_victim, tidemark
 from pipeline_assets.drill.rebuild import COUNTS, REVENUE, rebuild_faults
 from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, scratch
@@ -75,7 +71,7 @@ class Result:
     seconds: float
     conflicts: int = 0
     """How often the paused load met a conflict with a load that had published first."""
-    faults: tuple[str, ...] = field(default=())
+    faults: tuple[str, ...] = ()
 
     @property
     def is_survived(self) -> bool:
@@ -96,13 +92,8 @@ def carry_out(
         log(
             f"drill on {place.settings.warehouse_url}, catalogs {place.settings.catalog_name} and {place.calm.catalog_name}"
         )
-        drill = _Drill(
-            _runtime(spark, place.settings, ledger),
-            _runtime(spark, place.calm, calm_ledger),
-            place,
-            first_day,
-            first_day - _BETWEEN,
-        )
+        runtimes = _runtime(spark, place.settings, ledger), _runtime(spark, place.calm, calm_ledger)
+        drill = _Drill(*runtimes, place, first_day, first_day - _BETWEEN)
         log("sample data: two days are loaded undisturbed")
         drill.begin()
         for number, trial in enumerate(trials, start=1):
@@ -139,59 +130,41 @@ class _Drill:
             raise LakehouseError("drill", reason, "Fix that first: load any day with tidemark load")
 
     def carry_out(self, trial: Trial) -> Result:
-        if trial.event is Disturbance.RECOVERED:
-            return self._recover(trial)
-        if trial.event is Disturbance.REBUILT:
-            return self._rebuild(trial)
-        started = time.monotonic()
-        is_chunked = trial.point is Failpoint.BETWEEN_CHUNKS
-        days = self._deliver(2 if is_chunked else 1)
-        environment = self.place.environment(**({"TIDEMARK_DAYS_PER_RUN": "1"} if is_chunked else {}))
-        words = [str(Path(sys.executable).with_name("tidemark")), "load", "--source", _REGULAR.value]
-        problems: list[str] = []
-        conflicts = 0
+        """Carry out one trial on days of its own: newly delivered ones, one that is only recovered, or the first one."""
+        started, conflicts, days, found = time.monotonic(), 0, list[date](), list[str]()
         try:
-            span = ["--from", str(days[0]), "--to", str(days[-1])]
-            with a_victim([*words, *span, "--verbose"], environment, trial.armed, self.place.home) as victim:
-                victim.wait_until_paused()
-                if trial.event is Disturbance.MET:
-                    problems += self._load(days)
-                    victim.go_on()
-                    if victim.wait_until_it_ends() != 0:
-                        problems.append(f"the load that was overtaken failed: {victim.log[-500:]}")
-                    conflicts = victim.log.count(_CONFLICT_SIGN)
-            if trial.event is not Disturbance.MET:
-                problems += self._start_again(trial.event, days)
+            if trial.event is Disturbance.RECOVERED:
+                self.recovered_day -= timedelta(days=1)
+                found += recovery_faults(self.place, _SAMPLE, PROJECT, self.recovered_day, trial.armed)
+            elif trial.event is Disturbance.REBUILT:
+                found += rebuild_faults(self.place, self.days[0], trial, self._rebuildable)
+            else:
+                is_chunked = trial.point is Failpoint.BETWEEN_CHUNKS
+                days = self._deliver(2 if is_chunked else 1)
+                environment = self.place.environment(**({"TIDEMARK_DAYS_PER_RUN": "1"} if is_chunked else {}))
+                span = ("--from", str(days[0]), "--to", str(days[-1]))
+                words = tidemark("load", "--source", _REGULAR.value, *span, "--verbose")
+                with a_victim(words, environment, trial.armed, self.place.home) as victim:
+                    victim.wait_until_paused()
+                    if trial.event is Disturbance.MET:
+                        found += self._load(days)
+                        victim.go_on()
+                        if victim.wait_until_it_ends() != 0:
+                            found.append(f"the load that was overtaken failed: {victim.log[-500:]}")
+                        conflicts = victim.log.count(_CONFLICT_SIGN)
+                if trial.event is not Disturbance.MET:
+                    found += self._start_again(trial.event, days)
         except (VictimError, TidemarkError, *FAILURES) as error:
-            problems += [str(error), *self._load(days)]
-        self._load_calmly(days)
-        problems += faults(self._state(), self._calm_digests(), self.days)
-        fresh = tuple(fault for fault in problems if fault not in self.reported)
-        self.reported.update(fresh)
-        return Result(trial, time.monotonic() - started, conflicts, fresh)
+            found += [str(error), *(self._load(days) if days else ())]
+        if days:
+            self._load_calmly(days)
+            found += faults(self._state(), self._calm_digests(), self.days)
+            found = [fault for fault in found if fault not in self.reported]
+            self.reported.update(found)
+        return Result(trial, time.monotonic() - started, conflicts, tuple(found))
 
-    def _recover(self, trial: Trial) -> Result:
-        """A recovery trial, on a day of its own long before all loaded days."""
-        started = time.monotonic()
-        self.recovered_day -= timedelta(days=1)
-        try:
-            found = recovery_faults(self.place, _SAMPLE, PROJECT, self.recovered_day, trial.armed)
-        except (VictimError, TidemarkError, *FAILURES) as error:
-            found = [str(error)]
-        return Result(trial, time.monotonic() - started, faults=tuple(found))
-
-    def _rebuild(self, trial: Trial) -> Result:
-        """A rebuild trial on the first loaded day, whose state it restores at the end."""
-        started = time.monotonic()
-
-        def measured() -> dict[str, dict[Slice, str]]:
-            return {name: _measured(self.runtime, table_by_key(name)) for name in (REVENUE, COUNTS)}
-
-        try:
-            found = rebuild_faults(self.place, self.days[0], trial.point, trial.armed, measured)
-        except (VictimError, TidemarkError, *FAILURES, subprocess.TimeoutExpired) as error:
-            found = [str(error)]
-        return Result(trial, time.monotonic() - started, faults=tuple(found))
+    def _rebuildable(self) -> dict[str, dict[Slice, str]]:
+        return {name: _measured(self.runtime, table_by_key(name)) for name in (REVENUE, COUNTS)}
 
     def _deliver(self, count: int) -> list[date]:
         days = [self.next_day + timedelta(days=shift) for shift in range(count)]
@@ -206,13 +179,9 @@ class _Drill:
         """Start again as Dagster would: the monitor finds and retries the dead run, or another run comes and finds it."""
         with dg.DagsterInstance.get() as instance:
             tags = {}
-            if event is Disturbance.RETRIED:
-                for dead in report_dead_runs(instance, self.runtime.ledger):
-                    tags = {
-                        "dagster/parent_run_id": dead.run_id,
-                        "dagster/root_run_id": dead.run_id,
-                        "dagster/retry_number": "1",
-                    }
+            for dead in report_dead_runs(instance, self.runtime.ledger) if event is Disturbance.RETRIED else ():
+                tags = {f"dagster/{name}_run_id": dead.run_id for name in ("parent", "root")}
+                tags["dagster/retry_number"] = "1"
             failures = self._load(days, **tags)
             for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING))):
                 failures.append(f"run {run.run_id} died unnoticed")
@@ -222,10 +191,8 @@ class _Drill:
 
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:
         """Run the job in this process; returns its failures in words."""
-        ops: dict[str, Any] = {"load": {"config": {}}}
-        return run_job(
-            self.place.settings, JOB_OF_SOURCE[_REGULAR], ops, {**tags, **range_tags(days[0], days[-1])}, _SILENT
-        )
+        tags |= range_tags(days[0], days[-1])
+        return run_job(self.place.settings, JOB_OF_SOURCE[_REGULAR], {"load": {"config": {}}}, tags, _SILENT)
 
     def _load_calmly(self, days: Sequence[date]) -> None:
         tables = frozenset(table.key for table in _TABLES)
@@ -234,14 +201,11 @@ class _Drill:
             continue
 
     def _calm_digests(self) -> dict[str, dict[Slice, str]]:
-        return {
-            table.key: {
-                key: str(record.digest)
-                for key, record in self.calm.ledger.slices(table.key, None).items()
-                if record.digest.rows
-            }
-            for table in _TABLES
-        } | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
+        digests = {}
+        for table in _TABLES:
+            slices = self.calm.ledger.slices(table.key, None)
+            digests[table.key] = {key: str(one.digest) for key, one in slices.items() if one.digest.rows}
+        return digests | {QUARANTINE.key: _measured(self.calm, QUARANTINE)}
 
     def _state(self) -> DrillState:
         lakehouse = self.runtime.lakehouse
@@ -251,11 +215,8 @@ class _Drill:
             for record in self.runtime.ledger.publications()
             if record.table in digests
         ]
-        branches = [
-            f"{table.key} {branch}"
-            for table in ALL_TABLES
-            for branch in lakehouse.branches.dead(table, lambda _: False)
-        ]
+        dead = {table.key: lakehouse.branches.dead(table, lambda _: False) for table in ALL_TABLES}
+        branches = [f"{name} {branch}" for name, found in dead.items() for branch in found]
         with dg.DagsterInstance.get() as instance:
             shown = {
                 table.key: {date.fromisoformat(day) for day in instance.get_materialized_partitions(asset_key(table))}

@@ -1,10 +1,11 @@
-"""A process that pauses at a failpoint and is then let go or killed, with its JVM and its workers."""
+"""Processes of a drill: commands that pause at a failpoint and are let go or killed, and commands that follow them."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from resources.failpoints import SIGNAL_FILE_VARIABLE, VARIABLE
 
 _POLL_SECONDS = 0.05
 _LONGEST_SECONDS = 600
+_LONGEST_COMMAND_SECONDS = 300
 _LOG_END = 2000
 
 
@@ -77,6 +79,28 @@ def a_victim(words: Sequence[str], environment: Mapping[str, str], point: str, f
         victim.kill()
 
 
+def kill_at(words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
+    """Start a command and kill it at `point`; raises VictimError if it does not pause there."""
+    with a_victim([*words, "--verbose"], environment, point, folder) as victim:
+        victim.wait_until_paused()
+
+
+def failure(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Carry out a command to its end; returns the end of what it wrote if it failed."""
+    try:
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, check=False, timeout=_LONGEST_COMMAND_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise VictimError(str(error)) from None
+    return done.stderr[-500:] if done.returncode else None
+
+
+def tidemark(*words: str) -> list[str]:
+    """A command of this installation."""
+    return [str(Path(sys.executable).with_name("tidemark")), *words]
+
+
 def kill_session(leader: subprocess.Popen[bytes]) -> None:
     """Send SIGKILL to every process of the session that `leader` began; returns when all are gone."""
     deadline = time.monotonic() + _LONGEST_SECONDS
@@ -93,14 +117,11 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 def _members(session: int) -> list[int]:
     """Pids of the living processes of a session; workers have their own process group, but stay in the session."""
-    children = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except (OSError, IndexError):
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            children.append(int(entry.name))
-    return children
+    members = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        # A process that ended meanwhile has no text any more.
+        with suppress(OSError, ValueError, IndexError):
+            state, _, _, its_session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+            if int(its_session) == session and state != "Z":
+                members.append(int(entry.name))
+    return members

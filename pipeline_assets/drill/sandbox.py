@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import obstore
 import sqlalchemy as sa
 from dagster_aws.s3 import S3Resource
+from pyiceberg.catalog.sql import SqlCatalogBaseTable
 from sqlalchemy.engine import make_url
+from sqlalchemy.schema import CreateTable
 
 from pipeline_assets.domain.errors import LedgerError, UsageError
 from pipeline_assets.domain.masking import masked
@@ -39,15 +41,6 @@ storage:
 telemetry:
   enabled: false
 """
-
-_CATALOG_TABLES = (
-    "CREATE TABLE {schema}.iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, "
-    "table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), "
-    "iceberg_type VARCHAR(5), PRIMARY KEY (catalog_name, table_namespace, table_name))",
-    "CREATE TABLE {schema}.iceberg_namespace_properties (catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, "
-    "property_key VARCHAR(255), property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))",
-)
-"""The tables as Iceberg's JdbcCatalog creates them (JdbcUtil, schema version V1)."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +149,7 @@ def _place(url: str) -> Folder | Bucket:
 
 
 def _make_schema(settings: Settings) -> None:
-    url = make_url(settings.ledger_database_url)
-    if url.get_backend_name() != "sqlite":
+    if make_url(settings.ledger_database_url).get_backend_name() != "sqlite":
         try:
             on_server(settings, f"CREATE SCHEMA {settings.catalog_name}")
         except sa.exc.SQLAlchemyError as error:
@@ -171,5 +163,5 @@ def _make_catalog(settings: Settings, own: Settings) -> None:
     """Create empty catalog tables in the drill's schema: Iceberg creates none if another schema of the database has them."""
     url = make_url(own.catalog_url)
     if url.get_backend_name() != "sqlite" and own.catalog_url != settings.catalog_url:
-        for statement in _CATALOG_TABLES:
-            on_server(own, statement.format(schema=schema_of(url)))
+        for table in SqlCatalogBaseTable.metadata.sorted_tables:
+            on_server(own, str(CreateTable(table.to_metadata(sa.MetaData(), schema=schema_of(url)))))

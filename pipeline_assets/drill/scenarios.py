@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline_assets.domain.slices import EMPTY, Slice
 from resources.failpoints import Failpoint
 from resources.publishing.promise import Promise
 
+_K = TypeVar("_K", bound=Any)
+_V = TypeVar("_V")
 RAW, REFINED, AGGREGATE, QUARANTINE = (
     "raw/regular_events",
     "refined/events",
@@ -60,13 +62,8 @@ _OF_PUBLISHES = {
     Promise.ONE_TRANSACTION: (Failpoint.AFTER_APPLY,),
     Promise.TABLE_BY_TABLE: (Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER),
 }
-"""Further points per table, depending on how the deployment publishes."""
+"""Further points per table, depending on how the deployment publishes; the ledger has none of quarantine."""
 _OF_TRANSACTIONS = (Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTION, Failpoint.AFTER_PUBLISH)
-_OF_QUARANTINE = {
-    Promise.ONE_TRANSACTION: (Failpoint.AFTER_STAGE, Failpoint.AFTER_APPLY),
-    Promise.TABLE_BY_TABLE: (Failpoint.AFTER_STAGE, Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT),
-}
-_OF_FILES = ((Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED))
 _OF_RECOVERIES = (Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER)
 _OF_REBUILDS = (
     Failpoint.AFTER_GREEN,
@@ -77,18 +74,6 @@ _OF_REBUILDS = (
 )
 IN_SWAP = {Promise.ONE_TRANSACTION: Failpoint.IN_TRANSACTION, Promise.TABLE_BY_TABLE: Failpoint.AFTER_COMMIT}
 """The point in the middle of a rebuild's swap."""
-_MEETINGS = {
-    Promise.ONE_TRANSACTION: (
-        (Failpoint.AFTER_PIN, RAW),
-        (Failpoint.AFTER_STAGE, REFINED),
-        (Failpoint.AFTER_APPLY, AGGREGATE),
-    ),
-    Promise.TABLE_BY_TABLE: (
-        (Failpoint.AFTER_PIN, RAW),
-        (Failpoint.AFTER_STAGE, REFINED),
-        (Failpoint.BEFORE_COMMIT, AGGREGATE),
-    ),
-}
 
 
 def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]:
@@ -96,25 +81,36 @@ def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]
 
     Then the meetings, the recoveries and the rebuilds.
     """
-    alone = (
+    of_publishes = _OF_PUBLISHES[promise]
+    of_tables = (*_OF_TABLES, *of_publishes)
+    tables, ways = (RAW, REFINED, AGGREGATE), (Disturbance.RETRIED, Disturbance.FRESH)
+    alone = [
         (Failpoint.DURING_LISTING, f"regular/{project}"),
         (Failpoint.MID_PARSE, ""),
         (Failpoint.BETWEEN_CHUNKS, ""),
         (Failpoint.BEFORE_NOTICES, ""),
         *((point, "") for point in _OF_TRANSACTIONS if promise is Promise.ONE_TRANSACTION),
-    )
-    of_tables = (*_OF_TABLES, *_OF_PUBLISHES[promise])
-    tables, ways = (RAW, REFINED, AGGREGATE), (Disturbance.RETRIED, Disturbance.FRESH)
+    ]
     if is_full:
-        places = [*alone, *_OF_FILES, *((point, QUARANTINE) for point in _OF_QUARANTINE[promise])]
-        places += [(point, table) for table in tables for point in of_tables]
-        kills = [Trial(way, point, qualifier) for point, qualifier in places for way in ways]
+        alone += [(Failpoint.AFTER_FILES, RAW), (Failpoint.AFTER_FILES, REFINED)]
+        alone += [(point, QUARANTINE) for point in (Failpoint.AFTER_STAGE, *of_publishes[:2])]
+        alone += [(point, table) for table in tables for point in of_tables]
+        kills = [Trial(way, *place) for place in alone for way in ways]
     else:
-        places = [*alone, _OF_FILES[1], *((point, tables[turn % 3]) for turn, point in enumerate(of_tables))]
-        kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(places)]
-    recoveries = [Trial(Disturbance.RECOVERED, point) for point in _OF_RECOVERIES]
-    rebuilds = [Trial(Disturbance.REBUILT, point) for point in (*_OF_REBUILDS, IN_SWAP[promise])]
-    return [*kills, *(Trial(Disturbance.MET, *place) for place in _MEETINGS[promise]), *recoveries, *rebuilds]
+        alone += [(Failpoint.AFTER_FILES, REFINED)]
+        alone += [(point, tables[turn % 3]) for turn, point in enumerate(of_tables)]
+        kills = [Trial(ways[turn % 2], *place) for turn, place in enumerate(alone)]
+    meetings = ((Failpoint.AFTER_PIN, RAW), (Failpoint.AFTER_STAGE, REFINED), (of_publishes[0], AGGREGATE))
+    kills += [Trial(Disturbance.MET, *place) for place in meetings]
+    kills += [Trial(Disturbance.RECOVERED, point) for point in _OF_RECOVERIES]
+    return kills + [Trial(Disturbance.REBUILT, point) for point in (*_OF_REBUILDS, IN_SWAP[promise])]
+
+
+def differing(expected: Mapping[_K, _V], found: Mapping[_K, _V]) -> Iterator[tuple[_K, _V | None, _V | None]]:
+    """Keys in their order that have different values, with what was expected and what was found; None where it is missing."""
+    for key in sorted(expected.keys() | found.keys()):
+        if expected.get(key) != found.get(key):
+            yield key, expected.get(key), found.get(key)
 
 
 class Change(NamedTuple):
@@ -147,10 +143,8 @@ def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Seq
     `calm`: the digests after undisturbed loads of the same deliveries; `days`: all loaded days.
     """
     for table, expected in calm.items():
-        digests = state.digests.get(table, {})
-        for key in sorted(expected.keys() | digests.keys()):
-            if expected.get(key) != digests.get(key):
-                yield f"{table} {key}: {digests.get(key, EMPTY)} instead of {expected.get(key, EMPTY)}"
+        for key, wanted, found in differing(expected, state.digests.get(table, {})):
+            yield f"{table} {key}: {found or EMPTY} instead of {wanted or EMPTY}"
     last: dict[tuple[str, Slice], Change] = {}
     for change in state.changes:
         former = last.get((change.table, change.key))
@@ -168,9 +162,7 @@ def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Seq
         for key, digest in digests.items()
         if table in state.shown
     }
-    for table, key in sorted(
-        place for place in recorded.keys() | held.keys() if recorded.get(place) != held.get(place)
-    ):
+    for (table, key), _, _ in differing(recorded, held):
         yield f"{table} {key}: the last change on record is not what the table holds"
     yield from (f"{branch}: a staged branch is left" for branch in state.branches)
     for table, shown in state.shown.items():

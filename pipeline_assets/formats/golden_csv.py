@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from functools import partial
 
 from pipeline_assets.domain.days import day_in
 from pipeline_assets.domain.golden import GoldenFault, GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
@@ -77,11 +78,11 @@ def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> Golden
     if not numbered:
         fault = GoldenFault(key, "is empty", f"{_FORM}; a file with the header alone says that there are no totals")
         return GoldenReading(GoldenSource.LANDING, faults=(fault,))
-    first, *rest = numbered
-    header = _fields(first[1])
+    (at, first), *rest = numbered
+    header = _fields(first)
     if header is None or sorted(header) != sorted(COLUMNS):
-        said = first[1][:60].decode("utf-8", "replace")
-        fault = GoldenFault(f"{key}{_LINE}{first[0]}", f"is not the header ({shown(said, 60)})", _FORM)
+        said = shown(first[:60].decode("utf-8", "replace"), 60)
+        fault = GoldenFault(f"{key}{_LINE}{at}", f"is not the header ({said})", _FORM)
         return GoldenReading(GoldenSource.LANDING, faults=(fault,))
 
     def rows() -> Iterator[tuple[str, Mapping[str, str] | None]]:
@@ -112,10 +113,8 @@ def read_rows(
             reason = f"tells of {read.measure} of {read.key} again, after {before.origin}"
             faults.append(GoldenFault(origin, reason, "Leave one of the two; the first was compared"))
     if len(faults) > _MOST_FAULTS:
-        more = GoldenFault(
-            faults[_MOST_FAULTS].origin, f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well", _FORM
-        )
-        faults = [*faults[:_MOST_FAULTS], more]
+        reason = f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well"
+        faults = [*faults[:_MOST_FAULTS], GoldenFault(faults[_MOST_FAULTS].origin, reason, _FORM)]
     # A bad line may stand for any measure of the day.
     days = frozenset() if faults or day is None else frozenset({day})
     return GoldenReading(source, days, tuple(totals.values()), tuple(faults))
@@ -124,25 +123,25 @@ def read_rows(
 def _total(
     source: GoldenSource, origin: str, row: Mapping[str, str] | None, names: GoldenNames, of_day: date | None
 ) -> GoldenTotal | GoldenFault:
+    fault = partial(GoldenFault, origin)
     if row is None:
-        return GoldenFault(origin, "has not the four fields of the header", _FORM)
+        return fault("has not the four fields of the header", _FORM)
     texts = {name: row[name].strip() for name in COLUMNS}
     day = day_in(texts["day"]) if len(texts["day"]) == len("2026-01-31") else None
     if day is None:
-        return GoldenFault(origin, f"day {shown(texts['day'], 40)!r} is none", "Write it as YYYY-MM-DD")
+        return fault(f"day {shown(texts['day'], 40)!r} is none", "Write it as YYYY-MM-DD")
     if of_day is not None and day != of_day:
-        return GoldenFault(origin, f"is of {day}, in a file of {of_day}", f"Move it to {golden_key(day)}")
+        return fault(f"is of {day}, in a file of {of_day}", f"Move it to {golden_key(day)}")
     if texts["project"] not in names.projects:
         hint = "Correct it, or add it to TIDEMARK_PROJECTS"
         known = few(names.projects, 5)
-        return GoldenFault(origin, f"project {shown(texts['project'], 40)!r} is none of the configured ({known})", hint)
+        return fault(f"project {shown(texts['project'], 40)!r} is none of the configured ({known})", hint)
     measure = names.measure(texts["measure"])
     if isinstance(measure, str):
-        return GoldenFault(origin, measure, "Write table:measure, such as aggregates/daily_revenue:revenue")
+        return fault(measure, "Write table:measure, such as aggregates/daily_revenue:revenue")
     if not _NUMBER.fullmatch(texts["value"]):
-        return GoldenFault(
-            origin, f"value {shown(texts['value'], 40)!r} is not a number", "Write digits, with a point before decimals"
-        )
+        hint = "Write digits, with a point before decimals"
+        return fault(f"value {shown(texts['value'], 40)!r} is not a number", hint)
     return GoldenTotal(source, Slice(day, texts["project"]), measure, Decimal(texts["value"]), origin)
 
 

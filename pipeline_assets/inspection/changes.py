@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pipeline_assets.domain.notices import Arrivals, Notice, NoticeKind, change_id, change_notice
-from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.domain.notices import Notice, NoticeKind, change_id, change_notice, place_json
+from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.registry import downstream_of, measures_of
-from resources.ledger.outbox import RecordedPublication
 from resources.ledger.store import Ledger
 
+Publication = tuple[PublicationRecord, bool]
+"""A publication, and whether its slice was final before."""
 _OF_REFUSALS = (NoticeKind.REFUSAL, NoticeKind.REFUSAL_END)
 
 
@@ -34,14 +36,9 @@ class Refusal:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
-        refused, ended = self.refused, self.ended
-        return {
-            "table": self.notice.table,
-            "day": self.notice.key.event_date.isoformat(),
-            "project": self.notice.key.project_id,
-            "refused": refused.to_json() if refused is not None else None,
-            "ended": ended.to_json() if ended is not None else None,
-        }
+        both = (("refused", self.refused), ("ended", self.ended))
+        place = place_json(self.notice.table, self.notice.key)
+        return place | {name: None if notice is None else notice.to_json() for name, notice in both}
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,8 @@ class StaleCopy:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
-        return {
-            "table": self.table,
-            "day": self.key.event_date.isoformat(),
-            "project": self.key.project_id,
-            "rows_then": self.rows_then,
-            "rows_now": self.rows_now,
-            "was_final": self.was_final,
-        }
+        rows = {"rows_then": self.rows_then, "rows_now": self.rows_now, "was_final": self.was_final}
+        return place_json(self.table, self.key) | rows
 
 
 @dataclass(frozen=True)
@@ -81,62 +72,53 @@ class ChangesSince:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
-        found: dict[str, Any] = {
-            "since": self.since.isoformat(),
-            "changes": [notice.to_json() for notice in self.changes],
-            "refusals": [refusal.to_json() for refusal in self.refusals],
-        }
-        return found if self.refresh is None else found | {"refresh": [one.to_json() for one in self.refresh]}
+        found: dict[str, Any] = {"changes": self.changes, "refusals": self.refusals, "refresh": self.refresh}
+        parts = {name: [one.to_json() for one in part] for name, part in found.items() if part is not None}
+        return {"since": self.since.isoformat(), **parts}
 
 
 def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> ChangesSince:
     """The changes since an aware time; for `table`, only its own and those of its downstream tables."""
-    published = ledger.outbox.published_since(since)
-    notices = ledger.outbox.recorded_since(since)
-    tables = None if table is None else [table, *(one.key for one in downstream_of(table))]
-    changes = _changes(ledger, published, [one for one in notices if one.kind is NoticeKind.CHANGE])
-    refusals = _refusals(ledger, [one for one in notices if one.kind in _OF_REFUSALS])
-    if tables is None:
-        return ChangesSince(since, tuple(changes), tuple(refusals))
-    return ChangesSince(
-        since,
-        tuple(one for one in changes if one.table in tables),
-        tuple(one for one in refusals if one.notice.table in tables),
-        tuple(stale_copies(published, tables)),
-    )
+    published, notices = ledger.outbox.published_since(since), ledger.outbox.recorded_since(since)
+    if table is None:
+        return ChangesSince(since, _changes(ledger, published, notices), _refusals(ledger, notices))
+    tables = [table, *(one.key for one in downstream_of(table))]
+    published = [one for one in published if one[0].table in tables]
+    notices = [one for one in notices if one.table in tables]
+    refresh = tuple(_stale_copies(published, tables))
+    return ChangesSince(since, _changes(ledger, published, notices), _refusals(ledger, notices), refresh)
 
 
-def _changes(ledger: Ledger, published: Sequence[RecordedPublication], notices: Sequence[Notice]) -> list[Notice]:
+def _changes(ledger: Ledger, published: Sequence[Publication], notices: Sequence[Notice]) -> tuple[Notice, ...]:
     """The recorded notices, and notices derived from publications that have none on record (any more)."""
-    found = {notice.id: notice for notice in notices}
-    bare = [one for one in published if one.was_final and one.record.digest_before != one.record.digest_after]
-    told = {change_id(one.record): one for one in bare}
+    found = {notice.id: notice for notice in notices if notice.kind is NoticeKind.CHANGE}
+    changed = [one for one, was_final in published if was_final and one.digest_before != one.digest_after]
+    bare = {change_id(record): record for record in changed}
     # A change recorded after the given time may have its notice before it, and the other way round.
-    known = {notice.id: notice for notice in ledger.outbox.of_ids(told.keys() - found.keys())}
-    unknown = [one for name, one in told.items() if name not in found and name not in known]
-    derived = {notice.id: notice for notice in _derived(ledger, unknown)}
-    return sorted({**known, **derived, **found}.values(), key=lambda notice: (notice.at, notice.table, notice.key))
+    found |= {notice.id: notice for notice in ledger.outbox.of_ids(bare.keys() - found.keys())}
+    found |= {notice.id: notice for notice in _derived(ledger, [bare[name] for name in bare if name not in found])}
+    return tuple(sorted(found.values(), key=lambda notice: (notice.at, notice.table, notice.key)))
 
 
-def _derived(ledger: Ledger, published: Sequence[RecordedPublication]) -> Iterator[Notice]:
+def _derived(ledger: Ledger, published: Sequence[PublicationRecord]) -> Iterator[Notice]:
     """Notices made from publications; the measures before come from the slice's previous publication."""
-    for table in dict.fromkeys(one.record.table for one in published):
-        wanted = {one.record.number for one in published if one.record.table == table}
+    wanted = {one.number for one in published}
+    for table in dict.fromkeys(one.table for one in published):
         before: dict[Slice, Mapping[str, float]] = {}
         for record in ledger.publications(table):
             figures = record.figures or {"rows": record.digest_after.rows}
             if record.number in wanted:
-                yield change_notice(record, figures, before.get(record.key, {}), measures_of(table), Arrivals())
+                yield change_notice(record, figures, before.get(record.key, {}), measures_of(table))
             before[record.key] = figures
 
 
-def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> list[Refusal]:
+def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> tuple[Refusal, ...]:
     """Pair refusals with their ends; if a day was refused repeatedly, its end closes all of these refusals."""
-    known = {notice.id for notice in notices}
-    earlier = ledger.outbox.of_ids({one.refusal_id for one in notices if one.refusal_id is not None} - known)
+    recorded = {notice.id: notice for notice in notices if notice.kind in _OF_REFUSALS}
+    began = {one.refusal_id for one in recorded.values() if one.refusal_id is not None}
     found: dict[str, Refusal] = {}
     standing: dict[tuple[str, Slice], list[Notice]] = {}
-    for notice in (*earlier, *notices):
+    for notice in (*ledger.outbox.of_ids(began - recorded.keys()), *recorded.values()):
         place = notice.table, notice.key
         if notice.kind is NoticeKind.REFUSAL:
             standing.setdefault(place, []).append(notice)
@@ -145,20 +127,15 @@ def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> list[Refusal]:
             found |= {one.id: Refusal(one, notice) for one in standing.pop(place)}
         else:
             found[notice.id] = Refusal(None, notice)
-    return sorted(found.values(), key=lambda one: (one.notice.at, one.notice.table, one.notice.key))
+    return tuple(sorted(found.values(), key=lambda one: (one.notice.at, one.notice.table, one.notice.key)))
 
 
-def stale_copies(published: Sequence[RecordedPublication], tables: Collection[str]) -> Iterator[StaleCopy]:
+def _stale_copies(published: Sequence[Publication], tables: Sequence[str]) -> Iterator[StaleCopy]:
     """The slices of these tables whose content differs from before the publications, by table and day."""
-    then: dict[tuple[str, Slice], Digest] = {}
-    now: dict[tuple[str, Slice], Digest] = {}
-    final: set[tuple[str, Slice]] = set()
+    changes: dict[tuple[str, Slice], list[Publication]] = {}
     for one in published:
-        place = one.record.table, one.record.key
-        then.setdefault(place, one.record.digest_before)
-        now[place] = one.record.digest_after
-        if one.was_final:
-            final.add(place)
-    for table in tables:
-        for place in sorted(place for place in now if place[0] == table and then[place] != now[place]):
-            yield StaleCopy(table, place[1], then[place].rows, now[place].rows, place in final)
+        changes.setdefault((one[0].table, one[0].key), []).append(one)
+    for place in sorted(changes, key=lambda place: (tables.index(place[0]), place[1])):
+        then, now = changes[place][0][0].digest_before, changes[place][-1][0].digest_after
+        if then != now:
+            yield StaleCopy(*place, then.rows, now.rows, any(was_final for _, was_final in changes[place]))

@@ -65,7 +65,7 @@ class KeyComparison:
         return sum(count for (_, _, of), count in self.counts.items() if of == state)
 
     @property
-    def is_equal(self) -> bool:
+    def is_good(self) -> bool:
         """Whether both sides hold the same keys, at least one, and every line of a list was readable."""
         differing = sum(self.total(state) for state in STATES if state != SAME)
         return bool(self.total(SAME)) and not differing and not self.faulty_lines

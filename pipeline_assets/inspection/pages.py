@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from pipeline_assets.domain.plain_text import as_html
 
+TEMPLATES = Path(__file__).with_name("templates")
 _OPTION = re.compile(r"(?<= )(--[a-z-]+)")
 """Options are wrapped in spans, because a browser breaks lines at hyphens."""
 
@@ -29,7 +30,7 @@ def command(words: str) -> Markup:
 
 
 PAGES = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    loader=FileSystemLoader(TEMPLATES),
     autoescape=True,
     finalize=text,
     undefined=StrictUndefined,

@@ -8,7 +8,6 @@ from pipeline_assets.config import notify_secret
 from pipeline_assets.domain.masking import receiver_id, receiver_place
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.settings import Settings
-from resources.ledger.set_aside import SetAside
 from resources.ledger.store import Ledger
 
 
@@ -30,34 +29,30 @@ class ReceiverTrouble:
 
 def receiver_troubles(ledger: Ledger, settings: Settings) -> list[ReceiverTrouble]:
     """The problems of the configured receivers, in their order, then unsigned notices. Raises LedgerError."""
-    if not settings.notify_urls:
-        return []
-    receivers, waiting = ledger.outbox.receivers(), ledger.outbox.waiting()
-    refused: dict[str, list[SetAside]] = {}
-    for one in ledger.set_aside.all():
-        refused.setdefault(one.receiver_id, []).append(one)
+    receivers, refused = ledger.outbox.receivers(), ledger.set_aside.all()
     found: list[ReceiverTrouble] = []
     for url in settings.notify_urls:
-        name, place = receiver_id(url), receiver_place(url)
-        receiver, left, aside = receivers.get(name), waiting.get(name, 0), refused.get(name, [])
-        if receiver is not None and receiver.failed_at is not None and left:
+        receiver = receivers.get(receiver_id(url))
+        if receiver is None:
+            continue
+        if receiver.failed_at is not None and receiver.waiting:
             last = f"the last {receiver.failed_at:%Y-%m-%d %H:%M} UTC: {receiver.error}"
-            reason = f"waiting: {left:,}; failed attempts: {receiver.failures:,}, {last}"
+            reason = f"waiting: {receiver.waiting:,}; failed attempts: {receiver.failures:,}, {last}"
             hint = "Mend the receiver or correct TIDEMARK_NOTIFY_URLS; then send them"
-            found.append(ReceiverTrouble(place, reason, hint, SEND_NOW))
+            found.append(ReceiverTrouble(receiver_place(url), reason, hint, SEND_NOW))
+        aside = [one for one in refused if one.receiver_id == receiver.id]
         if aside:
             count = sum(one.notices for one in aside)
             reason = f"set aside: {count:,}, since {aside[0].set_aside_at:%Y-%m-%d %H:%M} UTC: {aside[-1].error}"
             hint = "Find out why the receiver refuses them for good; then send them again"
-            found.append(ReceiverTrouble(place, reason, hint, SEND_AGAIN))
-    unsigned = unsigned_notices(settings)
-    return [*found, unsigned] if unsigned is not None else found
+            found.append(ReceiverTrouble(receiver_place(url), reason, hint, SEND_AGAIN))
+    return found + unsigned_notices(settings)
 
 
-def unsigned_notices(settings: Settings) -> ReceiverTrouble | None:
-    """The problem of configured receivers without a signing secret; None where there is none."""
+def unsigned_notices(settings: Settings) -> list[ReceiverTrouble]:
+    """The problem of configured receivers without a signing secret, where there is one."""
     if not settings.notify_urls or notify_secret() is not None:
-        return None
+        return []
     place = ", ".join(map(receiver_place, settings.notify_urls))
     reason = "they go unsigned, so that a receiver cannot tell them from a stranger's"
-    return ReceiverTrouble(place, reason, "Set TIDEMARK_NOTIFY_SECRET, and give it to the receivers")
+    return [ReceiverTrouble(place, reason, "Set TIDEMARK_NOTIFY_SECRET, and give it to the receivers")]

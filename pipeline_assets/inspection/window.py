@@ -23,6 +23,7 @@ from pipeline_assets.domain.window import (
 from pipeline_assets.load.staleness.finality import last_arrival
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
+from resources.ledger.summaries import ArrivalSummaries
 
 PERCENTILES = (0.5, 0.95, 0.99, 0.999, 1.0)
 """Shown percentiles; the last one is the maximum."""
@@ -148,6 +149,17 @@ def _name(share: float) -> str:
     return "max" if share >= 1 else f"p{100 * share:g}"
 
 
+def late_times(
+    arrivals: ArrivalSummaries, source: Source, projects: Sequence[str], first: date, last: date
+) -> dict[str, tuple[LatenessSketch, int]]:
+    """Project -> how late its rows arrived, and the number of measured arrival days; `""` -> all projects together."""
+    found: dict[str, list[tuple[date, LatenessSketch]]] = {}
+    for project, day, sketch in arrivals.lateness(source, projects, first, last):
+        for name in ("", project):
+            found.setdefault(name, []).extend([(day, sketch)] if sketch is not None else ())
+    return {name: (merged(one for _, one in of), len({day for day, _ in of})) for name, of in found.items()}
+
+
 def read_window(
     ledger: Ledger,
     settings: Settings,
@@ -164,13 +176,7 @@ def read_window(
     first = first or last - timedelta(days=ARRIVAL_DAYS - 1)
     arrivals = summaries.arrivals(source, projects, first, last)
     late = {name: one.without(settings.max_lateness_days) for name, one in lateness(arrivals).items()}
-    sketches: dict[str, list[LatenessSketch]] = {}
-    measured: dict[str, set[date]] = {}
-    for project, day, sketch in summaries.lateness(source, projects, first, last):
-        for name in ("", project) if sketch is not None else ():
-            assert sketch is not None
-            sketches.setdefault(name, []).append(sketch)
-            measured.setdefault(name, set()).add(day)
+    measured = late_times(summaries, source, projects, first, last)
     return WindowReport(
         source,
         first,
@@ -178,7 +184,7 @@ def read_window(
         settings.reprocessing_window_days,
         settings.tolerated_missed_share,
         tuple(
-            _percentiles(name, late[name], merged(sketches.get(name, ())), len(measured.get(name, ())), settings)
+            _percentiles(name, late[name], *measured.get(name, (LatenessSketch(), 0)), settings)
             for name in sorted(late)
         ),
         tuple(_reaches(ledger, settings, source, projects, (first, last), late)),

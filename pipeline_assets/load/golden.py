@@ -14,13 +14,11 @@ from pipeline_assets.domain.golden import (
     GoldenMeasure,
     GoldenReading,
     GoldenSource,
-    GoldenTotal,
     compare,
     figure_of,
     mismatches_by_day,
 )
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.formats.golden_csv import MOST_BYTES, PREFIX, GoldenNames, golden_day, golden_key, read_file
@@ -47,8 +45,7 @@ def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: d
     A file that cannot be read is returned as a fault beside the totals of the others. Raises LandingAccessError and
     LandingUnavailableError where landing itself cannot be read.
     """
-    found = landing.list_beside(PREFIX, golden_key(first), golden_key(last))
-    read = [_read(landing, entry, names) for entry in found]
+    read = [_read(landing, entry, names) for entry in landing.list_beside(PREFIX, golden_key(first), golden_key(last))]
     return GoldenReading(
         GoldenSource.LANDING,
         frozenset(day for one in read for day in one.days),
@@ -61,22 +58,20 @@ def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: d
 def _read(landing: LandingStore, entry: Listed, names: GoldenNames) -> GoldenReading:
     day = golden_day(entry.key)
     if day is None:
+        reason = "is not named after a day, so that nothing of it was compared"
         hint = f"Name it {golden_key(date(2026, 1, 31))}, or move it out of {PREFIX}/"
-        return _fault(entry.key, "is not named after a day, so that nothing of it was compared", hint)
-    if entry.oddity:
-        return _fault(entry.key, f"is {entry.oddity}", "Put a plain file in its place")
-    if entry.size_bytes > MOST_BYTES:
+    elif entry.oddity:
+        reason, hint = f"is {entry.oddity}", "Put a plain file in its place"
+    elif entry.size_bytes > MOST_BYTES:
         reason = f"has {entry.size_bytes:,} bytes, more than the {MOST_BYTES:,} of a file of totals; it was not read"
-        return _fault(entry.key, reason, "Put totals of a day there, one line for each project and measure")
-    try:
-        with landing.open(entry.key, entry.etag) as content:
-            return read_file(entry.key, day, content.read(MOST_BYTES + 1), names)
-    except (UnreadableObjectError, ObjectMovedError) as error:
-        return _fault(entry.key, error.reason, error.hint)
-
-
-def _fault(key: str, reason: str, hint: str) -> GoldenReading:
-    return GoldenReading(GoldenSource.LANDING, faults=(GoldenFault(key, reason, hint),))
+        hint = "Put totals of a day there, one line for each project and measure"
+    else:
+        try:
+            with landing.open(entry.key, entry.etag) as content:
+                return read_file(entry.key, day, content.read(MOST_BYTES + 1), names)
+        except (UnreadableObjectError, ObjectMovedError) as error:
+            reason, hint = error.reason, error.hint
+    return GoldenReading(GoldenSource.LANDING, faults=(GoldenFault(entry.key, reason, hint),))
 
 
 def take_golden(runtime: Runtime, first: date, last: date) -> None:
@@ -108,10 +103,14 @@ def record_comparison(
     return comparisons
 
 
+def _sources(settings: Settings) -> list[GoldenSource]:
+    """Sources whose records count: a query only if one is set, because otherwise nobody could correct them."""
+    return [one for one in GoldenSource if one is not GoldenSource.QUERY or settings.golden_query is not None]
+
+
 def faults_on_record(ledger: Ledger, settings: Settings) -> list[GoldenFault]:
-    """Faults of the last reading; those of a query only if one is set, because otherwise nobody could correct them."""
-    is_asked = settings.golden_query is not None
-    return ledger.golden.faults([one for one in GoldenSource if one is not GoldenSource.QUERY or is_asked])
+    """Faults of the last reading."""
+    return ledger.golden.faults(_sources(settings))
 
 
 def compare_recorded(
@@ -122,29 +121,22 @@ def compare_recorded(
     last: date | None = None,
     tables: Collection[str] | None = None,
 ) -> list[GoldenComparison]:
-    """Compare every recorded total of these days with its published figure; by day, project and measure.
-
-    Totals of a query are left out if no query is set, because nobody could correct them.
-    """
-    totals = [
-        total
-        for total in ledger.golden.of(projects, first, last, tables)
-        if total.source is not GoldenSource.QUERY or settings.golden_query is not None
-    ]
+    """Compare every recorded total of these days with its published figure; by day, project and measure."""
+    counted = _sources(settings)
+    totals = [total for total in ledger.golden.of(projects, first, last, tables) if total.source in counted]
     days = {total.key.event_date for total in totals}
-    slices = {
-        table: ledger.slices(table, projects, days) for table in dict.fromkeys(total.measure.table for total in totals)
-    }
-    return [_compared(total, slices[total.measure.table].get(total.key), settings) for total in totals]
-
-
-def _compared(total: GoldenTotal, record: SliceRecord | None, settings: Settings) -> GoldenComparison:
-    # A slice that was refused before its first publication has a record without rows.
-    if record is None or not (record.knows_inputs or record.digest != EMPTY):
-        return compare(total, None, settings, is_loaded=False)
-    if total.measure.name == "rows" or record.digest == EMPTY:
-        return compare(total, Decimal(record.digest.rows), settings, is_loaded=True)
-    return compare(total, figure_of(record.figures, total.measure.name), settings, is_loaded=True)
+    slices = {name: ledger.slices(name, projects, days) for name in {total.measure.table for total in totals}}
+    found = []
+    for total in totals:
+        name, record = total.measure.name, slices[total.measure.table].get(total.key)
+        # A slice that was refused before its first publication has a record without rows.
+        if record is None or not (record.knows_inputs or record.digest != EMPTY):
+            found.append(compare(total, None, settings, is_loaded=False))
+            continue
+        is_counted = name == "rows" or record.digest == EMPTY
+        published = Decimal(record.digest.rows) if is_counted else figure_of(record.figures, name)
+        found.append(compare(total, published, settings, is_loaded=True))
+    return found
 
 
 @dataclass(frozen=True)
@@ -186,8 +178,7 @@ def reconcile(
     """
     names = golden_names(settings)
     readings = [read_landing(landing, names, first, last)]
-    if settings.golden_query is not None:
-        readings.append(_asked(ledger, settings, names, first, last))
+    readings += [_asked(ledger, settings, names, first, last)] if settings.golden_query is not None else []
     for reading in readings:
         ledger.golden.replace(reading)
     comparisons = record_comparison(ledger, settings, projects, first, last, None)
@@ -199,13 +190,12 @@ def _asked(ledger: Ledger, settings: Settings, names: GoldenNames, first: date, 
     """The totals of the query; one fault where it fails, or returns none although it did before, as an emptied table would."""
     try:
         reading = read_query(settings, names, first, last)
+        recorded = ledger.golden.of(settings.projects, first, last)
+        if reading.totals or reading.faults or all(total.source is not GoldenSource.QUERY for total in recorded):
+            return reading
+        reason = f"told of no day between {first} and {last}; the totals on record are kept"
+        hint = "Check the database and TIDEMARK_GOLDEN_QUERY; to retract these totals, compare a range with a day that it tells"
+        fault = GoldenFault("the golden query", reason, hint)
     except GoldenQueryError as error:
         fault = GoldenFault(error.subject, error.reason, error.hint)
-        return GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))
-    recorded = ledger.golden.of(settings.projects, first, last)
-    if reading.totals or reading.faults or all(total.source is not GoldenSource.QUERY for total in recorded):
-        return reading
-    reason = f"told of no day between {first} and {last}; the totals on record are kept"
-    hint = "Check the database and TIDEMARK_GOLDEN_QUERY; to retract these totals, compare a range with a day that it tells"
-    fault = GoldenFault("the golden query", reason, hint)
     return GoldenReading(GoldenSource.QUERY, faults=(fault,), asked=(first, last))

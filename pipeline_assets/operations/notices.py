@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -19,8 +19,9 @@ from pipeline_assets.domain.notices import SEND_AGAIN, Notice, NoticeKind, ident
 from pipeline_assets.domain.plain_text import as_chat, bounded
 from pipeline_assets.domain.retention import NOTICES_KEPT
 from pipeline_assets.domain.settings import Settings
-from resources.guarded_http import Answer, post
-from resources.ledger.outbox import Pending, Receiver
+from resources.guarded_http import post
+from resources.ledger.outbox import Receiver
+from resources.ledger.set_aside import SetAside
 from resources.ledger.store import Ledger
 
 ROUND_SECONDS = 10.0
@@ -45,7 +46,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Told:
     """What became of one receiver in a round."""
 
@@ -73,6 +74,10 @@ class Told:
         return f"{self.place} {', then '.join(parts)}"
 
 
+def _notices(count: int) -> str:
+    return f"{count:,} notice{'s' if count != 1 else ''}"
+
+
 def register_receivers(ledger: Ledger, settings: Settings) -> dict[str, Receiver]:
     """Know the configured receivers; a new one is told of what happens from now on."""
     return ledger.outbox.register({receiver_id(url): receiver_place(url) for url in settings.notify_urls})
@@ -88,50 +93,46 @@ def send_notices(
     sooner the less often they did. `is_again`: first send what was set aside.
     """
     receivers = register_receivers(ledger, settings)
-    waiting = ledger.outbox.waiting()
     refused = {one.receiver_id for one in ledger.set_aside.all()} if is_again else set()
-    now = datetime.now(UTC)
-    rounds = []
-    told = []
+    told, rounds = [], []
     for url in settings.notify_urls:
         receiver = receivers[receiver_id(url)]
-        left = waiting.get(receiver.id, 0)
-        if (left or receiver.id in refused) and not _is_due(receiver, now, is_due_only=is_due_only):
-            told.append(Told(receiver.place, left=left, reason=receiver.error or "it failed a short while ago"))
-        elif left or receiver.id in refused:
-            rounds.append(_Round(settings, url, receiver, left, is_again=is_again))
+        if not receiver.waiting and receiver.id not in refused:
+            continue
+        if _is_due(receiver, datetime.now(UTC), is_due_only=is_due_only):
+            rounds.append(_Round(settings, url, receiver, is_again=is_again))
             rounds[-1].start()
+        else:
+            reason = receiver.error or "it failed a short while ago"
+            told.append(Told(receiver.place, left=receiver.waiting, reason=reason))
     return [*told, *(one.result() for one in rounds)]
 
 
 def _is_due(receiver: Receiver, now: datetime, *, is_due_only: bool) -> bool:
-    if receiver.retry_at is not None and now < receiver.retry_at:
-        return False
-    if not is_due_only or receiver.failed_at is None:
-        return True
     pause = min(_FIRST_PAUSE * 2.0 ** min(receiver.failures, 10), _LONGEST_PAUSE)
-    return now >= receiver.failed_at + pause
+    is_resting = is_due_only and receiver.failed_at is not None and now < receiver.failed_at + pause
+    return not is_resting and (receiver.retry_at is None or now >= receiver.retry_at)
 
 
 class _Round(threading.Thread):
     """One receiver in a thread of its own, which ends by itself or is left alone: no receiver delays another one or a load."""
 
-    def __init__(self, settings: Settings, url: str, receiver: Receiver, waiting: int, *, is_again: bool) -> None:
+    def __init__(self, settings: Settings, url: str, receiver: Receiver, *, is_again: bool) -> None:
         super().__init__(name="tidemark-notices", daemon=True)
         self._settings, self._url, self._receiver, self._is_again = settings, url, receiver, is_again
         self._secret, self._deadline = notify_secret(), time.monotonic() + ROUND_SECONDS
-        self._waiting, self._sent, self._reason, self._refused, self._refusal = waiting, 0, "", 0, ""
+        self._told = Told(receiver.place, left=receiver.waiting)
 
     def result(self) -> Told:
         """What was sent until the round's end."""
         self.join(max(0.0, self._deadline - time.monotonic()) + 0.5)
-        reason = self._reason
+        told = replace(self._told)
         if self.is_alive():
-            reason = "it did not answer in time"
-            self._mark_failed(reason)
+            told.reason = "it did not answer in time"
+            self._mark_failed(told.reason)
         # More may have come meanwhile.
-        left = max(1, self._waiting) if reason else 0
-        return Told(self._receiver.place, self._sent, left, reason, self._refused, self._refusal)
+        told.left = max(1, told.left) if told.reason else 0
+        return told
 
     def _mark_failed(self, reason: str) -> None:
         """Else nobody would be shown it, and each further round would begin another request beside one that hangs."""
@@ -143,67 +144,56 @@ class _Round(threading.Thread):
         try:
             # Of its own: connections are not shared by threads.
             with closing(Ledger(self._settings.ledger_database_url)) as ledger:
-                if self._is_again:
-                    self._send_again(ledger)
-                if not self._reason:
-                    self._send_all(ledger)
+                for aside, batch in self._batches(ledger):
+                    self._send(ledger, aside, batch)
+                    if self._told.reason:
+                        break
         except TidemarkError as error:
-            self._reason = str(error)
+            self._told.reason = str(error)
         except Exception as error:
             # Whatever it is, no load fails for it.
-            self._reason = f"sending failed ({type(error).__name__})"
-            self._mark_failed(self._reason)
+            self._told.reason = f"sending failed ({type(error).__name__})"
+            self._mark_failed(self._told.reason)
 
-    def _send_all(self, ledger: Ledger) -> None:
-        outbox, receiver = ledger.outbox, self._receiver.id
-        while pending := outbox.pending(receiver, _MOST_AT_ONCE):
-            for _, of_run in groupby(pending, key=lambda one: one.run_id):
-                batch = list(of_run)
-                body, answer = self._post(batch)
-                if answer.is_taken:
-                    outbox.mark_sent(receiver, batch[-1].number)
-                    self._sent += len(batch)
-                else:
-                    refused_body = body["id"] if answer.is_for_good else None
-                    refusals = outbox.mark_failed(receiver, answer.reason, answer.retry_at, refused_body)
-                    if refusals < MOST_REFUSALS:
-                        self._reason = answer.reason
-                        return
-                    ledger.set_aside.add(receiver, batch, answer.reason)
-                    self._refused, self._refusal = self._refused + len(batch), answer.reason
-                self._waiting -= len(batch)
+    def _batches(self, ledger: Ledger) -> Iterator[tuple[SetAside | None, list[Notice]]]:
+        """What was set aside, if it is sent again; then what waits, run by run."""
+        for one in ledger.set_aside.all() if self._is_again else ():
+            if one.receiver_id == self._receiver.id:
+                yield one, ledger.set_aside.notices(one)
+        while pending := ledger.outbox.pending(self._receiver.id, _MOST_AT_ONCE):
+            for _, of_run in groupby(pending, key=lambda notice: notice.recorded_by):
+                yield None, list(of_run)
 
-    def _send_again(self, ledger: Ledger) -> None:
-        for one in ledger.set_aside.all():
-            if one.receiver_id != self._receiver.id:
-                continue
-            _, answer = self._post(ledger.set_aside.notices(one))
-            if answer.is_taken:
-                ledger.set_aside.mark_sent(one)
-                self._sent += one.notices
-            elif answer.is_for_good:
-                ledger.set_aside.mark_refused(one, answer.reason)
-                self._refused, self._refusal = self._refused + one.notices, answer.reason
-            else:
-                self._reason = answer.reason
-                ledger.outbox.mark_failed(one.receiver_id, answer.reason, answer.retry_at)
-                return
-
-    def _post(self, batch: Sequence[Pending]) -> tuple[dict[str, Any], Answer]:
-        body = envelope([one.notice for one in batch], batch[0].run_id)
+    def _send(self, ledger: Ledger, aside: SetAside | None, batch: Sequence[Notice]) -> None:
+        told, outbox, receiver = self._told, ledger.outbox, self._receiver.id
+        body = envelope(batch, batch[0].recorded_by)
         # One that failed before is not waited for again by every run.
         attempts = 1 if self._receiver.failures else _ATTEMPTS
         sent = json.dumps(body).encode()
-        return body, post(self._url, sent, self._secret, attempts=attempts, deadline=self._deadline)
+        answer = post(self._url, sent, self._secret, attempts=attempts, deadline=self._deadline)
+        if answer.is_taken and aside is None:
+            outbox.mark_sent(receiver, batch[-1].number)
+        elif answer.is_taken and aside is not None:
+            ledger.set_aside.mark_sent(aside)
+        elif answer.is_for_good and aside is not None:
+            ledger.set_aside.mark_refused(aside, answer.reason)
+        else:
+            refused_body = body["id"] if answer.is_for_good else None
+            if outbox.mark_failed(receiver, answer.reason, answer.retry_at, refused_body) < MOST_REFUSALS:
+                told.reason = answer.reason
+                return
+            ledger.set_aside.add(receiver, batch, answer.reason)
+        if answer.is_taken:
+            told.sent += len(batch)
+        else:
+            told.refused, told.refusal = told.refused + len(batch), answer.reason
+        if aside is None:
+            told.left -= len(batch)
 
 
 def forget_notices(ledger: Ledger, settings: Settings, now: datetime, *, is_dry_run: bool) -> int:
     """Remove notices of changes that everybody was told of long ago; returns how many, or how many would go."""
     return ledger.outbox.forget(list(map(receiver_id, settings.notify_urls)), now - NOTICES_KEPT, is_dry_run=is_dry_run)
-
-
-def _notices(count: int) -> str:
-    return f"{count:,} notice{'s' if count != 1 else ''}"
 
 
 def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:

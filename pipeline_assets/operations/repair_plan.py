@@ -34,22 +34,23 @@ def plan_repairs(
 
     `tried`: earlier runs that did not close a day. Raises the errors of ledger and landing where they cannot be reached.
     """
-    found: list[Repair] = []
-    for project in sorted({key.project_id for key in lacking}):
-        days = sorted(key.event_date for key in lacking if key.project_id == project)
-        for part in stretches(days, _DAYS_AT_ONCE):
-            for facts in _facts(ledger, landing, settings, project, part, now):
-                found += repairs_of(replace(facts, is_lacking=lacking[facts.key]), tried)
-    return [_with_obstacle(one) for one in together(found, settings.days_per_run)]
+    found = [
+        repair
+        for project in sorted({key.project_id for key in lacking})
+        for part in stretches(sorted(key.event_date for key in lacking if key.project_id == project), _DAYS_AT_ONCE)
+        for facts in _facts(ledger, landing, settings, project, part, now)
+        for repair in repairs_of(replace(facts, is_lacking=lacking[facts.key]), tried)
+    ]
+    return [replace(one, obstacle=_obstacle(one)) for one in together(found, settings.days_per_run)]
 
 
-def _with_obstacle(one: Repair) -> Repair:
+def _obstacle(one: Repair) -> str | None:
     try:
         if one.kind in (RepairKind.RECOVER, RepairKind.RECOVER_DAYS):
             ExportCredentials.of(one.project_id)
     except SettingsError as error:
-        return replace(one, obstacle=str(error))
-    return one
+        return str(error)
+    return None
 
 
 def _facts(

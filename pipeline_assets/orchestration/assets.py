@@ -1,7 +1,7 @@
 """The `load` op: one multi-asset of raw, refined and aggregates that loads the tables in order and reports per day."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -16,19 +16,14 @@ from pipeline_assets.inspection.diff.compare import refused_changes
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.run import run_load
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import exclude, lift
-from pipeline_assets.orchestration.events import (
-    events_of,
-    failure_of,
-    golden_evaluations,
-    standing_elsewhere,
-    told_backfill,
-)
+from pipeline_assets.orchestration.events import events_of, failure_of, told_backfill
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import GRAPH_TABLES, table_by_key
+from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
 
@@ -86,62 +81,47 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
         landing: dg.ResourceParam[LandingStore],
         clock: dg.ResourceParam[Clock],
     ) -> Iterator[Any]:
-        yield from _load(context, config, settings, spark, landing, clock)
+        with op_runtime(context.op_execution_context, settings, spark, landing) as runtime:
+            failed = yield from _load(context, config, runtime, clock.now())
+        # Yield every declared output: for a missing one Dagster would fail the step with a vaguer error.
+        for check in sorted(context.selected_asset_check_keys, key=str):
+            yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
+        if failed:
+            raise failure_of(failed)
 
     return load_op
 
 
 def _load(
-    context: dg.AssetExecutionContext,
-    config: LoadConfig,
-    settings: Settings,
-    spark: LazyPySparkResource,
-    landing: LandingStore,
-    clock: Clock,
-) -> Iterator[Any]:
-    keys = sorted({key.to_user_string() for key in context.selected_asset_keys})
+    context: dg.AssetExecutionContext, config: LoadConfig, runtime: Runtime, now: datetime
+) -> Generator[Any, None, list[Outcome]]:
+    """Load, yielding each table's events; returns the outcomes that fail the run."""
+    projects = runtime.settings.require_projects(tuple(config.projects))
+    accepted = {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing}
+    request = LoadRequest(
+        days=tuple(date.fromisoformat(key) for key in context.partition_keys),
+        projects=projects,
+        tables=frozenset(key.to_user_string() for key in context.selected_asset_keys),
+        run_id=context.run.run_id,
+        now=now,
+        accepted=read_acceptances(accepted, KINDS, projects, SHARED),
+        is_read_again=config.read_again,
+    )
+    read_back(runtime.ledger, runtime.log)
+    exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
+    lift(runtime, config.lift, request)
     not_good: list[Outcome] = []
     room = _MOST_SHOWN
-    with op_runtime(context.op_execution_context, settings, spark, landing) as runtime:
-        projects = settings.require_projects(tuple(config.projects))
-        request = LoadRequest(
-            days=tuple(date.fromisoformat(key) for key in context.partition_keys),
-            projects=projects,
-            tables=frozenset(keys),
-            run_id=context.run.run_id,
-            now=clock.now(),
-            accepted=read_acceptances(
-                {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing},
-                KINDS,
-                projects,
-                SHARED,
-            ),
-            is_read_again=config.read_again,
-        )
-        read_back(runtime.ledger, runtime.log)
-        exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
-        lift(runtime, config.lift, request)
-        reports = run_load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id))
-        for report in reports:
-            failpoint(Failpoint.BEFORE_EVENTS, report.table)
-            table = table_by_key(report.table)
-            shown = list(refused_changes(runtime, report, request.now, room))
-            room -= len(shown)
-            others = standing_elsewhere(runtime.ledger, settings, report)
-            changes = runtime.ledger.outbox.of_run(request.run_id, report.table)
-            yield from events_of(context, request, table, report, others, shown, changes)
-            days = {outcome.key.event_date for outcome in report.outcomes}
-            yield from golden_evaluations(context.instance, runtime.ledger, settings, table, days)
-            not_good.extend(outcome for outcome in report.outcomes if not outcome.verdict.is_good)
-        told = told_backfill(context.run.tags, not_good)
-        if told is not None:
-            context.log.warning(told)
-    # Yield every declared output: for a missing one Dagster would fail the step with a vaguer error.
-    for check in sorted(context.selected_asset_check_keys, key=str):
-        yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
-    failed = [outcome for outcome in not_good if outcome.fails_the_run]
-    if failed:
-        raise failure_of(failed)
+    for report in run_load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id)):
+        failpoint(Failpoint.BEFORE_EVENTS, report.table)
+        shown = list(refused_changes(runtime, report, now, room))
+        room -= len(shown)
+        yield from events_of(context, runtime, request, report, shown)
+        not_good += [outcome for outcome in report.outcomes if not outcome.verdict.is_good]
+    told = told_backfill(context.run.tags, not_good)
+    if told is not None:
+        context.log.warning(told)
+    return [outcome for outcome in not_good if outcome.fails_the_run]
 
 
 KINDS = {

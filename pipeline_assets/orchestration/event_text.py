@@ -77,27 +77,20 @@ def metadata_of(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, A
     figures: dict[str, float] = {}
     for outcome in outcomes:
         for name, value in outcome.figures.items():
-            figures[name] = (
-                max(figures[name], value)
-                if name.endswith(("_seconds", "_days")) and name in figures
-                else figures.get(name, 0) + value
-            )
+            is_largest = name.endswith(("_seconds", "_days")) and name in figures
+            figures[name] = max(figures[name], value) if is_largest else figures.get(name, 0) + value
     rows = sum(outcome.digest.rows for outcome in outcomes)
+    is_built = not {outcome.key for outcome in outcomes}.isdisjoint(report.built)
+    pins = (f"{name} {snapshot_id}" for name, snapshot_id in sorted(report.pins.items()))
     return {
         "verdict": verdicts_text(outcomes),
         "dagster/partition_row_count": rows,
         "rows": rows,
         "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
-        **_pins(outcomes, report),
+        # The input snapshots of a day that this run built.
+        **({"built_from": description(pins)} if report.pins and is_built else {}),
         **{name: value for name, value in figures.items() if name != "rows"},
     }
-
-
-def _pins(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, Any]:
-    """The input snapshots of a day that this run built; empty for others."""
-    if not report.pins or {outcome.key for outcome in outcomes}.isdisjoint(report.built):
-        return {}
-    return {"built_from": description(f"{name} {snapshot_id}" for name, snapshot_id in sorted(report.pins.items()))}
 
 
 def changed_day(table: Table, day: date, changes: Sequence[Notice]) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import groupby
 from typing import Any
 
 import dagster as dg
@@ -14,7 +15,6 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (  # n
 from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation, not_evaluated
-from pipeline_assets.domain.golden import GoldenComparison
 from pipeline_assets.domain.golden import evaluation as golden_evaluation
 from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.plain_text import few
@@ -23,6 +23,7 @@ from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff.difference import Difference, lines_of
 from pipeline_assets.load.golden import compare_recorded
 from pipeline_assets.load.request import LoadRequest, Outcome, TableReport, standing_outcomes
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.event_text import (
     changed_day,
     data_version,
@@ -34,7 +35,7 @@ from pipeline_assets.orchestration.event_text import (
     verdicts_text,
 )
 from pipeline_assets.orchestration.specs import UNCOUNTED, asset_key
-from pipeline_assets.tables.registry import GRAPH_TABLES
+from pipeline_assets.tables.registry import GRAPH_TABLES, table_by_key
 from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
 
@@ -42,89 +43,93 @@ _MOST_DAYS = 10
 """Days that a run's log names."""
 
 
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+
+
 def events_of(
     context: dg.AssetExecutionContext,
+    runtime: Runtime,
     request: LoadRequest,
-    table: Table,
     report: TableReport,
-    others: Mapping[date, Sequence[Outcome]],
+    shown: Sequence[Difference] = (),
+) -> Iterator[Event]:
+    """Yield the events of a load's report on one table; `shown`: differences of refused slices."""
+    ledger, settings, table = runtime.ledger, runtime.settings, table_by_key(report.table)
+    calendar = context.assets_def.specs_by_key[asset_key(table)].partitions_def
+    filed = _by_day(report.outcomes)
+    # For shared tables a requested day shows the slice that covers it.
+    requested = {day: filed[under] for day in request.days if (under := table.kind.slice_day(day)) in filed}
+    named = {outcome.key for outcome in report.outcomes}
+    others = _by_day(
+        replace(one, verdict=Verdict.UNCHANGED) if one.verdict.is_good else one
+        for one in standing_outcomes(ledger, report.table, settings.projects, filed.keys())
+        if one.key not in named
+    )
+    # A partition covers all projects, including those that this run did not load. A day outside the calendar has no partition;
+    # only the ledger and the log report it.
+    by_day = {
+        day: [*outcomes, *others.get(day, ())]
+        for day, outcomes in (requested if table.kind.is_shared else filed | requested).items()
+        if calendar is not None and calendar.has_partition_key(day.isoformat())
+        if day in request.days or any(_is_news(outcome) for outcome in outcomes)
+    }
+    changes = ledger.outbox.of_run(request.run_id, report.table)
+    yield from _events(context.instance, table, by_day, report, request.days, shown, changes)
+    yield from golden_evaluations(context.instance, ledger, settings, table, filed.keys())
+
+
+def standing_events(
+    instance: dg.DagsterInstance, runtime: Runtime, places: Iterable[tuple[str, date]], *, is_materialized: bool = False
+) -> Iterator[Event]:
+    """Yield what is recorded of these tables and days, for operations other than loads; skips days outside the calendar.
+
+    With `is_materialized`, good days get materializations as well. Yield them as events of the run: Dagster keeps one evaluation
+    per day and run, and only one without a run.
+    """
+    ledger, settings = runtime.ledger, runtime.settings
+    days: dict[str, set[date]] = {}
+    for name, day in places:
+        days.setdefault(name, set()).add(day)
+    for name, changed in sorted(days.items()):
+        table, head = table_by_key(name), ledger.head(name)
+        outcomes = standing_outcomes(ledger, name, table.kind.projects(settings.projects), changed)
+        by_day = _by_day(one for one in outcomes if one.key.event_date >= settings.calendar_start)
+        report = TableReport(name, (), head.snapshot_id if head is not None else None) if is_materialized else None
+        yield from _events(instance, table, by_day, report, changed)
+
+
+def _by_day(outcomes: Iterable[Outcome]) -> dict[date, list[Outcome]]:
+    by_day: dict[date, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_day.setdefault(outcome.key.event_date, []).append(outcome)
+    return by_day
+
+
+def _events(
+    instance: dg.DagsterInstance,
+    table: Table,
+    by_day: Mapping[date, Sequence[Outcome]],
+    report: TableReport | None,
+    requested: Collection[date],
     shown: Sequence[Difference] = (),
     changes: Sequence[Notice] = (),
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+) -> Iterator[Event]:
     """Yield materializations first, then evaluations that target them: the UI drops an evaluation older than its target."""
     key = asset_key(table)
-    calendar = context.assets_def.specs_by_key[key].partitions_def
-    by_day = _by_partition(request, table, report)
-    reported = []
-    for day, outcomes in sorted(by_day.items()):
-        partition = day.isoformat()
-        # A day outside the calendar has no partition; only the ledger and the log report it.
-        if calendar is None or not calendar.has_partition_key(partition):
-            continue
-        is_requested = day in request.days
-        if not is_requested and not any(_is_news(outcome) for outcome in outcomes):
-            continue
-        # A partition covers all projects, including those that this run did not load.
-        everyone = sorted([*outcomes, *others.get(day, ())], key=lambda outcome: outcome.key)
-        reported.append((partition, everyone, is_requested))
-        if all(outcome.verdict.is_good for outcome in everyone):
+    by_day = {day: sorted(outcomes, key=lambda outcome: outcome.key) for day, outcomes in sorted(by_day.items())}
+    for day, outcomes in by_day.items():
+        if report is not None and all(outcome.verdict.is_good for outcome in outcomes):
             yield dg.AssetMaterialization(
                 key,
-                partition=partition,
-                metadata={**metadata_of(everyone, report), **changed_day(table, day, changes)},
-                tags={"dagster/data_version": data_version(everyone)},
-            )
-    targets = targets_of(context.instance, key, [partition for partition, _, _ in reported])
-    for partition, outcomes, is_requested in reported:
-        for check in table.checks:
-            if is_requested or any(outcome.evaluations for outcome in outcomes):
-                yield _evaluation(key, partition, check, outcomes, targets.get(partition), shown)
-
-
-def _by_partition(request: LoadRequest, table: Table, report: TableReport) -> dict[date, list[Outcome]]:
-    """Day -> outcomes to show; for shared tables a requested day shows the slice that covers it."""
-    filed: dict[date, list[Outcome]] = {}
-    for outcome in report.outcomes:
-        filed.setdefault(outcome.key.event_date, []).append(outcome)
-    requested = {day: filed[under] for day in request.days if (under := table.kind.slice_day(day)) in filed}
-    return requested if table.kind.is_shared else filed | requested
-
-
-def standing_evaluations(
-    instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
-) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield the recorded check evaluations of these days, for operations other than loads; skips days outside the calendar."""
-    first = settings.calendar_start
-    by_day: dict[date, list[Outcome]] = {}
-    for outcome in standing_outcomes(ledger, table.key, table.kind.projects(settings.projects), days):
-        if outcome.key.event_date >= first:
-            by_day.setdefault(outcome.key.event_date, []).append(outcome)
-    key = asset_key(table)
-    targets = targets_of(instance, key, [day.isoformat() for day in by_day])
-    for day, outcomes in sorted(by_day.items()):
-        for check in table.checks:
-            yield _evaluation(key, day.isoformat(), check, outcomes, targets.get(day.isoformat()))
-
-
-def standing_materializations(
-    ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
-) -> Iterator[dg.AssetMaterialization]:
-    """Yield materializations of recorded days that are good in every project, for operations other than loads."""
-    by_day: dict[date, list[Outcome]] = {}
-    for outcome in standing_outcomes(ledger, table.key, settings.projects, days):
-        if outcome.key.event_date >= settings.calendar_start:
-            by_day.setdefault(outcome.key.event_date, []).append(outcome)
-    head = ledger.head(table.key)
-    report = TableReport(table.key, (), head.snapshot_id if head is not None else None)
-    for day, outcomes in sorted(by_day.items()):
-        everyone = sorted(outcomes, key=lambda outcome: outcome.key)
-        if all(outcome.verdict.is_good for outcome in everyone):
-            yield dg.AssetMaterialization(
-                asset_key(table),
                 partition=day.isoformat(),
-                metadata=metadata_of(everyone, report),
-                tags={"dagster/data_version": data_version(everyone)},
+                metadata={**metadata_of(outcomes, report), **changed_day(table, day, changes)},
+                tags={"dagster/data_version": data_version(outcomes)},
             )
+    targets = _targets(instance, key, by_day)
+    for day, outcomes in by_day.items():
+        for check in table.checks:
+            if day in requested or any(outcome.evaluations for outcome in outcomes):
+                yield _evaluation(key, day, check, outcomes, targets, shown)
 
 
 def _is_news(outcome: Outcome) -> bool:
@@ -132,48 +137,32 @@ def _is_news(outcome: Outcome) -> bool:
     return has_recovered or outcome.verdict in (Verdict.PUBLISHED, Verdict.REFUSED)
 
 
-def standing_elsewhere(ledger: Ledger, settings: Settings, report: TableReport) -> dict[date, list[Outcome]]:
-    """Return day -> recorded outcomes of its slices that are missing in this report, in the configured projects."""
-    days = {outcome.key.event_date for outcome in report.outcomes}
-    named = {outcome.key for outcome in report.outcomes}
-    by_day: dict[date, list[Outcome]] = {}
-    for outcome in standing_outcomes(ledger, report.table, settings.projects, days):
-        if outcome.key not in named:
-            verdict = Verdict.UNCHANGED if outcome.verdict.is_good else outcome.verdict
-            by_day.setdefault(outcome.key.event_date, []).append(replace(outcome, verdict=verdict))
-    return by_day
-
-
-def targets_of(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: list[str]) -> dict[str, Target]:
-    """Return the latest materialization of each partition, with one query per table."""
-    if not partitions:
-        return {}
-    targets = {}
-    latest = instance.event_log_storage.get_latest_storage_id_by_partition(
-        key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(partitions)
+def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, days: Collection[date]) -> dict[str, Target]:
+    """Partition -> its latest materialization, with one query per table."""
+    latest = days and instance.event_log_storage.get_latest_storage_id_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, {day.isoformat() for day in days}
     )
     if not latest:
         return {}
     wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(latest.values()))
-    records = instance.fetch_materializations(wanted, limit=len(latest)).records
-    for record in records:
-        partition = record.partition_key
-        if partition is not None:
-            targets[partition] = Target(
-                storage_id=record.storage_id,
-                run_id=record.event_log_entry.run_id,
-                timestamp=record.event_log_entry.timestamp,
-            )
-    return targets
+    return {
+        record.partition_key: Target(
+            storage_id=record.storage_id,
+            run_id=record.event_log_entry.run_id,
+            timestamp=record.event_log_entry.timestamp,
+        )
+        for record in instance.fetch_materializations(wanted, limit=len(latest)).records
+        if record.partition_key is not None
+    }
 
 
 def _evaluation(
     key: dg.AssetKey,
-    partition: str,
+    day: date,
     check: CheckRule,
     outcomes: Sequence[Outcome],
-    target: Target | None,
-    shown: Sequence[Difference] = (),
+    targets: Mapping[str, Target],
+    shown: Sequence[Difference],
 ) -> dg.AssetCheckEvaluation:
     """One evaluation for all projects of a day; it passes only where every project passed."""
     evaluations: list[tuple[str, Evaluation]] = [
@@ -184,54 +173,54 @@ def _evaluation(
     ]
     bad = [(project, evaluation) for project, evaluation in evaluations if not evaluation.is_passed]
     # A waiting day has no evaluation of its own, nor has one with lost files; the reason is what it waits for.
-    waiting = [
-        o
-        for o in outcomes
-        if not o.verdict.is_good and all(evaluation.check == Check.FILES_ARE_THERE for evaluation in o.evaluations)
-    ]
+    lost = Check.FILES_ARE_THERE
+    waiting = [o for o in outcomes if not o.verdict.is_good and all(one.check == lost for one in o.evaluations)]
     figures: dict[str, float] = {}
     for _, evaluation in evaluations:
         for name, value in evaluation.figures.items():
             figures[name] = figures.get(name, 0) + value
-    reasons = [f"{project}: {evaluation.reason}. {evaluation.hint}" for project, evaluation in bad]
-    reasons += [
-        f"{outcome.key.project_id}: {outcome.verdict.value}, {outcome.reason}. {outcome.hint}" for outcome in waiting
-    ]
-    evaluated_projects = {project for project, _ in evaluations} | {outcome.key.project_id for outcome in waiting}
+    evaluated = {project for project, _ in evaluations} | {outcome.key.project_id for outcome in waiting}
     unsaid = not_evaluated(check)
+    reasons = [f"{project}: {evaluation.reason}. {evaluation.hint}" for project, evaluation in bad]
+    reasons += [f"{o.key.project_id}: {o.verdict.value}, {o.reason}. {o.hint}" for o in waiting]
     reasons += [
         f"{outcome.key.project_id}: {unsaid.reason}. {unsaid.hint}"
         for outcome in outcomes
-        if outcome.key.project_id not in evaluated_projects
+        if outcome.key.project_id not in evaluated
     ]
     is_only_early = bool(reasons) and all(outcome.is_early or outcome.verdict.is_good for outcome in outcomes)
-    is_error = check.is_blocking and not is_only_early
+    # Reasons of passed checks, such as which day's items were used.
+    notes = [f"{project}: {one.reason}" for project, one in evaluations if one.is_passed and one.reason]
+    metadata = {
+        "verdict": verdicts_text(outcomes),
+        **({"note": markdown_list(notes)} if notes else {}),
+        **(_looks(key, day.isoformat(), shown) if bad and check == Check.CHANGE_IS_EXPLAINED else {}),
+        **figures,
+    }
+    return _of_check(key, check, day, targets, reasons, metadata, is_error=check.is_blocking and not is_only_early)
+
+
+def _of_check(
+    key: dg.AssetKey,
+    check: CheckRule,
+    day: date,
+    targets: Mapping[str, Target],
+    reasons: Sequence[str],
+    metadata: Mapping[str, Any],
+    *,
+    is_error: bool = False,
+) -> dg.AssetCheckEvaluation:
     return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=check.name,
-        partition=partition,
+        partition=day.isoformat(),
         passed=not reasons,
         blocking=False,
         severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
-        target_materialization_data=target,
+        target_materialization_data=targets.get(day.isoformat()),
         description=markdown_text(reasons) or None,
-        metadata={
-            "verdict": verdicts_text(outcomes),
-            **_notes(evaluations),
-            **(_looks(key, partition, shown) if bad and check == Check.CHANGE_IS_EXPLAINED else {}),
-            **figures,
-        },
+        metadata=metadata,
     )
-
-
-def _notes(evaluations: Sequence[tuple[str, Evaluation]]) -> dict[str, Any]:
-    """Reasons of passed checks, such as which day's items were used."""
-    told = [
-        f"{project}: {evaluation.reason}"
-        for project, evaluation in evaluations
-        if evaluation.is_passed and evaluation.reason
-    ]
-    return {"note": markdown_list(told)} if told else {}
 
 
 def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
@@ -280,23 +269,14 @@ def golden_evaluations(
     """Yield `reconciles_with_golden` per day for all projects together; a day without totals was not compared and has none."""
     if not days:
         return
-    by_day: dict[date, list[GoldenComparison]] = {}
-    for one in compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,)):
-        # A day outside the calendar has no partition.
-        if one.total.key.event_date in days and one.total.key.event_date >= settings.calendar_start:
-            by_day.setdefault(one.total.key.event_date, []).append(one)
+    recorded = compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,))
+    by_day = {day: [*of_day] for day, of_day in groupby(recorded, lambda one: one.total.key.event_date) if day in days}
     key = asset_key(table)
-    targets = targets_of(instance, key, [day.isoformat() for day in by_day])
-    for day, comparisons in sorted(by_day.items()):
+    targets = _targets(instance, key, by_day)
+    for day, comparisons in by_day.items():
+        # A day outside the calendar has no partition.
+        if day < settings.calendar_start:
+            continue
         found = golden_evaluation(comparisons)
-        yield dg.AssetCheckEvaluation(
-            asset_key=key,
-            check_name=found.check.name,
-            partition=day.isoformat(),
-            passed=found.is_passed,
-            blocking=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            target_materialization_data=targets.get(day.isoformat()),
-            description=markdown_text([text for text in (found.reason, found.hint) if text]) or None,
-            metadata=dict(found.figures),
-        )
+        reasons = [text for text in (found.reason, found.hint) if text]
+        yield _of_check(key, found.check, day, targets, reasons, found.figures)

@@ -10,14 +10,10 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.health.report import HealthReport, read_health
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
-from pipeline_assets.orchestration.jobs import schedule
 from resources.ledger.store import own_ledger
 
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])
 JOB_NAME = "health_report"
-SCHEDULE_NAME = "health_report_daily"
-_AT = "0 6 * * *"
-"""After the nightly maintenance and before working hours."""
 _DESCRIPTION = """One page that shows how everything stands: days x tables, figures, revisions of published numbers, and
 what waits for a person with the command that answers it.
 
@@ -79,8 +75,3 @@ def health_job() -> "dg.UnresolvedAssetJobDefinition":
     """Return the job that writes the page."""
     selection = dg.AssetSelection.assets(REPORT_KEY)
     return dg.define_asset_job(JOB_NAME, selection=selection, description="Draw the page of health from the ledger.")
-
-
-def health_schedule(settings: Settings, job: "dg.UnresolvedAssetJobDefinition") -> dg.ScheduleDefinition:
-    """Return the schedule, every morning. It is on by default where `sensors_running` is set."""
-    return schedule(SCHEDULE_NAME, job, _AT, settings)

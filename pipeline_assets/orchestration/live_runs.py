@@ -12,12 +12,13 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.processes import Life, Process
 from pipeline_assets.domain.rebuilds import GREEN
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.metrics import RunQueue
+from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.specs import asset_key
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.ledger.processes import sight
 from resources.ledger.store import Ledger, own_ledger
 
+OWN_TABLES = frozenset(asset_key(table) for table in GRAPH_TABLES)
 WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
 """Statuses of runs that should have a process."""
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
@@ -32,12 +33,6 @@ def under_way(instance: dg.DagsterInstance, ledger: Ledger, job_name: str | None
 def _is_dead(ledger: Ledger, run_id: str) -> bool:
     process = ledger.processes.find(run_id)
     return process is not None and process.has_died_with_its_run(sight(process.identity))
-
-
-def only_ours(run: dg.DagsterRun) -> bool:
-    """Whether an asset run loads only tables of ours."""
-    chosen = run.asset_selection or frozenset()
-    return bool(chosen) and chosen <= {asset_key(table) for table in GRAPH_TABLES}
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
@@ -59,35 +54,16 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
         process = ledger.processes.find(run_id)
         if process is not None and process.identity is not None:
             return process.life(sight(process.identity)) is Life.RUNNING
-        run = instance.get_run_by_id(_dashed(run_id))
+        parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
+        run = instance.get_run_by_id("-".join(parts))
         return None if run is None else run.status in WORKING
 
     return is_live
 
 
-def _dashed(run_id: str) -> str:
-    parts = run_id[:8], run_id[8:12], run_id[12:16], run_id[16:20], run_id[20:]
-    return "-".join(parts)
-
-
-SENSOR_NAME = "dead_runs"
 DIED_TAG = "tidemark/died"
 """Tag of a run whose process died, which is no evidence against the days it loaded."""
-OWN_JOBS = frozenset(
-    {
-        "daily_load",
-        "backfill_load",
-        "heal_load",
-        "dimension_load",
-        "maintenance",
-        "rollback",
-        "release",
-        "recover_exports",
-        "rebuild",
-        "reconcile",
-    }
-)
-_EVERY_SECONDS = 20
+OWN_JOBS = frozenset(PRIORITIES) | {"maintenance", "rollback", "release", "recover_exports", "rebuild", "reconcile"}
 
 
 @dataclass(frozen=True)
@@ -103,9 +79,8 @@ class DeadRun:
 
     def __str__(self) -> str:
         """Describe the dead run in one sentence."""
-        consequence = (
-            "is reported as failed" if self.is_reported else "belongs to another Dagster home, which reports it there"
-        )
+        elsewhere = "belongs to another Dagster home, which reports it there"
+        consequence = "is reported as failed" if self.is_reported else elsewhere
         return f"run {self.run_id} ({self.job}) is dead: {self.what}; it {consequence}"
 
 
@@ -113,8 +88,8 @@ def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
     """Return the sensor. It is on by default: it starts no run, and without it a dead run keeps the pool's slot."""
 
     @dg.sensor(
-        name=SENSOR_NAME,
-        minimum_interval_seconds=_EVERY_SECONDS,
+        name="dead_runs",
+        minimum_interval_seconds=20,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Reports runs of Tidemark as failed whose process died with its code server, container or machine. "
@@ -164,7 +139,8 @@ def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:
         return False
     if location is None or run.remote_job_origin is None or run.remote_job_origin.location_name != location:
         return False
-    return run.job_name in OWN_JOBS or only_ours(run)
+    chosen = run.asset_selection or frozenset()
+    return run.job_name in OWN_JOBS or (bool(chosen) and chosen <= OWN_TABLES)
 
 
 def _report(instance: dg.DagsterInstance, run: dg.DagsterRun, what: str) -> None:
@@ -187,8 +163,8 @@ def _what(process: Process) -> str:
     return f"{who} is gone, last heard from at {(process.beat_at or '')[:19]} UTC"
 
 
-def run_queue(instance: dg.DagsterInstance) -> RunQueue | None:
-    """Return how many runs are queued and how many are running; None where Dagster's storage does not answer."""
+def run_queue(instance: dg.DagsterInstance) -> dict[str, int] | None:
+    """Return how many runs are `queued` and how many are `working`; None where Dagster's storage does not answer."""
     try:
         waiting, working = (
             instance.get_runs_count(dg.RunsFilter(statuses=list(statuses))) for statuses in (_WAITING, WORKING)
@@ -196,4 +172,4 @@ def run_queue(instance: dg.DagsterInstance) -> RunQueue | None:
     except Exception:
         # None reports the failure by itself; the figures of the ledger must not be lost because of it.
         return None
-    return RunQueue(waiting, working)
+    return {"queued": waiting, "working": working}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import dagster as dg
 
@@ -17,9 +18,6 @@ from pipeline_assets.orchestration.live_runs import under_way
 from resources.failpoints import Failpoint, failpoint
 from resources.ledger.store import Ledger, own_ledger
 
-SENSOR_NAME = "notices"
-_EVERY_SECONDS = 60
-
 
 @contextmanager
 def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
@@ -28,7 +26,7 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
         yield
         return
     # Register before the block, so that a new receiver gets the notices that the block records.
-    _attempt(runtime, lambda: register_receivers(runtime.ledger, runtime.settings))
+    _attempt(runtime, register_receivers)
     try:
         yield
     except Exception:
@@ -39,24 +37,19 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
 
 def _send(runtime: Runtime) -> None:
     failpoint(Failpoint.BEFORE_NOTICES)
-    _attempt(runtime, lambda: _tell(runtime))
-
-
-def _tell(runtime: Runtime) -> None:
-    for one in send_notices(runtime.ledger, runtime.settings):
+    for one in _attempt(runtime, send_notices) or ():
         runtime.log(f"notices: {one}")
-    unsigned = unsigned_notices(runtime.settings)
-    if unsigned is not None:
-        runtime.log(str(unsigned))
+    for trouble in unsigned_notices(runtime.settings):
+        runtime.log(str(trouble))
 
 
-def _attempt(runtime: Runtime, do: Callable[[], object]) -> None:
+def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], Any]) -> Any:
     try:
-        if runtime.settings.notify_urls:
-            do()
+        return do(runtime.ledger, runtime.settings) if runtime.settings.notify_urls else None
     except Exception as error:
         # No failure of notices may fail a load.
         runtime.log(f"notices: {error}; they are kept, and sent by the next run")
+        return None
 
 
 def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
@@ -65,8 +58,7 @@ def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
         return []
 
     @dg.sensor(
-        name=SENSOR_NAME,
-        minimum_interval_seconds=_EVERY_SECONDS,
+        minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Sends the notices that no run could send, to webhooks that were away. Starts nothing. Waits while runs are "
@@ -84,10 +76,9 @@ def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
 
 
 def _tick(instance: dg.DagsterInstance, ledger: Ledger, settings: Settings) -> str:
-    register_receivers(ledger, settings)
-    if not ledger.outbox.waiting():
-        return "everybody was told of everything"
-    runs = under_way(instance, ledger)
-    if runs:
-        return f"runs under way: {len(runs)}; each sends its notices at its end"
-    return "; ".join(map(str, send_notices(ledger, settings, is_due_only=True))) or "everybody was told of everything"
+    told: Sequence[object] = ()
+    if any(one.waiting for one in register_receivers(ledger, settings).values()):
+        if runs := under_way(instance, ledger):
+            return f"runs under way: {len(runs)}; each sends its notices at its end"
+        told = send_notices(ledger, settings, is_due_only=True)
+    return "; ".join(map(str, told)) or "everybody was told of everything"

@@ -2,7 +2,7 @@
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -14,40 +14,48 @@ from pipeline_assets.orchestration.runtime import op_runtime
 from resources.iceberg.lake_identity import Purpose
 from resources.landing.store import LandingStore
 
-_C = TypeVar("_C", bound=dg.Config)
+Work = Callable[[dg.OpExecutionContext, Runtime, Any, Clock], Iterator[Any] | None]
+"""What an operation does; it may yield events. Dagster reads the op's config from the annotation of `config`."""
 
 
 def operation_job(
-    settings: Settings,
-    names: tuple[str, str],
+    name: str,
+    op_name: str,
     descriptions: tuple[str, str],
-    config_type: type[_C],
-    work: Callable[[dg.OpExecutionContext, Runtime, _C, Clock], Iterator[Any] | None],
     *,
-    is_dry_run: Callable[[_C], bool],
+    is_told: bool = True,
     purpose: Purpose | None = None,
     pool: str | None = None,
-) -> dg.JobDefinition:
-    """Return a job of one op, which does `work`; names and descriptions are those of the job and of its op.
+) -> Callable[[Work], Callable[[Settings], dg.JobDefinition]]:
+    """Turn the work of an operation into a function that returns its job for a deployment's settings.
 
-    `work` may yield events. `is_dry_run` of a config, and `purpose`: as `op_runtime`.
+    `descriptions`: of the job and of its op. `is_told`: whether receivers are sent notices, except after a dry run. `purpose`: as
+    `op_runtime`.
     """
 
-    @dg.op(name=names[1], description=descriptions[1], pool=pool)
-    def operation(
-        context: dg.OpExecutionContext,
-        config: config_type,  # type: ignore[valid-type]  # Dagster reads it
-        spark: LazyPySparkResource,
-        landing: dg.ResourceParam[LandingStore],
-        clock: dg.ResourceParam[Clock],
-    ) -> Iterator[Any]:
-        is_dry = is_dry_run(config)
-        with op_runtime(context, settings, spark, landing, is_dry_run=is_dry, purpose=purpose) as runtime:
-            yield from work(context, runtime, config, clock) or ()
-        yield dg.Output(None)
+    def of_work(work: Work) -> Callable[[Settings], dg.JobDefinition]:
+        config_type = work.__annotations__["config"]
 
-    @dg.job(name=names[0], description=descriptions[0])
-    def job() -> None:
-        operation()
+        def of_settings(settings: Settings) -> dg.JobDefinition:
+            @dg.op(name=op_name, description=descriptions[1], pool=pool)
+            def operation(
+                context: dg.OpExecutionContext,
+                config: config_type,  # type: ignore[valid-type]  # Dagster reads it
+                spark: LazyPySparkResource,
+                landing: dg.ResourceParam[LandingStore],
+                clock: dg.ResourceParam[Clock],
+            ) -> Iterator[Any]:
+                is_dry = not is_told or getattr(config, "dry_run", False)
+                with op_runtime(context, settings, spark, landing, is_dry_run=is_dry, purpose=purpose) as runtime:
+                    yield from work(context, runtime, config, clock) or ()
+                yield dg.Output(None)
 
-    return job
+            @dg.job(name=name, description=descriptions[0])
+            def job() -> None:
+                operation()
+
+            return job
+
+        return of_settings
+
+    return of_work

@@ -1,7 +1,7 @@
 """The job `rebuild`: build slices again beside main, report, swap them in, abandon them or undo the swap."""
 
-from collections.abc import Iterator, Mapping
-from datetime import date, datetime
+from collections.abc import Iterator
+from datetime import date
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +12,7 @@ from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.rebuilds import RebuildRecord, RebuiltSlice, measure_texts
+from pipeline_assets.domain.rebuilds import RebuiltSlice, measure_texts
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.ledger_sync import read_back
@@ -23,10 +23,9 @@ from pipeline_assets.operations.rebuild.green import build
 from pipeline_assets.operations.rebuild.swap import swap
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
-from pipeline_assets.orchestration.events import standing_evaluations, standing_materializations
+from pipeline_assets.orchestration.events import standing_events
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.operation_job import operation_job
-from pipeline_assets.tables.registry import table_by_key
 
 REBUILD_JOB = "rebuild"
 # An op and a job must not share a name within a code location.
@@ -77,85 +76,54 @@ def rebuild_request(config: RebuildConfig, settings: Settings, who: str) -> Rebu
     return RebuildRequest(tables, projects, first, last, a_reason("reason", config.reason), who)
 
 
-def action_of(config: RebuildConfig) -> RebuildAction:
-    """Parse the action; raises UsageError."""
+@operation_job(
+    REBUILD_JOB,
+    REBUILD_OP,
+    (
+        "Rebuild days beside main while loads go on, look at the report, then swap them in.",
+        "Build slices again beside main and report what would change; swap that in, abandon it or take it back.",
+    ),
+)
+def rebuild_job(context: dg.OpExecutionContext, runtime: Runtime, config: RebuildConfig, clock: Clock) -> Iterator[Any]:
+    """Rebuild. It needs no pool: loads continue beside it, and the swap is refused where they changed its slices."""
+    ledger, now = runtime.ledger, clock.now()
+    read_back(ledger, runtime.log)
+    is_live = liveness(context.instance, ledger, context.run_id)
+    who = recordable(config.who or f"run {context.run_id}")
     try:
-        return RebuildAction(config.action)
+        action = RebuildAction(config.action)
     except ValueError:
         known = ", ".join(RebuildAction)
         raise UsageError(f"action {config.action!r}", "is nothing that can be done about a rebuild", known) from None
-
-
-def rebuild_job(settings: Settings) -> dg.JobDefinition:
-    """Return the job. It needs no pool: loads continue beside it, and the swap is refused where they changed its slices."""
-
-    def work(context: dg.OpExecutionContext, runtime: Runtime, config: RebuildConfig, clock: Clock) -> Iterator[Any]:
-        read_back(runtime.ledger, runtime.log)
-        is_live = liveness(context.instance, runtime.ledger, context.run_id)
-        who, action = recordable(config.who or f"run {context.run_id}"), action_of(config)
-        if action is RebuildAction.START:
-            rebuild = begin(runtime, rebuild_request(config, settings, who), context.run_id, is_live)
-            runtime.log(f"rebuild {rebuild.number}: {', '.join(rebuild.tables)}, {rebuild.first} to {rebuild.last}")
-            rebuild = build(runtime, rebuild, clock.now())
-        else:
-            found = runtime.ledger.rebuilds.get(config.number)
-            rebuild = claimed(runtime.ledger, found, context.run_id, is_live)
-        rebuild, days = _answered(runtime, rebuild, config, action, who, clock.now())
-        yield from _events(context, runtime, days)
-        report = _report(runtime.ledger.rebuilds.slices(rebuild))
-        context.add_output_metadata({"rebuild": rebuild.number, "state": rebuild.state.value, "report": report})
-
-    about = (
-        "Rebuild days beside main while loads go on, look at the report, then swap them in.",
-        "Build slices again beside main and report what would change; swap that in, abandon it or take it back.",
-    )
-    names = REBUILD_JOB, REBUILD_OP
-    return operation_job(settings, names, about, RebuildConfig, work, is_dry_run=lambda _: False)
-
-
-Places = set[tuple[str, date]]
-"""Pairs of table and day."""
-
-
-def _answered(
-    runtime: Runtime, rebuild: RebuildRecord, config: RebuildConfig, action: RebuildAction, who: str, now: datetime
-) -> tuple[RebuildRecord, Places]:
-    """Carry out the action on a claimed rebuild; returns the rebuild and the days that changed on main."""
+    if action is RebuildAction.START:
+        rebuild = begin(runtime, rebuild_request(config, runtime.settings, who), context.run_id, is_live)
+        runtime.log(f"rebuild {rebuild.number}: {', '.join(rebuild.tables)}, {rebuild.first} to {rebuild.last}")
+        rebuild = build(runtime, rebuild, now)
+    else:
+        rebuild = claimed(ledger, ledger.rebuilds.get(config.number), context.run_id, is_live)
     why = a_reason("reason", config.reason) if config.reason else None
+    changed: set[tuple[str, date]] = set()
     if action is RebuildAction.ABANDON:
-        return abandon(runtime, rebuild, who, why), set()
-    if action is RebuildAction.UNDO:
+        rebuild = abandon(runtime, rebuild, who, why)
+    elif action is RebuildAction.UNDO:
         rebuild, restores = undo(runtime, rebuild, who, why)
-        return rebuild, {(one.table, one.key.event_date) for one in restores}
-    if action is RebuildAction.SWAP or config.swap:
+        changed = {(one.table, one.key.event_date) for one in restores}
+    elif action is RebuildAction.SWAP or config.swap:
         swapped = swap(runtime, rebuild, who, why, now)
-        green = swapped.slices.items()
-        return swapped.rebuild, {
-            (name, key.event_date) for name, of_table in green for key, one in of_table.items() if one.goes
-        }
-    return rebuild, set()
-
-
-def _events(context: dg.OpExecutionContext, runtime: Runtime, places: Places) -> Iterator[Any]:
-    """Report the changed days to Dagster now, instead of with the next load."""
-    days: dict[str, set[date]] = {}
-    for name, day in places:
-        days.setdefault(name, set()).add(day)
-    for name, changed in sorted(days.items()):
-        table, settings = table_by_key(name), runtime.settings
-        yield from standing_materializations(runtime.ledger, settings, table, changed)
-        yield from standing_evaluations(context.instance, runtime.ledger, settings, table, changed)
+        rebuild, green = swapped.rebuild, swapped.slices
+        changed = {(name, key.event_date) for name in green for key, one in green[name].items() if one.goes}
+    yield from standing_events(context.instance, runtime, changed, is_materialized=True)
+    rows = [
+        _row(name, key, one) for name, of in ledger.rebuilds.slices(rebuild).items() for key, one in sorted(of.items())
+    ]
+    report = markdown_table(_HEADINGS, rows)
+    context.add_output_metadata({"rebuild": rebuild.number, "state": rebuild.state.value, "report": report})
 
 
 _HEADINGS = ("table", "day", "project", "rows", "measures", "keys only rebuilt", "only published", "different", "")
 
 
-def _report(green: Mapping[str, Mapping[Slice, RebuiltSlice]]) -> dg.MarkdownMetadataValue:
-    rows = [_line(name, key, one) for name, of_table in green.items() for key, one in sorted(of_table.items())]
-    return markdown_table(_HEADINGS, rows)
-
-
-def _line(name: str, key: Slice, one: RebuiltSlice) -> tuple[object, ...]:
+def _row(name: str, key: Slice, one: RebuiltSlice) -> tuple[object, ...]:
     place = (name, key.event_date, key.project_id)
     if one.difference is None:
         return (*place, one.published.rows, "", "", "", "", one.why_not)

@@ -50,14 +50,20 @@ class RecoverConfig(dg.Config):
 def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition]) -> dg.JobDefinition:
     """Return the job. It needs no pool: it only adds to landing. `backfill_load` returns the job that loads recovered days."""
 
-    def work(context: dg.OpExecutionContext, runtime: Runtime, config: RecoverConfig, clock: Clock) -> None:
-        request = recovery_request(
-            settings,
-            config.first or None,
-            config.last or None,
-            tuple(config.projects),
-            is_refused_only=config.refused,
-        )
+    @operation_job(
+        RECOVER_JOB,
+        RECOVER_OP,
+        (
+            "Recover lost hours from the vendor; safe to repeat.",
+            "Fetch hours from the vendor's Export API and put them below the backfill prefix.",
+        ),
+        # It reads the lake alone, and tells nobody: the loads that follow do.
+        is_told=False,
+        purpose=Purpose.KEEP,
+    )
+    def job(context: dg.OpExecutionContext, runtime: Runtime, config: RecoverConfig, clock: Clock) -> None:
+        span, projects = (config.first or None, config.last or None), tuple(config.projects)
+        request = recovery_request(settings, *span, projects, is_refused_only=config.refused)
         request = replace(request, is_asking_again=config.ask_again)
         plan = plan_recovery(runtime.ledger, runtime.landing, settings, request, clock.now())
         for warning in plan.warnings:
@@ -76,13 +82,7 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
             _load(context, settings, backfill_load(), days)
         _require_whole(outcomes, context.retry_number)
 
-    about = (
-        "Recover lost hours from the vendor; safe to repeat.",
-        "Fetch hours from the vendor's Export API and put them below the backfill prefix.",
-    )
-    names = RECOVER_JOB, RECOVER_OP
-    # It reads the lake alone, and tells nobody: the loads that follow do.
-    return operation_job(settings, names, about, RecoverConfig, work, is_dry_run=lambda _: True, purpose=Purpose.KEEP)
+    return job(settings)
 
 
 def _load(
@@ -112,9 +112,7 @@ def _require_whole(outcomes: Sequence[HourOutcome], retries: int) -> None:
     lacking = [one for one in outcomes if not one.fate.is_good]
     if lacking:
         errors = [one.error for one in lacking if one.error is not None]
-        said = (
-            few(dict.fromkeys(str(error) for error in errors), separator="; ") or "the vendor has not exported them yet"
-        )
+        said = few(dict.fromkeys(map(str, errors)), separator="; ") or "the vendor has not exported them yet"
         description = f"{len(lacking):,} of {len(outcomes):,} hours are not recovered: {said}"
         failure = dg.Failure(description, allow_retries=False)
         if retries < _MOST_RETRIES and any(isinstance(error, TransientError) for error in errors):
@@ -126,25 +124,17 @@ def _plan_table(plan: RecoveryPlan) -> dg.MarkdownMetadataValue:
     rows: dict[tuple[str, str, str, str, str], list[int]] = {}
     for one in plan.asked:
         then = "would be fetched" if one.is_fetched else "waits for the vendor" if one.is_waited_for else "is there"
-        rows.setdefault((one.project_id, str(one.hour.day), one.state.value, then, one.reason or ""), []).append(
-            one.hour.hour
-        )
-    return markdown_table(
-        ("project", "day", "hours", "state", "", "reason"),
-        [(place[0], place[1], hours_text(hours), *place[2:]) for place, hours in rows.items()],
-    )
+        place = (one.project_id, str(one.hour.day), one.state.value, then, one.reason or "")
+        rows.setdefault(place, []).append(one.hour.hour)
+    listed = [(*place[:2], hours_text(hours), *place[2:]) for place, hours in rows.items()]
+    return markdown_table(("project", "day", "hours", "state", "", "reason"), listed)
 
 
 def _outcome_table(outcomes: Sequence[HourOutcome]) -> dg.MarkdownMetadataValue:
     rows = [
         (
-            one.project_id,
-            one.day,
-            hours_text(one.hours),
-            one.fate.value,
-            one.objects,
-            size_text(one.size_bytes),
-            one.error or "",
+            *(one.project_id, one.day, hours_text(one.hours)),
+            *(one.fate.value, one.objects, size_text(one.size_bytes), one.error or ""),
         )
         for one in grouped(list(outcomes))
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -46,16 +47,15 @@ def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[
     try:
         yield
     finally:
-        if runtime.settings.metrics_file is not None:
-            _write(runtime, instance)
+        if (path := runtime.settings.metrics_file) is not None:
+            _write(runtime, instance, path)
 
 
-def _write(runtime: Runtime, instance: dg.DagsterInstance) -> None:
+def _write(runtime: Runtime, instance: dg.DagsterInstance, path: Path) -> None:
     # Import here: only runs with a metrics file need the library.
-    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415  # noqa: PLC0415
+    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415
 
-    path, now = runtime.settings.metrics_file, datetime.now(UTC)
-    assert path is not None
+    now = datetime.now(UTC)
     try:
         try:
             samples = read_samples(runtime.ledger, runtime.settings, now, run_queue(instance))
@@ -68,9 +68,6 @@ def _write(runtime: Runtime, instance: dg.DagsterInstance) -> None:
         runtime.log(f"metrics: {shown(str(error))}; the figures of this run are not written")
 
 
-_LONGEST = {"timeout": SQLITE_BUSY_TIMEOUT_SECONDS}
-
-
 @contextmanager
 def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
     """Use one engine per SQLite file in the block, and so its connection and its compiled statements, and close all at its end.
@@ -79,32 +76,21 @@ def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
     """
     events, runs = instance.event_log_storage, instance.run_storage
     with ExitStack() as stack:
-        engines = _Engines()
-        stack.callback(engines.close)
+
+        @cache
+        def engine_of(url: str) -> Engine:
+            engine = create_engine(url, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
+            event.listen(engine, "connect", _wait_for_no_disk)
+            stack.callback(engine.dispose)
+            return engine
+
         if type(events) is SqliteEventLogStorage and "_connect" not in vars(events):
             index = events.conn_string_for_shard(INDEX_SHARD_NAME)
-            _replace(stack, events, "_connect", _of_events(events, engines))
-            _replace(stack, events, "has_table", lambda name: inspect(engines.of(index)).has_table(name))
+            _replace(stack, events, "_connect", _of_events(events, engine_of))
+            _replace(stack, events, "has_table", lambda name: inspect(engine_of(index)).has_table(name))
         if type(runs) is SqliteRunStorage and "connect" not in vars(runs):
-            _replace(stack, runs, "connect", lambda: engines.of(runs._conn_string).begin())
+            _replace(stack, runs, "connect", lambda: engine_of(runs._conn_string).begin())
         yield
-
-
-class _Engines:
-    def __init__(self) -> None:
-        self._kept: dict[str, Engine] = {}
-
-    def of(self, url: str) -> Engine:
-        """The engine of a file."""
-        if url not in self._kept:
-            engine = self._kept[url] = create_engine(url, connect_args=_LONGEST)
-            event.listen(engine, "connect", _wait_for_no_disk)
-        return self._kept[url]
-
-    def close(self) -> None:
-        """Close all files."""
-        for engine in self._kept.values():
-            engine.dispose()
 
 
 def _wait_for_no_disk(connection: Any, _: object) -> None:
@@ -113,12 +99,12 @@ def _wait_for_no_disk(connection: Any, _: object) -> None:
 
 
 def _of_events(
-    storage: SqliteEventLogStorage, engines: _Engines
+    storage: SqliteEventLogStorage, engine_of: Callable[[str], Engine]
 ) -> Callable[[str], AbstractContextManager[Connection]]:
     @contextmanager
     def connect(shard: str) -> Iterator[Connection]:
         with storage._db_lock:
-            engine = engines.of(storage.conn_string_for_shard(shard))
+            engine = engine_of(storage.conn_string_for_shard(shard))
             if shard not in storage._initialized_dbs:
                 storage._initdb(engine)
                 storage._initialized_dbs.add(shard)
@@ -200,18 +186,18 @@ def op_runtime(
         raise masked_error from None
 
 
+def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
+    session: SparkSession = spark.spark_session
+    configure_catalog(session, settings)
+    return session
+
+
 def _tag_skew(instance: dg.DagsterInstance, run_id: str, told: dict[str, str], step: StepSkew) -> None:
     """Tag the run before the step begins, so that a run that a single task slows down or kills shows the skew."""
     sign = " !" if step.warning is not None else ""
     told[f"{step.table} {step.step}"] = f"{step.forecast.ratio:.1f}{sign}"
     text = "; ".join(f"{name} {ratio}" for name, ratio in told.items())
     instance.add_run_tags(run_id, {SKEW_TAG: bounded(text, LONGEST_TAG)})
-
-
-def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
-    session: SparkSession = spark.spark_session
-    configure_catalog(session, settings)
-    return session
 
 
 def _steps(context: dg.OpExecutionContext) -> int:

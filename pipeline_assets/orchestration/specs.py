@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 import dagster as dg
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.days import days_between
-from pipeline_assets.domain.deliveries import Delivery
-from pipeline_assets.domain.dimensions import SnapshotDelivery
 from pipeline_assets.domain.masking import shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
@@ -59,7 +57,7 @@ def table_spec(table: Table, days: dg.PartitionsDefinition[str], settings: Setti
 
 def _deps(table: Table, settings: Settings) -> list[dg.AssetKey]:
     if table.key in SOURCE_OF_TABLE:
-        return [landing_key(SOURCE_OF_TABLE[table.key])]
+        return [landing_key(f"{SOURCE_OF_TABLE[table.key].value}_exports")]
     of_landing = source_of(table, settings)
     return [of_landing] if of_landing is not None else [_key(name) for name in table.upstream]
 
@@ -148,19 +146,9 @@ _RECOVERY = {
 }
 
 
-def landing_key(source: Source) -> dg.AssetKey:
-    """Return `landing/regular_exports` or `landing/backfill_exports`."""
-    return dg.AssetKey(["landing", f"{source.value}_exports"])
-
-
-def snapshots_key(dimension: str) -> dg.AssetKey:
-    """Return for example `landing/item_snapshots`."""
-    return dg.AssetKey(["landing", f"{dimension}_snapshots"])
-
-
-def intervals_key(dimension: str) -> dg.AssetKey:
-    """Return for example `landing/item_intervals`."""
-    return dg.AssetKey(["landing", f"{dimension}_intervals"])
+def landing_key(name: str) -> dg.AssetKey:
+    """Return the key of a source asset, for example `landing/regular_exports` or `landing/item_snapshots`."""
+    return dg.AssetKey(["landing", name])
 
 
 def source_of(table: Table, settings: Settings) -> dg.AssetKey | None:
@@ -168,66 +156,37 @@ def source_of(table: Table, settings: Settings) -> dg.AssetKey | None:
     if not table.reads_landing(settings):
         return None
     (name,) = (one.name for one in DIMENSIONS if table in one.tables)
-    return intervals_key(name) if table.reads_history(settings) else snapshots_key(name)
-
-
-def snapshot_delivered(source: dg.AssetKey, day: date, snapshot: SnapshotDelivery) -> dg.AssetMaterialization:
-    """Return the materialization of a day's snapshot, or of the history as of that day."""
-    return dg.AssetMaterialization(
-        source,
-        partition=day.isoformat(),
-        metadata={
-            "object": dg.MetadataValue.text(snapshot.key),
-            "bytes": snapshot.size_bytes,
-            "is_marked": snapshot.is_marked,
-        },
-    )
-
-
-def delivered(
-    source: Source, day: date, deliveries: Sequence[Delivery], complete: Collection[tuple[str, int]]
-) -> dg.AssetMaterialization:
-    """Return the materialization of an arrival day of all projects; `complete` holds (project, hour) pairs."""
-    hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
-    return dg.AssetMaterialization(
-        landing_key(source),
-        partition=day.isoformat(),
-        metadata={
-            "objects": len(deliveries),
-            "bytes": sum(delivery.size_bytes for delivery in deliveries),
-            "hours_delivered": len(hours),
-            "hours_complete": len(complete),
-            "projects": ", ".join(sorted({project for project, _ in (*hours, *complete)})),
-        },
-    )
+    return landing_key(f"{name}_{'intervals' if table.reads_history(settings) else 'snapshots'}")
 
 
 def landing_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
-    """Return the source assets of exports; no run materializes them, because the vendor writes them."""
+    """Return the source assets of exports and of dimensions; no run materializes them, because others write them."""
+    place = shown(settings.landing_url)
+    sources = [
+        (f"{source.value}_exports", "landing", place, f"{_DESCRIPTIONS[source]}{_CONTENT}\n\n{_RECOVERY[source]}")
+        for source in Source
+    ]
+    of_dimensions = [(f"{one.name}_snapshots", folder_of(one.name), _OF_SNAPSHOTS) for one in DIMENSIONS]
+    of_dimensions += [
+        (f"{one.name}_intervals", folder_of(folder_of_intervals(one.name)), _OF_INTERVALS)
+        for one in DIMENSIONS
+        if one.intervals_are_delivered(settings)
+    ]
+    sources += [
+        (name, "dimensions", f"{place}/{folder}", text.format(folder=folder)) for name, folder, text in of_dimensions
+    ]
     return [
         dg.AssetSpec(
-            landing_key(source),
-            description=f"{_DESCRIPTIONS[source]}{_CONTENT}\n\n{_RECOVERY[source]}",
+            landing_key(name),
+            description=description,
             owners=settings.owners,
-            metadata={"dagster/uri": shown(settings.landing_url)},
+            metadata={"dagster/uri": uri},
             partitions_def=days,
-            group_name="landing",
+            group_name=group,
             kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},
             tags={"layer": "landing"},
         )
-        for source in Source
-    ]
-
-
-def snapshot_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> list[dg.AssetSpec]:
-    """Return the source assets of dimensions; no run materializes them."""
-    return [
-        *(_dimension_spec(settings, days, one.name, snapshots_key(one.name), _OF_SNAPSHOTS) for one in DIMENSIONS),
-        *(
-            _dimension_spec(settings, days, folder_of_intervals(one.name), intervals_key(one.name), _OF_INTERVALS)
-            for one in DIMENSIONS
-            if one.intervals_are_delivered(settings)
-        ),
+        for name, group, uri, description in sources
     ]
 
 
@@ -244,22 +203,6 @@ kept) or `DAY.jsonl`: the whole history as of the day. `DAY_complete` says that 
 here is written by Tidemark.
 
 **To correct the past:** put the corrected history on the same name, or on that of a later day; the last complete one stands."""
-
-
-def _dimension_spec(
-    settings: Settings, days: dg.PartitionsDefinition[str], name: str, key: dg.AssetKey, description: str
-) -> dg.AssetSpec:
-    folder = folder_of(name)
-    return dg.AssetSpec(
-        key,
-        description=description.format(folder=folder),
-        owners=settings.owners,
-        metadata={"dagster/uri": f"{shown(settings.landing_url)}/{folder}"},
-        partitions_def=days,
-        group_name="dimensions",
-        kinds={"s3" if settings.landing_url.startswith("s3://") else "file"},
-        tags={"layer": "landing"},
-    )
 
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"

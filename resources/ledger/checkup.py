@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import RowMapping
 
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.processes import Identity
@@ -20,8 +19,7 @@ _NOT_KNOWN = ("null", "{}")
 """Texts of the input state of a publication that names no inputs."""
 
 
-@dataclass(frozen=True)
-class BuiltAgain:
+class BuiltAgain(NamedTuple):
     """Counts of slices that were published several times from the same inputs by the same code."""
 
     equal: int
@@ -30,8 +28,7 @@ class BuiltAgain:
     """`table day/project` of the slices whose content differed."""
 
 
-@dataclass(frozen=True)
-class FoundCommit:
+class FoundCommit(NamedTuple):
     """A change that a load found in a table and that no running load had recorded."""
 
     table: str
@@ -41,8 +38,7 @@ class FoundCommit:
     published_at: str
 
 
-@dataclass(frozen=True)
-class MarkedDay:
+class MarkedDay(NamedTuple):
     """An arrival day of regular exports that was judged."""
 
     project_id: str
@@ -51,8 +47,7 @@ class MarkedDay:
     is_closed: bool
 
 
-@dataclass(frozen=True)
-class ObjectSizes:
+class ObjectSizes(NamedTuple):
     """Objects of one arrival day and project, as stored."""
 
     project_id: str
@@ -62,8 +57,7 @@ class ObjectSizes:
     all_bytes: int
 
 
-@dataclass(frozen=True)
-class ProcessOnRecord:
+class ProcessOnRecord(NamedTuple):
     """The process of a run in the last 30 days."""
 
     run_id: str
@@ -99,20 +93,16 @@ class Checkup:
             .having(sa.func.count() > 1)
             .order_by(*place)
         )
-        with self._read() as connection:
-            rows = connection.execute(query).all()
+        rows = self._rows(query)
         differing = tuple(f"{table} {day}/{project}" for table, day, project, count in rows if count > 1)
         return BuiltAgain(len(rows) - len(differing), differing)
 
     def verdicts(self) -> Counter[str]:
         """Return verdict -> how often finished loads reached it, over all tables."""
         found: Counter[str] = Counter()
-        with self._read() as connection:
-            for verdicts in connection.execute(
-                sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))
-            ).scalars():
-                for name, count in (verdicts or {}).items():
-                    found[name.rpartition(" ")[2]] += count
+        for (verdicts,) in self._rows(sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))):
+            for name, count in (verdicts or {}).items():
+                found[name.rpartition(" ")[2]] += count
         return found
 
     def found_commits(self, projects: Sequence[str]) -> list[FoundCommit]:
@@ -122,11 +112,8 @@ class Checkup:
         query = sa.select(c.table_name, c.event_date, c.project_id, c.cause, c.published_at).where(
             c.project_id.in_(projects), is_found
         )
-        with self._read() as connection:
-            return [
-                FoundCommit(table, day, project, Cause.parse(cause).kind, at or "")
-                for table, day, project, cause, at in connection.execute(query.order_by(c.id.desc()))
-            ]
+        rows = self._rows(query.order_by(c.id.desc()))
+        return [FoundCommit._make((*place, Cause.parse(cause).kind, at or "")) for *place, cause, at in rows]
 
     def of_unfinished_runs(self, projects: Sequence[str]) -> int:
         """Count publications whose run is not recorded as finished, because it died or is running; rollbacks do not count."""
@@ -141,8 +128,7 @@ class Checkup:
                 c.cause != CauseKind.ROLLBACK.value,
             )
         )
-        with self._read() as connection:
-            return int(connection.execute(query).scalar_one())
+        return int(self._rows(query)[0][0])
 
     def marked_days(self, projects: Sequence[str], first: date) -> list[MarkedDay]:
         """Return the arrival days of regular exports since `first` that were accepted with deliveries."""
@@ -154,11 +140,7 @@ class Checkup:
             c.verdict == BatchVerdict.ACCEPTED.value,
             c.deliveries > 0,
         )
-        with self._read() as connection:
-            return [
-                MarkedDay(project, day, marked or 0, bool(closed))
-                for project, day, marked, closed in connection.execute(query)
-            ]
+        return [MarkedDay._make((*place, marked or 0, bool(closed))) for *place, marked, closed in self._rows(query)]
 
     def object_sizes(self, projects: Sequence[str], first: date) -> list[ObjectSizes]:
         """Return object sizes per arrival day and project since `first`, both sources together."""
@@ -170,11 +152,8 @@ class Checkup:
         query = sa.select(*place, *figures).where(
             of_both, c.project_id.in_(projects), c.arrival_date >= first, c.is_accepted
         )
-        with self._read() as connection:
-            rows = connection.execute(query.group_by(*place).order_by(*place))
-            return [
-                ObjectSizes(project, day, n, int(most or 0), int(all_ or 0)) for project, day, n, most, all_ in rows
-            ]
+        rows = self._rows(query.group_by(*place).order_by(*place))
+        return [ObjectSizes._make((*counted, int(largest or 0), int(whole or 0))) for *counted, largest, whole in rows]
 
     def recoveries(self, projects: Sequence[str]) -> dict[str, date]:
         """Return project -> the newest arrival day of an accepted recovery."""
@@ -185,29 +164,27 @@ class Checkup:
             c.verdict == BatchVerdict.ACCEPTED.value,
             c.deliveries > 0,
         )
-        with self._read() as connection:
-            return {row[0]: row[1] for row in connection.execute(query.group_by(c.project_id))}
+        return dict(self._rows(query.group_by(c.project_id)))
 
     def processes(self) -> list[ProcessOnRecord]:
         """Return all recorded processes, oldest first; those without a start time come before all."""
         c = PROCESSES.c
-        query = sa.select(PROCESSES).order_by(sa.func.coalesce(c.begun_at, ""))
-        with self._read() as connection:
-            return [_process(row) for row in connection.execute(query).mappings()]
+        of_run = (c.run_id, sa.func.coalesce(c.job, ""), c.begun_at, c.ended_at, c.lost_at)
+        query = sa.select(*of_run, c.host, c.place, c.pid, c.started_ticks).order_by(sa.func.coalesce(c.begun_at, ""))
+        return [
+            ProcessOnRecord._make((*of_run, None if pid is None else Identity(host, place, pid, ticks)))
+            for *of_run, host, place, pid, ticks in self._rows(query)
+        ]
 
     def known_decisions(self) -> frozenset[str]:
         """Return the names of the decision objects whose acts this ledger holds."""
-        with self._read() as connection:
-            return frozenset(connection.execute(sa.select(DECISIONS.c.name)).scalars())
+        return frozenset(name for (name,) in self._rows(sa.select(DECISIONS.c.name)))
 
     def first_load(self) -> str | None:
         """Return when the first recorded load began, None where there is none."""
+        first = self._rows(sa.select(sa.func.min(RUNS.c.started_at)))[0][0]
+        return str(first) if first else None
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         with self._read() as connection:
-            return connection.execute(sa.select(sa.func.min(RUNS.c.started_at))).scalar()
-
-
-def _process(row: RowMapping) -> ProcessOnRecord:
-    identity = None
-    if row["pid"] is not None:
-        identity = Identity(row["host"], row["place"], row["pid"], row["started_ticks"])
-    return ProcessOnRecord(row["run_id"], row["job"] or "", row["begun_at"], row["ended_at"], row["lost_at"], identity)
+            return connection.execute(query).all()

@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.golden import (
     GoldenFault,
@@ -17,13 +16,13 @@ from pipeline_assets.domain.golden import (
     GoldenTotal,
     golden_notice,
 )
-from pipeline_assets.domain.notices import Notice, NoticeKind
+from pipeline_assets.domain.notices import Notice, NoticeKind, Place
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.engine import Connect, in_parts, upsert
-from resources.ledger.notices import Place, last_notices, write_notice
+from resources.ledger.notices import last_notices, write_notice
 from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_TOTALS, NOTICES
 
 
@@ -42,14 +41,13 @@ class GoldenTotals:
         tables: Collection[str] | None = None,
     ) -> list[GoldenTotal]:
         """Return the recorded totals of the days, in order of day; a missing bound means unbounded."""
-        query = sa.select(GOLDEN_TOTALS).where(GOLDEN_TOTALS.c.project_id.in_(projects))
-        if first is not None:
-            query = query.where(GOLDEN_TOTALS.c.event_date >= first)
-        if last is not None:
-            query = query.where(GOLDEN_TOTALS.c.event_date <= last)
-        if tables is not None:
-            query = query.where(GOLDEN_TOTALS.c.table_name.in_(tables))
-        order = [GOLDEN_TOTALS.c[name] for name in ("event_date", "project_id", "table_name", "measure", "source")]
+        columns = GOLDEN_TOTALS.c
+        query = sa.select(GOLDEN_TOTALS).where(
+            columns.project_id.in_(projects),
+            columns.event_date.between(first or date.min, last or date.max),
+            *([] if tables is None else [columns.table_name.in_(tables)]),
+        )
+        order = columns.event_date, columns.project_id, columns.table_name, columns.measure, columns.source
         with self._read() as connection:
             return [
                 GoldenTotal(
@@ -63,31 +61,41 @@ class GoldenTotals:
             ]
 
     def replace(self, reading: GoldenReading) -> None:
-        """Replace the recorded totals of the days in a reading of one source, and the totals of other days that it has.
+        """Replace the recorded totals of the days in a reading of one source, the totals of other days that it has, and faults.
 
-        A day that is not in the reading keeps its totals: a missing file retracts nothing, an empty file does.
+        A day that is not in the reading keeps its totals: a missing file retracts nothing, an empty file does. Faults of files
+        are replaced for the days asked for, those of a query all.
         """
-        source, now = reading.source.value, datetime.now(UTC).isoformat()
-        rows = [
+        common = {"source": reading.source.value, "recorded_at": datetime.now(UTC).isoformat()}
+        totals = [
             {
-                "source": source,
+                **common,
                 "event_date": total.key.event_date,
                 "project_id": total.key.project_id,
                 "table_name": total.measure.table,
                 "measure": total.measure.name,
                 "value": f"{total.value:f}",
                 "origin": recordable(total.origin),
-                "recorded_at": now,
             }
             for total in reading.totals
         ]
+        faults = [
+            common | {"origin": recordable(one.origin), "reason": recordable(one.reason), "fix": recordable(one.hint)}
+            for one in reading.faults
+        ]
+        of_totals, of_faults = (table.c.source == reading.source.value for table in (GOLDEN_TOTALS, GOLDEN_FAULTS))
         with self._write() as connection:
-            _replace_faults(connection, reading, now)
+            if reading.asked is not None:
+                known = connection.execute(sa.select(GOLDEN_FAULTS.c.id, GOLDEN_FAULTS.c.origin).where(of_faults))
+                is_query = reading.source is GoldenSource.QUERY
+                gone = [number for number, origin in known if is_query or is_origin_between(origin, *reading.asked)]
+                for part in in_parts(gone):
+                    connection.execute(GOLDEN_FAULTS.delete().where(GOLDEN_FAULTS.c.id.in_(part)))
+                if faults:
+                    connection.execute(GOLDEN_FAULTS.insert(), faults)
             for days in in_parts(sorted(reading.days)):
-                connection.execute(
-                    GOLDEN_TOTALS.delete().where(GOLDEN_TOTALS.c.source == source, GOLDEN_TOTALS.c.event_date.in_(days))
-                )
-            upsert(connection, GOLDEN_TOTALS, rows)
+                connection.execute(GOLDEN_TOTALS.delete().where(of_totals, GOLDEN_TOTALS.c.event_date.in_(days)))
+            upsert(connection, GOLDEN_TOTALS, totals)
 
     def faults(self, sources: Collection[GoldenSource]) -> list[GoldenFault]:
         """Return the faults of the last reading of these sources, by source."""
@@ -127,31 +135,3 @@ class GoldenTotals:
             for notice in notices:
                 write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})
         return notices
-
-
-def _replace_faults(connection: Connection, reading: GoldenReading, now: str) -> None:
-    """Replace a source's faults: for files those of the requested days, for a query all of them."""
-    if reading.asked is None:
-        return
-    source = reading.source.value
-    known = sa.select(GOLDEN_FAULTS.c.id, GOLDEN_FAULTS.c.origin).where(GOLDEN_FAULTS.c.source == source)
-    is_file = reading.source is GoldenSource.LANDING
-    gone = [
-        number
-        for number, origin in connection.execute(known)
-        if not is_file or is_origin_between(origin, *reading.asked)
-    ]
-    for numbers in in_parts(gone):
-        connection.execute(GOLDEN_FAULTS.delete().where(GOLDEN_FAULTS.c.id.in_(numbers)))
-    rows = [
-        {
-            "source": source,
-            "origin": recordable(fault.origin),
-            "reason": recordable(fault.reason),
-            "fix": recordable(fault.hint),
-            "recorded_at": now,
-        }
-        for fault in reading.faults
-    ]
-    if rows:
-        connection.execute(GOLDEN_FAULTS.insert(), rows)

@@ -1,43 +1,24 @@
-"""The outbox: notices, what each receiver has got, and what receivers refused for good."""
+"""The outbox: which notices each receiver has got."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
 
-from pipeline_assets.domain.notices import Notice, NoticeKind, notice_from_json
+from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
-from resources.ledger.engine import Connect, in_parts
+from resources.ledger.engine import Connect, in_parts, insert_into
+from resources.ledger.notices import read_notices
 from resources.ledger.rows import publication_of
 from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SET_ASIDE, SLICES
 
 _SEEN_EVERY = timedelta(hours=12)
 """`seen_at` of a known receiver is updated no more often than this, so that most reads write nothing."""
-_WELL: Mapping[str, Any] = {
-    "failures": 0,
-    "failed_at": None,
-    "error": None,
-    "retry_at": None,
-    "refused_body": None,
-    "refusals": 0,
-}
-"""Columns of a receiver that accepted its last notices."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A notice that a receiver has not got yet."""
-
-    number: int
-    notice: Notice
-    run_id: str | None
-    """The run that recorded it."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +36,9 @@ class Receiver:
     error: str | None = None
     retry_at: datetime | None = None
     """The receiver asked for no request before this time."""
-
-
-@dataclass(frozen=True)
-class RecordedPublication:
-    """A publication, and whether its slice was final before."""
-
-    record: PublicationRecord
-    was_final: bool | None
-    """None where an older version recorded the publication and its slice does not tell either."""
+    waiting: int = 0
+    """Notices that it has not got yet."""
+    seen_at: str = ""
 
 
 class Outbox:
@@ -73,56 +48,43 @@ class Outbox:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
-    # -- receivers ---------------------------------------------------------------------------------------------
-
     def register(self, places: Mapping[str, str]) -> dict[str, Receiver]:
         """Register receivers (id -> place) and return them; a new receiver gets the notices recorded from now on."""
-        now = datetime.now(UTC)
+        now, known = datetime.now(UTC), self.receivers()
         seen_before = (now - _SEEN_EVERY).isoformat()
-        with self._read() as connection:
-            rows = connection.execute(sa.select(RECEIVERS.c.id, RECEIVERS.c.seen_at))
-            seen = {row.id: row.seen_at for row in rows}
-        due = [name for name in places if (seen.get(name) or "") < seen_before]
+        due = [name for name in places if name not in known or known[name].seen_at < seen_before]
         if due:
             with self._write() as connection:
                 last = connection.execute(sa.select(sa.func.max(NOTICES.c.number))).scalar() or 0
-                for name in due:
-                    values = {"place": places[name], "seen_at": now.isoformat()}
-                    updated = connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == name).values(values))
-                    if not updated.rowcount:
-                        row = values | {"id": name, "sent_number": last, "failures": 0}
-                        connection.execute(RECEIVERS.insert(), row)
-        return {name: receiver for name, receiver in self.receivers().items() if name in places}
+                insert = insert_into(connection, RECEIVERS)
+                seen = {name: insert.excluded[name] for name in ("place", "seen_at")}
+                common = {"seen_at": now.isoformat(), "sent_number": last, "failures": 0}
+                connection.execute(
+                    insert.on_conflict_do_update(index_elements=["id"], set_=seen),
+                    [{"id": name, "place": places[name], **common} for name in due],
+                )
+            known = self.receivers()
+        return {name: receiver for name, receiver in known.items() if name in places}
 
     def receivers(self) -> dict[str, Receiver]:
         """Return id -> receiver, of all that were registered and not forgotten."""
+        waiting = sa.select(sa.func.count()).where(NOTICES.c.number > RECEIVERS.c.sent_number).scalar_subquery()
         with self._read() as connection:
-            rows = connection.execute(sa.select(RECEIVERS)).mappings()
+            rows = connection.execute(sa.select(RECEIVERS, waiting.label("waiting"))).mappings()
             return {row["id"]: _receiver(row) for row in rows}
 
-    def pending(self, receiver_id: str, most: int) -> list[Pending]:
+    def pending(self, receiver_id: str, most: int) -> list[Notice]:
         """Return the oldest notices that the receiver has not got yet, at most `most` of them."""
         sent = sa.select(RECEIVERS.c.sent_number).where(RECEIVERS.c.id == receiver_id).scalar_subquery()
-        query = sa.select(NOTICES).where(NOTICES.c.number > sent).order_by(NOTICES.c.number).limit(most)
         with self._read() as connection:
-            return [
-                Pending(row["number"], notice_from_json(row["body"]), row["run_id"])
-                for row in connection.execute(query).mappings()
-            ]
-
-    def waiting(self) -> dict[str, int]:
-        """Return receiver id -> number of notices it has not got yet, where there are any."""
-        counted = sa.select(RECEIVERS.c.id, sa.func.count().label("notices")).where(
-            NOTICES.c.number > RECEIVERS.c.sent_number
-        )
-        with self._read() as connection:
-            return {row.id: row.notices for row in connection.execute(counted.group_by(RECEIVERS.c.id))}
+            return read_notices(connection, NOTICES.c.number > sent, most=most)
 
     def mark_sent(self, receiver_id: str, number: int) -> None:
         """Record that the receiver accepted all notices up to this number."""
+        well = {"failures": 0, "failed_at": None, "error": None, "retry_at": None, "refused_body": None, "refusals": 0}
+        later = sa.case((RECEIVERS.c.sent_number < number, number), else_=RECEIVERS.c.sent_number)
         with self._write() as connection:
-            later = sa.case((RECEIVERS.c.sent_number < number, number), else_=RECEIVERS.c.sent_number)
-            values = {"sent_number": later, **_WELL}
+            values = {"sent_number": later, **well}
             connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values))
 
     def mark_failed(
@@ -132,74 +94,63 @@ class Outbox:
 
         `refused_body` is the id of a body that it refused for good. Returns how often it has refused this body in a row.
         """
+        values = {
+            "failures": RECEIVERS.c.failures + 1,
+            "failed_at": datetime.now(UTC).isoformat(),
+            "error": recordable(error),
+            "retry_at": None if retry_at is None else retry_at.isoformat(),
+        }
+        if refused_body is not None:
+            again = sa.func.coalesce(RECEIVERS.c.refusals, 0) + 1
+            refusals = sa.case((RECEIVERS.c.refused_body == refused_body, again), else_=1)
+            values |= {"refused_body": refused_body, "refusals": refusals}
         is_it = RECEIVERS.c.id == receiver_id
         with self._write() as connection:
-            values = {
-                "failures": RECEIVERS.c.failures + 1,
-                "failed_at": datetime.now(UTC).isoformat(),
-                "error": recordable(error),
-                "retry_at": None if retry_at is None else retry_at.isoformat(),
-            }
-            if refused_body is not None:
-                is_same = RECEIVERS.c.refused_body == refused_body
-                again = sa.func.coalesce(RECEIVERS.c.refusals, 0) + 1
-                values |= {"refused_body": refused_body, "refusals": sa.case((is_same, again), else_=1)}
             connection.execute(RECEIVERS.update().where(is_it).values(values))
-            if refused_body is None:
-                return 0
-            return connection.execute(sa.select(RECEIVERS.c.refusals).where(is_it)).scalar() or 0
-
-    # -- notices and publications --------------------------------------------------------------------------------
+            count = connection.execute(sa.select(RECEIVERS.c.refusals).where(is_it)).scalar()
+        return 0 if refused_body is None else count or 0
 
     def of_run(self, run_id: str, table: str) -> list[Notice]:
         """Return the notices of changed final days that a run recorded for a table, by day."""
-        query = sa.select(NOTICES.c.body).where(
-            NOTICES.c.run_id == run_id, NOTICES.c.table_name == table, NOTICES.c.kind == NoticeKind.CHANGE.value
-        )
+        is_change = NOTICES.c.kind == NoticeKind.CHANGE.value
         with self._read() as connection:
-            bodies = connection.execute(query.order_by(NOTICES.c.event_date, NOTICES.c.project_id)).scalars()
-            return [notice_from_json(body) for body in bodies]
+            found = read_notices(connection, NOTICES.c.run_id == run_id, NOTICES.c.table_name == table, is_change)
+        return sorted(found, key=lambda notice: notice.key)
 
     def recorded_since(self, since: datetime) -> list[Notice]:
         """Return the notices recorded since a time, oldest first."""
-        query = sa.select(NOTICES.c.body).where(NOTICES.c.recorded_at >= since.astimezone(UTC).isoformat())
         with self._read() as connection:
-            return [notice_from_json(body) for body in connection.execute(query.order_by(NOTICES.c.number)).scalars()]
+            return read_notices(connection, NOTICES.c.recorded_at >= since.astimezone(UTC).isoformat())
 
     def of_ids(self, ids: Collection[str]) -> list[Notice]:
         """Return the notices with these ids, without those that are not on record."""
-        query = sa.select(NOTICES.c.body)
         with self._read() as connection:
-            return [
-                notice_from_json(body)
-                for part in in_parts(sorted(ids))
-                for body in connection.execute(query.where(NOTICES.c.id.in_(part))).scalars()
-            ]
+            parts = in_parts(sorted(ids))
+            return [notice for part in parts for notice in read_notices(connection, NOTICES.c.id.in_(part))]
 
-    def published_since(self, since: datetime) -> list[RecordedPublication]:
-        """Return the publications made visible since a time, oldest first.
+    def published_since(self, since: datetime) -> list[tuple[PublicationRecord, bool]]:
+        """Return the publications made visible since a time, oldest first, and whether the slice was final before.
 
         For a publication of an older version, the time when its slice became final tells whether it was final before. That
         time is the start of the run that made it final, so that run's own publication changed no final day.
         """
-        final = (SLICES.c.is_final, SLICES.c.final_at, RUNS.c.started_at)
         same_slice = [SLICES.c[name] == PUBLICATIONS.c[name] for name in ("table_name", "event_date", "project_id")]
-        tables = PUBLICATIONS.outerjoin(SLICES, sa.and_(*same_slice)).outerjoin(
-            RUNS, RUNS.c.run_id == PUBLICATIONS.c.run_id
+        of_older = sa.and_(
+            SLICES.c.is_final,
+            PUBLICATIONS.c.published_at > SLICES.c.final_at,
+            RUNS.c.started_at.is_distinct_from(SLICES.c.final_at),
+            PUBLICATIONS.c.digest_before.not_like("0:%"),
         )
         query = (
-            sa.select(PUBLICATIONS, *(column.label(f"_{column.name}") for column in final))
-            .select_from(tables)
+            sa.select(PUBLICATIONS, sa.func.coalesce(PUBLICATIONS.c.was_final, of_older).label("was_final_before"))
+            .outerjoin(SLICES, sa.and_(*same_slice))
+            .outerjoin(RUNS, RUNS.c.run_id == PUBLICATIONS.c.run_id)
             .where(PUBLICATIONS.c.published_at >= since.astimezone(UTC).isoformat())
             .order_by(PUBLICATIONS.c.id)
         )
         with self._read() as connection:
-            return [
-                RecordedPublication(publication_of(row), _was_final(row))
-                for row in connection.execute(query).mappings()
-            ]
-
-    # -- upkeep ------------------------------------------------------------------------------------------------
+            rows = connection.execute(query).mappings()
+            return [(publication_of(row), bool(row["was_final_before"])) for row in rows]
 
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
         """Remove change notices recorded before a time that every receiver has got; returns how many.
@@ -232,25 +183,5 @@ class Outbox:
 
 
 def _receiver(row: RowMapping) -> Receiver:
-    return Receiver(
-        row["id"],
-        row["place"] or "",
-        row["sent_number"],
-        row["failures"] or 0,
-        _time(row["failed_at"]),
-        row["error"],
-        _time(row["retry_at"]),
-    )
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
-def _was_final(row: RowMapping) -> bool | None:
-    if row["was_final"] is not None:
-        return bool(row["was_final"])
-    if not row["_is_final"] or row["_final_at"] is None:
-        return None
-    is_later = row["published_at"] > row["_final_at"] and row["_started_at"] != row["_final_at"]
-    return is_later and not row["digest_before"].startswith("0:")
+    times = {name: row[name] and datetime.fromisoformat(row[name]) for name in ("failed_at", "retry_at")}
+    return Receiver(**({one.name: row[one.name] for one in fields(Receiver)} | times))

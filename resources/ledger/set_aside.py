@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from pipeline_assets.domain.notices import notice_from_json
+from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.plain_text import recordable
 from resources.ledger.engine import Connect
-from resources.ledger.outbox import Pending
+from resources.ledger.notices import read_notices
 from resources.ledger.schema import NOTICES, RECEIVERS, SET_ASIDE
 
 
@@ -36,50 +36,35 @@ class SetAsides:
         """Take `read` and `write`, which open a connection, the latter in a transaction."""
         self._read, self._write = read, write
 
-    def add(self, receiver_id: str, batch: Sequence[Pending], error: str) -> None:
+    def add(self, receiver_id: str, batch: Sequence[Notice], error: str) -> None:
         """Skip these notices and keep them for later; does nothing where another process has sent them meanwhile."""
-        first, last = batch[0].number, batch[-1].number
-        is_it = RECEIVERS.c.id == receiver_id
+        first, last = batch[0], batch[-1]
+        is_behind = RECEIVERS.c.id == receiver_id, RECEIVERS.c.sent_number < first.number
+        passed = {"sent_number": last.number, "refused_body": None, "refusals": 0}
         row = {
             "receiver_id": receiver_id,
-            "first_number": first,
-            "last_number": last,
+            "first_number": first.number,
+            "last_number": last.number,
             "notices": len(batch),
-            "run_id": batch[0].run_id,
+            "run_id": first.recorded_by,
             "error": recordable(error),
             "set_aside_at": datetime.now(UTC).isoformat(),
         }
         with self._write() as connection:
-            passed = {"sent_number": last, "refused_body": None, "refusals": 0}
-            moved = connection.execute(
-                RECEIVERS.update().where(is_it, RECEIVERS.c.sent_number < first).values(passed)
-            ).rowcount
-            if moved:
+            if connection.execute(RECEIVERS.update().where(*is_behind).values(passed)).rowcount:
                 connection.execute(SET_ASIDE.insert(), row)
 
     def all(self) -> list[SetAside]:
         """Return everything that is set aside, by receiver and notice number."""
         query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
         with self._read() as connection:
-            return [
-                SetAside(
-                    row["receiver_id"],
-                    row["first_number"],
-                    row["last_number"],
-                    row["notices"],
-                    row["run_id"],
-                    row["error"] or "",
-                    datetime.fromisoformat(row["set_aside_at"]),
-                )
-                for row in connection.execute(query).mappings()
-            ]
+            rows = connection.execute(query).mappings()
+            return [SetAside(**{**row, "set_aside_at": datetime.fromisoformat(row["set_aside_at"])}) for row in rows]
 
-    def notices(self, one: SetAside) -> list[Pending]:
+    def notices(self, one: SetAside) -> list[Notice]:
         """Return the notices of one entry, oldest first."""
-        query = sa.select(NOTICES).where(NOTICES.c.number.between(one.first_number, one.last_number))
         with self._read() as connection:
-            rows = connection.execute(query.order_by(NOTICES.c.number)).mappings()
-            return [Pending(row["number"], notice_from_json(row["body"]), row["run_id"]) for row in rows]
+            return read_notices(connection, NOTICES.c.number.between(one.first_number, one.last_number))
 
     def mark_sent(self, one: SetAside) -> None:
         """Remove an entry whose notices the receiver has accepted."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +15,7 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.records import HOURS_HELD
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Source, Verdict
+from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.ledger.engine import Connect
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HAS_REFUSALS, RUNS, SLICES
 
@@ -25,15 +25,8 @@ _OPEN = [verdict.value for verdict in BatchVerdict if verdict is not BatchVerdic
 _ROWS_AT_ONCE = 5_000
 
 
-@dataclass(frozen=True)
-class VerdictCount:
-    """The number of projects with a verdict on a day."""
-
-    place: str
-    """A table's key, or of batches the source."""
-    day: date
-    verdict: str
-    projects: int
+VerdictCount = tuple[str, date, str, int]
+"""A table's key, or of batches the source; a day; a verdict; and the number of projects with it."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +72,22 @@ class CheckFigure:
     value: float
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A load that went through all its tables."""
+LOAD_KINDS = (Source.REGULAR.value, Source.BACKFILL.value, "derived tables only")
+"""Kinds of loads: the source that one reads, or none."""
+_SOURCES = {RAW_TABLES[source].key: source.value for source in (Source.BACKFILL, Source.REGULAR)}
+_GOOD = frozenset(verdict.value for verdict in Verdict if verdict.is_good)
 
-    run_id: str
-    tables: frozenset[str]
-    first_day: date
-    last_day: date
-    started_at: str
-    finished_at: str
-    verdicts: Mapping[str, int]
-    """`refined/events published` -> number of slices."""
+
+@dataclass(frozen=True)
+class RunTime:
+    """The duration of one load that went through all its tables, and whether it left anything open."""
+
+    kind: str
+    """One of LOAD_KINDS."""
+    ended_at: datetime
+    seconds: float
+    is_good: bool
+    """Whether none of its slices is refused, waiting or held."""
 
 
 class Summaries:
@@ -179,23 +176,19 @@ class Summaries:
                             found[name].append(CheckFigure(table, day, project, value))
         return found
 
-    def finished_runs(self) -> list[FinishedRun]:
+    def run_times(self) -> list[RunTime]:
         """Return every recorded load that went through all its tables, by end time."""
-        columns = (
-            RUNS.c.run_id,
-            RUNS.c.tables,
-            RUNS.c.first_day,
-            RUNS.c.last_day,
-            RUNS.c.started_at,
-            RUNS.c.finished_at,
-            RUNS.c.verdicts,
-        )
+        columns = (RUNS.c.tables, RUNS.c.started_at, RUNS.c.finished_at, RUNS.c.verdicts)
         query = sa.select(*columns).where(RUNS.c.finished_at.is_not(None)).order_by(RUNS.c.finished_at)
+        found = []
         with self._read() as connection:
-            return [
-                FinishedRun(run_id, frozenset(tables or ()), first, last, started, finished, verdicts or {})
-                for run_id, tables, first, last, started, finished, verdicts in connection.execute(query)
-            ]
+            for tables, started, finished, verdicts in connection.execute(query):
+                kind = next((source for table, source in _SOURCES.items() if table in (tables or ())), LOAD_KINDS[-1])
+                ended = datetime.fromisoformat(finished)
+                seconds = max(0.0, (ended - datetime.fromisoformat(started)).total_seconds())
+                left = {name.rpartition(" ")[2] for name, count in (verdicts or {}).items() if count}
+                found.append(RunTime(kind, ended, seconds, left <= _GOOD))
+        return found
 
     def _counts(
         self, table: sa.Table, place: sa.Column[Any], day: sa.Column[Any], projects: Sequence[str]
@@ -207,7 +200,7 @@ class Summaries:
             .group_by(table.c.verdict, place, day)
         )
         with self._read() as connection:
-            return [VerdictCount(*row) for row in connection.execute(query)]
+            return [(*row,) for row in connection.execute(query)]
 
 
 def _is_not_zero(text: sa.ColumnElement[str], name: str) -> sa.ColumnElement[bool]:
@@ -235,6 +228,16 @@ class RefusedLines:
     line_reason: str | None = None
     """A key of `DeliveryRecord.line_reasons`; None where an older version recorded none. An object counts in each of its own."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether whole objects are refused, instead of single lines."""
+        return self.error is not None
+
+    @property
+    def reason(self) -> str | None:
+        """The reason of the objects or lines."""
+        return self.error if self.is_whole else self.line_reason
+
 
 @dataclass(frozen=True)
 class ArrivedOn:
@@ -245,6 +248,13 @@ class ArrivedOn:
     objects: int
     size_bytes: int
     rows: int
+
+
+def _within(
+    table: sa.Table, source: Source, projects: Sequence[str], first: date, last: date
+) -> list[sa.ColumnElement[bool]]:
+    of = table.c
+    return [of.source == source.value, of.project_id.in_(projects), of.arrival_date.between(first, last)]
 
 
 class ArrivalSummaries:
@@ -258,13 +268,8 @@ class ArrivalSummaries:
         self, source: Source, projects: Sequence[str], first: date, last: date
     ) -> list[tuple[str, date, date, int]]:
         """Return (project, arrival day, event day, rows in raw) of arrivals in the range."""
-        query = sa.select(
-            BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.event_date, BATCH_DAYS.c.digest
-        ).where(
-            BATCH_DAYS.c.source == source.value,
-            BATCH_DAYS.c.project_id.in_(projects),
-            BATCH_DAYS.c.arrival_date.between(first, last),
-        )
+        columns = (BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.event_date, BATCH_DAYS.c.digest)
+        query = sa.select(*columns).where(*_within(BATCH_DAYS, source, projects, first, last))
         with self._read() as connection:
             return [(project, at, day, Digest.parse(text).rows) for project, at, day, text in connection.execute(query)]
 
@@ -273,12 +278,8 @@ class ArrivalSummaries:
     ) -> list[tuple[str, date, LatenessSketch | None]]:
         """Return (project, arrival day, lateness sketch) of each non-empty batch day in the range; None = not measured."""
         columns = (BATCH_DAYS.c.project_id, BATCH_DAYS.c.arrival_date, BATCH_DAYS.c.lateness)
-        query = sa.select(*columns).where(
-            BATCH_DAYS.c.source == source.value,
-            BATCH_DAYS.c.project_id.in_(projects),
-            BATCH_DAYS.c.arrival_date.between(first, last),
-            BATCH_DAYS.c.digest != str(EMPTY),
-        )
+        within = _within(BATCH_DAYS, source, projects, first, last)
+        query = sa.select(*columns).where(*within, BATCH_DAYS.c.digest != str(EMPTY))
         with self._read() as connection:
             return [
                 (project, day, None if text is None else LatenessSketch.from_text(text))
@@ -289,12 +290,8 @@ class ArrivalSummaries:
         """Return objects, stored bytes and rows per project and arrival day in the range, of the versions in raw."""
         names = (DELIVERIES.c.project_id, DELIVERIES.c.arrival_date)
         sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (DELIVERIES.c.size_bytes, DELIVERIES.c.rows))
-        query = sa.select(*names, sa.func.count(), *sums).where(
-            DELIVERIES.c.source == source.value,
-            DELIVERIES.c.project_id.in_(projects),
-            DELIVERIES.c.arrival_date.between(first, last),
-            DELIVERIES.c.is_accepted,
-        )
+        within = _within(DELIVERIES, source, projects, first, last)
+        query = sa.select(*names, sa.func.count(), *sums).where(*within, DELIVERIES.c.is_accepted)
         with self._read() as connection:
             rows = connection.execute(query.group_by(*names))
             return [ArrivedOn(project, day, n, int(size), int(count)) for project, day, n, size, count in rows]
@@ -304,25 +301,18 @@ class ArrivalSummaries:
         columns = (DELIVERIES.c.arrival_date, DELIVERIES.c.error, sa.cast(DELIVERIES.c.line_reasons, sa.Text))
         query = (
             sa.select(*columns, sa.func.count(), sa.func.coalesce(sa.func.sum(DELIVERIES.c.quarantined), 0))
-            .where(
-                DELIVERIES.c.project_id.in_(projects),
-                HAS_REFUSALS,
-            )
+            .where(DELIVERIES.c.project_id.in_(projects), HAS_REFUSALS)
             .group_by(*columns)
         )
         with self._read() as connection:
             groups = [tuple(row) for row in connection.execute(query)]
-        found: Counter[tuple[date, str | None, str | None]] = Counter()
-        objects: Counter[tuple[date, str | None, str | None]] = Counter()
+        found: dict[tuple[date, str | None, str | None], RefusedLines] = {}
         for day, error, reasons, count, lines in groups:
             # Every object of the group has these same counts.
             told = json.loads(reasons) if reasons else {}
             named = {reason: each * count for reason, each in told.items()} if told else {None: int(lines)}
             for reason, of_reason in named.items():
-                found[day, error, reason] += of_reason
-                objects[day, error, reason] += count
-        refused = [
-            RefusedLines(day, error, objects[day, error, reason], lines, reason)
-            for (day, error, reason), lines in found.items()
-        ]
-        return sorted(refused, key=lambda one: (one.day, one.error or "", one.line_reason or ""))
+                known = found.get((day, error, reason), RefusedLines(day, error, 0, 0, reason))
+                sums = {"objects": known.objects + count, "lines": known.lines + of_reason}
+                found[day, error, reason] = replace(known, **sums)
+        return sorted(found.values(), key=lambda one: (one.day, one.error or "", one.line_reason or ""))

@@ -24,7 +24,7 @@ from resources.ledger.changes import (
     unmoved_slices,
 )
 from resources.ledger.engine import insert_into, upsert
-from resources.ledger.notices import read_before, write_notices
+from resources.ledger.notices import ChangeNotices
 from resources.ledger.rows import (
     batch_day_row,
     batch_row,
@@ -56,7 +56,7 @@ class LedgerWriting:
         moved = moved_batches(connection, changes)
         if is_strict:
             require_decisions(connection, changes)
-        before = read_before(connection, changes)
+        notices = ChangeNotices(connection, changes, stamp)
         batches = [batch for batch in changes.batches if batch.key not in moved]
         self._forget(changes.forgotten_deliveries, is_accepted=True)
         self._forget(changes.forgotten_refusals, is_accepted=False)
@@ -73,10 +73,10 @@ class LedgerWriting:
         rewritten = self._name_files(changes)
         if is_strict:
             require_rewritten(connection, changes, rewritten)
+        notices.write(unmoved, batches)
         for publication in changes.publications:
-            row = publication_row(publication, self._now) | {"was_final": before.was_final(publication)}
+            row = publication_row(publication, self._now) | {"was_final": notices.was_final(publication)}
             self._insert_once(PUBLICATIONS, row)
-        write_notices(connection, before, changes, (unmoved, batches), stamp)
         if changes.head is not None:
             self._move_head(*changes.head, is_whole=_is_whole(changes, unmoved, rewritten))
 

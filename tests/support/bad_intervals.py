@@ -33,7 +33,7 @@ def _history(body: bytes, suffix: str = ".csv") -> tuple[Fate, str, list[tuple[s
         assert not refused.is_passed
         return Fate.HISTORY_REFUSED, refused.reason or "", []
     staged = evaluate_overlaps(MeasuredMonth(Digest(len(rows), 1, 1), len(rows)))
-    whole = with_trimmed(staged, key, summary["trimmed"])
+    whole = with_trimmed(staged, key, summary["trimmed"], "intervals")
     told = [tuple(str(row[name]) for name in HISTORY.fields) for row in rows]
     return Fate.READ if whole.is_passed else Fate.HISTORY_REFUSED, whole.reason or "", sorted(told)
 

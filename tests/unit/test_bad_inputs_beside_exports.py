@@ -19,13 +19,7 @@ import pytest
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest
 from pipeline_assets.formats.golden_csv import MOST_BYTES
-from pipeline_assets.load.build.snapshot_checks import (
-    KnownSnapshot,
-    MeasuredSnapshot,
-    ReadSnapshot,
-    judge_count,
-    judge_whole,
-)
+from pipeline_assets.load.build.snapshot_checks import judge_count, judge_whole
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
 from pipeline_assets.load.golden import golden_names, read_landing
 from pipeline_assets.load.staleness.decide import Todo
@@ -48,8 +42,7 @@ CORRECT_FILE = "Correct the file; the next load of the day, or `tidemark reconci
 def _read(body: bytes, suffix: str) -> tuple[Fate, str]:
     key = f"dimensions/item/{DAY}{suffix}"
     rows, summary = rows_of(body, key, SNAPSHOT)
-    staged = MeasuredSnapshot(Digest(len(rows), 1, 1) if rows else EMPTY, len({row["id"] for row in rows}))
-    whole = judge_whole(key, ReadSnapshot.of(summary), staged)
+    whole = judge_whole(key, summary, len(rows), len({row["id"] for row in rows}))
     assert whole.is_passed is bool(rows), "what is refused has no rows, what is read has all"
     return Fate.READ if whole.is_passed else Fate.REFUSED, whole.reason or ""
 
@@ -63,8 +56,9 @@ def _refused(name: str, body: bytes, said: str, hint: str = CORRECT, suffix: str
 
 
 def _count(_: Path) -> tuple[Fate, str]:
-    known = KnownSnapshot(EMPTY, None, lambda: None)
-    found = judge_count(DAY, Digest(480, 1, 1), {date(2026, 2, 1): 1000}, known, Settings())
+    counts = {date(2026, 2, 1): 1000}
+    nothing = {"published": EMPTY, "accepted": None, "accepted_before": lambda: None}
+    found = judge_count(DAY, Digest(480, 1, 1), counts, Settings(), **nothing)
     return Fate.READ if found.is_passed else Fate.REFUSED, found.reason or ""
 
 

@@ -19,12 +19,8 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
 from resources.ledger.summaries import Fault
 
-REASON = "REASON"
-"""Placeholder in a command for the operator's reason."""
-_ORDER = [table.key for table in ASSET_TABLES]
+TABLES = tuple(table.key for table in ASSET_TABLES)
 _DERIVED = {table.key for table in DERIVED}
-_DIMENSIONS = "dimensions"
-"""Their name for `load --source`."""
 _SOURCES = frozenset(source.value for source in Source)
 
 
@@ -61,14 +57,14 @@ class Question:
     commands: tuple[str, ...]
 
     @property
-    def days(self) -> int:
-        """Number of days from first to last; there is no gap between them."""
-        return (self.last - self.first).days + 1
+    def follows(self) -> bool:
+        """Whether it settles itself once another one is settled."""
+        return self.kind is AnswerKind.FOLLOW
 
 
-def table_of(fault: Fault) -> str:
-    """The key of the table whose day is red; the raw table for a batch."""
-    return RAW_TABLES[Source(fault.place)].key if fault.place in _SOURCES else fault.place
+def table_of(place: str) -> str:
+    """The key of the table; the raw table for the source of a batch."""
+    return RAW_TABLES[Source(place)].key if place in _SOURCES else place
 
 
 def kind_of(fault: Fault) -> AnswerKind:
@@ -92,17 +88,14 @@ def is_early(fault: Fault, early: frozenset[tuple[date, str]]) -> bool:
     return fault.verdict == Verdict.WAITING.value and (fault.day, fault.project_id) in early
 
 
-def early_days(batches: Iterable[Fault]) -> frozenset[tuple[date, str]]:
+def early_days(batches: Sequence[Fault]) -> frozenset[tuple[date, str]]:
     """(day, project) pairs that wait for their first delivery before the deadline, without a refusal or a running recovery."""
-    listed = list(batches)
-    refused = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.REFUSED.value}
-    waiting = {(one.day, one.project_id) for one in listed if one.verdict == BatchVerdict.WAITING.value}
-    recovering = {
+    waiting = frozenset((one.day, one.project_id) for one in batches if one.verdict == BatchVerdict.WAITING.value)
+    return waiting - {
         (one.day, one.project_id)
-        for one in listed
-        if any(evaluation.figures.get(HOURS_UNFINISHED) for evaluation in one.evaluations)
+        for one in batches
+        if one.verdict == BatchVerdict.REFUSED.value or any(of.figures.get(HOURS_UNFINISHED) for of in one.evaluations)
     }
-    return frozenset(waiting - refused - recovering)
 
 
 def commands(
@@ -110,114 +103,90 @@ def commands(
 ) -> tuple[str, ...]:
     """The commands that answer such days, in the order in which the operator types them."""
     # A dimension belongs to no project.
-    named = [word for project in projects if project != ALL_PROJECTS for word in ("--project", project)]
+    named = _each("--project", (project for project in projects if project != ALL_PROJECTS))
     span = ["--from", str(first), "--to", str(last), *named]
     is_of_dimensions = all(map(is_dimension, tables))
-    load = ["tidemark", "load", "--source", _DIMENSIONS if is_of_dimensions else source.value, *span]
-    if kind is AnswerKind.ACCEPT_CHANGE and is_of_dimensions:
-        # `diff` cannot compare a dimension, which is built from no other table.
-        return (_with_reason([*load, "--accept-changes"]),)
+    load = ["tidemark", "load", "--source", "dimensions" if is_of_dimensions else source.value, *span]
     if kind is AnswerKind.ACCEPT_CHANGE:
-        look = ["tidemark", "diff", tables[0], str(first), *named]
-        return shlex.join(look), _with_reason([*load, "--accept-changes"])
+        # `diff` cannot compare a dimension, which is built from no other table.
+        look = () if is_of_dimensions else (shlex.join(["tidemark", "diff", tables[0], str(first), *named]),)
+        return (*look, _with_reason([*load, "--accept-changes"]))
     if kind is AnswerKind.ACCEPT_MISSING:
         return shlex.join(load), recover_refused(first, last, projects), _with_reason([*load, "--accept-missing"])
     if kind is AnswerKind.RELEASE:
         # Without --table, the command releases all derived tables.
-        chosen = [word for table in tables for word in ("--table", table)] if set(tables) != _DERIVED else []
+        chosen = _each("--table", tables) if set(tables) != _DERIVED else ()
         return (_with_reason(["tidemark", "release", *span, *chosen, "--reason"]),)
     return (shlex.join(load),)
 
 
 def _with_reason(words: Sequence[str]) -> str:
-    return f'{shlex.join(words)} "{REASON}"'
+    return f'{shlex.join(words)} "REASON"'
 
 
-def source_of(fault: Fault) -> Source:
-    """The source to load for this day; a derived day is loaded with the regular exports."""
-    return Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
+def ordered(projects: Iterable[str]) -> list[str]:
+    """Each project once, by number."""
+    return sorted(set(projects), key=lambda name: (len(name), name))
 
 
-def ordered(faults: Iterable[Fault]) -> list[str]:
-    """The projects of faults, by number."""
-    return sorted({fault.project_id for fault in faults}, key=lambda name: (len(name), name))
+def in_graph(table: str) -> tuple[int, str]:
+    """The sort key of tables: in the order of the graph, then those that only the ledger knows."""
+    return (TABLES.index(table) if table in TABLES else len(TABLES), table)
 
 
-def questions(faults: Iterable[Fault]) -> list[Question]:
-    """Group faults into questions, each fault in exactly one: questions for the operator first, newest days first.
+def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> list[Question]:
+    """Group faults that are not early into questions, each in exactly one: those for the operator first, newest days first.
 
     One question covers days without a gap, of all projects with the same need on the same days.
     """
-    days: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
-    for fault in faults:
-        place = (kind_of(fault), source_of(fault), fault.project_id)
-        days.setdefault(place, {}).setdefault(fault.day, []).append(fault)
+    needs: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
+    for fault in (one for one in faults if not is_early(one, early)):
+        # A derived day is loaded with the regular exports.
+        source = Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
+        need = (kind_of(fault), source, fault.project_id)
+        needs.setdefault(need, {}).setdefault(fault.day, []).append(fault)
     alike: dict[tuple[AnswerKind, Source, tuple[str, ...], date, date], list[Fault]] = {}
-    for (kind, source, _), by_day in days.items():
-        for tables, chosen in _of_same_tables(by_day).items():
-            for stretch in stretches(sorted(chosen), len(chosen)):
+    for (kind, source, _), by_day in needs.items():
+        of_tables: dict[tuple[str, ...], list[date]] = {}
+        for day in sorted(by_day):
+            tables = tuple(sorted({table_of(fault.place) for fault in by_day[day]}, key=in_graph))
+            of_tables.setdefault(tables, []).append(day)
+        for tables, chosen in of_tables.items():
+            for stretch in stretches(chosen, len(chosen)):
                 of_stretch = [fault for day in stretch for fault in by_day[day]]
                 alike.setdefault((kind, source, tables, stretch[0], stretch[-1]), []).extend(of_stretch)
-    made = [_question(*place, listed) for place, listed in alike.items()]
+    made = []
+    for (kind, source, tables, first, last), listed in alike.items():
+        projects, more = tuple(ordered(one.project_id for one in listed)), len({one.reason for one in listed}) - 1
+        told = listed[0].reason, more, listed[0].hint, commands(kind, source, tables, projects, first, last)
+        made.append(Question(kind, tables, projects, first, last, *told))
     order = list(AnswerKind)
-    return sorted(
-        made, key=lambda q: (q.kind is AnswerKind.FOLLOW, -q.last.toordinal(), order.index(q.kind), q.projects)
-    )
+    return sorted(made, key=lambda one: (one.follows, -one.last.toordinal(), order.index(one.kind), one.projects))
 
 
-def rebuild_questions(rebuilds: Iterable[RebuildRecord]) -> list[Question]:
-    """One question per open rebuild."""
-    return [
-        Question(
-            AnswerKind.REBUILD,
-            one.tables,
-            one.projects,
-            one.first,
-            one.last,
-            f"rebuild {one.number} is {one.state.value}: {one.reason}",
-            0,
-            _TO_DO[one.state],
-            _rebuild_commands(one),
-        )
-        for one in rebuilds
-        if one.state in _TO_DO
-    ]
+_OF_REBUILDS = {
+    RebuildState.BUILDING: (
+        "Slices of it are still to be computed; if its run is dead, the same start goes on with it", ("abandon",)
+    ),
+    RebuildState.READY: ("Look at the report; then swap it in, or abandon it", ("show", "swap", "abandon")),
+    RebuildState.SWAPPING: (
+        "Its swap was interrupted, before or after it was published; complete it, or take it back", ("swap", "undo")
+    ),
+}  # fmt: skip
+"""What is to be done about an open rebuild, and the subcommands that do it."""
 
 
-_TO_DO = {
-    RebuildState.BUILDING: "Slices of it are still to be computed; if its run is dead, the same start goes on with it",
-    RebuildState.READY: "Look at the report; then swap it in, or abandon it",
-    RebuildState.SWAPPING: "Its swap was interrupted, before or after it was published; complete it, or take it back",
-}
-
-
-def _rebuild_commands(one: RebuildRecord) -> tuple[str, ...]:
-    number = str(one.number)
+def rebuild_question(one: RebuildRecord) -> Question:
+    """The question of an open rebuild."""
+    hint, answers = _OF_REBUILDS[one.state]
+    told = [f"tidemark rebuild {answer} {one.number}" for answer in answers]
     if one.state is RebuildState.BUILDING:
-        words = ["tidemark", "rebuild", "start", "--from", str(one.first), "--to", str(one.last)]
-        words += [word for name in one.tables for word in ("--table", name)]
-        words += [word for name in one.projects for word in ("--project", name)]
-        return _with_reason([*words, "--reason"]), shlex.join(["tidemark", "rebuild", "abandon", number])
-    answers = ("swap", "undo") if one.state is RebuildState.SWAPPING else ("show", "swap", "abandon")
-    return tuple(shlex.join(["tidemark", "rebuild", answer, number]) for answer in answers)
+        span = ["--from", str(one.first), "--to", str(one.last)]
+        places = [*_each("--table", one.tables), *_each("--project", one.projects)]
+        told.insert(0, _with_reason(["tidemark", "rebuild", "start", *span, *places, "--reason"]))
+    reason = f"rebuild {one.number} is {one.state.value}: {one.reason}"
+    return Question(AnswerKind.REBUILD, one.tables, one.projects, one.first, one.last, reason, 0, hint, tuple(told))
 
 
-def _of_same_tables(by_day: dict[date, list[Fault]]) -> dict[tuple[str, ...], list[date]]:
-    """Tables -> the days on which exactly these tables are red."""
-    found: dict[tuple[str, ...], list[date]] = {}
-    for day, listed in by_day.items():
-        found.setdefault(tuple(sorted({table_of(fault) for fault in listed}, key=_place)), []).append(day)
-    return found
-
-
-def _place(table: str) -> tuple[int, str]:
-    return (_ORDER.index(table) if table in _ORDER else len(_ORDER), table)
-
-
-def _question(
-    kind: AnswerKind, source: Source, tables: tuple[str, ...], first: date, last: date, listed: Sequence[Fault]
-) -> Question:
-    projects = tuple(ordered(listed))
-    reasons = list(dict.fromkeys(fault.reason for fault in listed))
-    told = commands(kind, source, tables, projects, first, last)
-    return Question(kind, tables, projects, first, last, reasons[0], len(reasons) - 1, listed[0].hint, told)
+def _each(option: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]

@@ -6,25 +6,22 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import date, timedelta
+
+import numpy as np
 
 from pipeline_assets.domain.slices import BatchVerdict, Source, Verdict
-from pipeline_assets.inspection.health.answers import table_of
+from pipeline_assets.inspection.health.answers import in_graph, table_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import ASSET_TABLES, OPTIONAL_TABLES
-from resources.ledger.summaries import Fault, FinishedRun, RefusedLines, SliceFigures, VerdictCount
+from pipeline_assets.tables.registry import OPTIONAL_TABLES
+from resources.ledger.summaries import Fault, RefusedLines, RunTime, SliceFigures, VerdictCount
 
-TABLES: tuple[str, ...] = tuple(table.key for table in ASSET_TABLES)
 OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
 """Shown only if the lake has them; a month of intervals is shown on its first day."""
 WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
-_OF_BATCH = {
-    BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED,
-    BatchVerdict.REFUSED.value: Verdict.REFUSED,
-    BatchVerdict.WAITING.value: Verdict.WAITING,
-    BatchVerdict.MOVED.value: Verdict.WAITING,
-}
+_OF_BATCH = {BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED, BatchVerdict.MOVED.value: Verdict.WAITING}
+"""The verdicts of batches that slices do not have."""
 _NOT_AWAITED = {RAW_TABLES[Source.BACKFILL].key, *OF_DIMENSIONS}
 """Tables in which no project is expected: a day may have no recovery, a dimension has no projects, and joined tables begin only
 with their dimension."""
@@ -60,15 +57,11 @@ class Calendar:
     last: date
     states: Mapping[tuple[str, date], DayState]
 
-    def state(self, table: str, day: date) -> DayState | None:
-        """The state of a day; None where nothing is on record."""
-        return self.states.get((table, day))
-
     @property
     def red(self) -> list[DayState]:
         """Refused or held days, by day and then in the order of the graph."""
         red = [one for one in self.states.values() if one.verdict in (Verdict.REFUSED, Verdict.HELD)]
-        return sorted(red, key=lambda one: (one.day, TABLES.index(one.table) if one.table in TABLES else len(TABLES)))
+        return sorted(red, key=lambda one: (one.day, in_graph(one.table)))
 
 
 def calendar(
@@ -83,14 +76,13 @@ def calendar(
     `missing`: (dimension table, day) pairs without a snapshot, where another day's may stand in.
     """
     raw = {table.key for table in RAW_TABLES.values()}
-    counted = [(count.place, Verdict(count.verdict), count) for count in slices if count.place not in raw]
-    counted += [(RAW_TABLES[Source(count.place)].key, _OF_BATCH[count.verdict], count) for count in batches]
     verdicts: dict[tuple[str, date], Counter[Verdict]] = {}
-    for table, verdict, count in counted:
-        verdicts.setdefault((table, count.day), Counter())[verdict] += count.projects
+    for name, day, text, projects in (*(one for one in slices if one[0] not in raw), *batches):
+        counts = verdicts.setdefault((table_of(name), day), Counter())
+        counts[_OF_BATCH.get(text) or Verdict(text)] += projects
     told: dict[tuple[str, date], list[Fault]] = {}
     for fault in faults:
-        told.setdefault((table_of(fault), fault.day), []).append(fault)
+        told.setdefault((table_of(fault.place), fault.day), []).append(fault)
     begun = min(first_days.values(), default=None)
     states = {}
     for (table, day), counts in verdicts.items():
@@ -114,10 +106,7 @@ MOST_DAYS_OF_RUNS = 62
 
 def percentile(values: Sequence[float], share: float) -> float:
     """The nearest-rank percentile: the smallest value that at least this share of the values does not exceed; nan of none."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return float(np.quantile(values, share, method="inverted_cdf")) if len(values) else math.nan
 
 
 @dataclass(frozen=True)
@@ -191,10 +180,8 @@ class Volumes:
     """The volume of the latest 28 days."""
     of_project: Mapping[str, Volume]
     """Project -> the volume of all its days."""
-    newest_day: Mapping[str, date]
-    """Project -> its newest event day with published rows, up to today."""
-    newest_lag: Mapping[str, float]
-    """Project -> seconds from the newest event of that day to its newest upload."""
+    newest: Mapping[str, SliceFigures]
+    """Project -> its newest slice with published rows, up to today."""
 
 
 def volumes(
@@ -203,58 +190,40 @@ def volumes(
     """The sums over slices; consumes the slices one by one without keeping them."""
     by_day: dict[date, Volume] = {}
     recent, of_project = Volume(), {name: Volume() for name in projects}
-    newest: dict[str, tuple[date, float]] = {}
+    newest: dict[str, SliceFigures] = {}
     for one in slices:
         if span.first <= one.day <= span.last:
             by_day.setdefault(one.day, Volume()).add(one)
         if recent_from <= one.day <= span.last:
             recent.add(one)
         of_project[one.project_id].add(one)
-        if one.rows and newest.get(one.project_id, (date.min, 0))[0] <= one.day <= today:
-            newest[one.project_id] = one.day, one.lag_seconds
+        if one.rows and one.day <= today and one.day >= newest.get(one.project_id, one).day:
+            newest[one.project_id] = one
     for volume in (*by_day.values(), recent, *of_project.values()):
         volume.lags = array("d", sorted(volume.lags))
-    newest_day = {name: day for name, (day, _) in newest.items()}
-    return Volumes(by_day, recent, of_project, newest_day, {name: lag for name, (_, lag) in newest.items()})
-
-
-@dataclass(frozen=True)
-class RefusedByReason:
-    """The refused objects and lines for one reason."""
-
-    reason: str | None
-    """None for single lines that an older version recorded without a reason; raw.quarantine holds it."""
-    objects: int
-    """Number of objects refused whole, or containing such lines."""
-    lines: int
-    last: date
-    is_whole: bool
-    """Whether whole objects are refused, instead of single lines."""
+    return Volumes(by_day, recent, of_project, newest)
 
 
 def lines_by_reason(found: Iterable[RefusedLines]) -> dict[date, Counter[str]]:
     """Arrival day -> reason -> quarantined lines of readable objects; newest day first, the most frequent reason first."""
     by_day: dict[date, Counter[str]] = {}
     for one in sorted(found, key=lambda one: (one.day, one.lines), reverse=True):
-        if one.error is None and one.lines:
-            by_day.setdefault(one.day, Counter())[one.line_reason or "recorded without their reasons"] += one.lines
+        if not one.is_whole and one.lines:
+            by_day.setdefault(one.day, Counter())[one.reason or "recorded without their reasons"] += one.lines
     return by_day
 
 
-def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedByReason]:
-    """Whole objects by reason, then single lines by reason; most frequent first."""
+def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedLines]:
+    """The sums and the last day of each reason: of whole objects, then of single lines; most frequent first."""
     by_reason: dict[tuple[bool, str | None], list[RefusedLines]] = {}
-    for one in found:
-        is_whole = one.error is not None
-        by_reason.setdefault((is_whole, one.error if is_whole else one.line_reason), []).append(one)
+    for one in sorted(found, key=lambda one: one.day):
+        by_reason.setdefault((one.is_whole, one.reason), []).append(one)
     made = [
-        RefusedByReason(
-            reason, sum(o.objects for o in listed), sum(o.lines for o in listed), max(o.day for o in listed), is_whole
-        )
-        for (is_whole, reason), listed in by_reason.items()
+        replace(listed[-1], objects=sum(one.objects for one in listed), lines=sum(one.lines for one in listed))
+        for listed in by_reason.values()
     ]
 
-    def order(one: RefusedByReason) -> tuple[bool, bool, int, str]:
+    def order(one: RefusedLines) -> tuple[bool, bool, int, str]:
         return not one.is_whole, one.reason is None, -(one.objects if one.is_whole else one.lines), one.reason or ""
 
     return sorted(made, key=order)
@@ -268,45 +237,11 @@ def summed(values: Iterable[tuple[date, float]]) -> dict[date, float]:
     return total
 
 
-LOAD_KINDS = {Source.REGULAR.value: "regular", Source.BACKFILL.value: "backfill", "": "derived tables only"}
-"""Source that a load reads -> display name of such a load."""
-_GOOD = frozenset(verdict.value for verdict in Verdict if verdict.is_good)
-
-
-@dataclass(frozen=True)
-class RunTime:
-    """The duration of one load, and whether it left anything open."""
-
-    kind: str
-    ended_at: datetime
-    seconds: float
-    is_good: bool
-    """Whether none of its slices is refused, waiting or held."""
-
-    @property
-    def day(self) -> date:
-        """The day on which it ended."""
-        return self.ended_at.date()
-
-
-def run_times(runs: Iterable[FinishedRun]) -> list[RunTime]:
-    """One entry per load that finished all its tables, in the order of the runs."""
-    sources = {table.key: source.value for source, table in RAW_TABLES.items()}
-    found = []
-    for run in runs:
-        read = [sources[table] for table in sorted(run.tables & sources.keys())]
-        ended = datetime.fromisoformat(run.finished_at)
-        seconds = (ended - datetime.fromisoformat(run.started_at)).total_seconds()
-        is_good = all(name.rpartition(" ")[2] in _GOOD for name, count in run.verdicts.items() if count)
-        found.append(RunTime(LOAD_KINDS[read[0] if read else ""], ended, max(0.0, seconds), is_good))
-    return found
-
-
 def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[date, tuple[float, float]]:
     """First day of a point -> (p50, p95) in seconds of the loads of a kind that ended in it; a point is a day or a month."""
     by_point: dict[date, list[float]] = {}
     for one in times:
         if one.kind == kind:
-            point = one.day.replace(day=1) if span.is_by_month else one.day
-            by_point.setdefault(point, []).append(one.seconds)
+            day = one.ended_at.date()
+            by_point.setdefault(day.replace(day=1) if span.is_by_month else day, []).append(one.seconds)
     return {point: (percentile(seconds, 0.5), percentile(seconds, 0.95)) for point, seconds in sorted(by_point.items())}

@@ -9,39 +9,22 @@ from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenFault
-from pipeline_assets.domain.lateness import LatenessSketch, merged
+from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.quarantine_reasons import UNREADABLE, unreadable_values
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Source
 from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, lateness
-from pipeline_assets.inspection.health.answers import (
-    AnswerKind,
-    Question,
-    early_days,
-    is_early,
-    questions,
-    rebuild_questions,
-    table_of,
-)
-from pipeline_assets.inspection.health.figures import (
-    Calendar,
-    RefusedByReason,
-    RunTime,
-    Span,
-    Volumes,
-    calendar,
-    refused_by_reason,
-    run_times,
-    volumes,
-)
+from pipeline_assets.inspection.health.answers import Question, early_days, questions, rebuild_question, table_of
+from pipeline_assets.inspection.health.figures import Calendar, Span, Volumes, calendar, refused_by_reason, volumes
 from pipeline_assets.inspection.receivers import ReceiverTrouble, receiver_troubles
+from pipeline_assets.inspection.window import late_times
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.staleness.finality import is_short, warnings_of
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS
 from resources.ledger.cuts import Revision
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import ArrivalSummaries, CheckFigure, Fault, RefusedLines
+from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, RunTime
 from resources.publishing.promise import Promise, promise_of
 
 MOST_REVISIONS = 60
@@ -85,7 +68,7 @@ class HealthReport(Volumes):
     """The configured reprocessing window."""
     run_times: Sequence[RunTime]
     refused_lines: Sequence[RefusedLines]
-    refused_by_reason: Sequence[RefusedByReason]
+    refused_by_reason: Sequence[RefusedLines]
     unreadable: str
     """A sentence on values that could not be read, or empty."""
     revisions: Sequence[Revision]
@@ -96,7 +79,7 @@ class HealthReport(Volumes):
     @property
     def for_a_person(self) -> list[Question]:
         """The questions that only a decision or a delivery settles."""
-        return [one for one in self.questions if one.kind is not AnswerKind.FOLLOW]
+        return [one for one in self.questions if not one.follows]
 
     @property
     def waiting(self) -> int:
@@ -106,7 +89,7 @@ class HealthReport(Volumes):
     @property
     def following(self) -> list[Question]:
         """The questions that settle themselves once another one is settled."""
-        return [one for one in self.questions if one.kind is AnswerKind.FOLLOW]
+        return [one for one in self.questions if one.follows]
 
     @property
     def recent_revisions(self) -> int:
@@ -122,56 +105,45 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
     # The other source's record says what a recovery brought since.
-    short = [
-        one
-        for one in summaries.short_batches(projects)
-        if is_short(
-            ledger.batches([one.project_id], one.day, one.day), BatchKey(Source.REGULAR, one.project_id, one.day)
-        )
-    ]
+    short = []
+    for one in summaries.short_batches(projects):
+        key = BatchKey(Source.REGULAR, one.project_id, one.day)
+        short += [one] if is_short(ledger.batches([one.project_id], one.day, one.day), key) else []
     awaited_from = settings.first_arrival or date.min
     first_days = {project: max(day, awaited_from) for project, day in summaries.first_days(projects).items()}
-    shown = calendar(
-        summaries.slice_verdicts(everyone),
-        summaries.batch_verdicts(projects),
-        faults,
-        first_days,
-        _missing(ledger),
-    )
+    verdicts = summaries.slice_verdicts(everyone), summaries.batch_verdicts(projects)
+    shown = calendar(*verdicts, faults, first_days, _missing(ledger))
     today = now.date()
     span = Span(shown.first, min(shown.last, today)) if shown and shown.first <= today else Span(today, today)
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
-    measured = volumes(
-        summaries.slice_figures(REFINED_EVENTS.key, projects), span.newest(), recent_from, projects, today
-    )
+    measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
+    sums = volumes(measured, span.newest(), recent_from, projects, today)
     found = arrivals.refused_lines(projects)
     refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
+    times_of = late_times(arrivals, Source.REGULAR, projects, since, span.last)
     in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
     return HealthReport(
         made_at=now,
         projects=projects,
         calendar=shown,
         span=span,
-        questions=(
-            *rebuild_questions(ledger.rebuilds.open()),
-            *questions(fault for fault in (*faults, *short) if not is_early(fault, early)),
-        ),
+        questions=(*map(rebuild_question, ledger.rebuilds.open()), *questions((*faults, *short), early)),
         early=early,
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
-        **vars(measured),
+        **vars(sums),
         mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
         duplicate_keys=figures[DUPLICATES],
         lateness=late,
-        late_times=_late_times(arrivals, projects, since, span.last),
+        late_times={project: sketch for project, (sketch, _) in times_of.items()},
         too_narrow=tuple(warnings_of(in_reach, settings)),
         arrivals_since=max(since, span.first),
         window_days=settings.reprocessing_window_days,
-        run_times=run_times(summaries.finished_runs()),
+        run_times=summaries.run_times(),
         refused_lines=refused,
         refused_by_reason=refused_by_reason(refused),
         unreadable=unreadable_values({one.reason or "": one.lines for one in refused_by_reason(found)}),
@@ -191,20 +163,9 @@ def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
     return frozenset(found)
 
 
-def _late_times(
-    arrivals: ArrivalSummaries, projects: Sequence[str], first: date, last: date
-) -> dict[str, LatenessSketch]:
-    found: dict[str, list[LatenessSketch]] = {}
-    for project, _, sketch in arrivals.lateness(Source.REGULAR, projects, first, last):
-        if sketch is not None:
-            found.setdefault(project, []).append(sketch)
-    own = {project: merged(sketches) for project, sketches in found.items()}
-    return {"": merged(own.values()), **own}
-
-
 def _mismatches(batches: Sequence[Fault]) -> list[CheckFigure]:
     return [
-        CheckFigure(table_of(fault), fault.day, fault.project_id, value)
+        CheckFigure(table_of(fault.place), fault.day, fault.project_id, value)
         for fault in batches
         if (value := sum(one.figures.get(MISMATCH, 0) for one in fault.evaluations))
     ]

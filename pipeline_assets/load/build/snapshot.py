@@ -14,16 +14,9 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.builder import NamedRowsBuilder
-from pipeline_assets.load.build.snapshot_checks import (
-    KnownSnapshot,
-    MeasuredSnapshot,
-    ReadSnapshot,
-    judge_count,
-    judge_whole,
-)
+from pipeline_assets.load.build.snapshot_checks import judge_count, judge_whole
 from pipeline_assets.load.build.step import Audit, Build, TablePlan
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.load.staleness.facts import counts_on_record
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
@@ -87,55 +80,49 @@ def _build(plan: TablePlan) -> Build:
 
 def _measure(
     runtime: Runtime, table: Table, snapshot_id: int, slices: Sequence[Slice]
-) -> dict[Slice, MeasuredSnapshot]:
+) -> dict[Slice, tuple[Digest, int]]:
+    """Slice -> the digest of its staged rows, and their number of distinct ids."""
     staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
     measured = with_row_hashes(staged, table.content_columns).groupBy(*table.partition_columns)
     rows = measured.agg(*digest_aggregates(), F.countDistinct("id").alias("ids")).collect()
-    return {
-        Slice(row[table.day_column], row["project_id"]): MeasuredSnapshot(digest_of(row.asDict()), row["ids"])
-        for row in rows
-    }
+    return {Slice(row[table.day_column], row["project_id"]): (digest_of(row.asDict()), row["ids"]) for row in rows}
 
 
 def _audits(
-    plan: TablePlan, summaries: Mapping[date, Row], measured: Mapping[Slice, MeasuredSnapshot]
+    plan: TablePlan, summaries: Mapping[date, Row], measured: Mapping[Slice, tuple[Digest, int]]
 ) -> dict[Slice, Audit]:
     counts = counts_on_record(plan.runtime.ledger, plan.table, [key.event_date for key in plan.to_build])
     audits = {}
     for key, decision in sorted(plan.to_build.items()):
-        found = measured.get(key, MeasuredSnapshot(EMPTY, 0))
+        digest, ids = measured.get(key, (EMPTY, 0))
+        rows = {"rows": digest.rows}
         if decision.delivered is None:
-            audits[key] = Audit(
-                found.digest, {"rows": found.digest.rows}, {"rows": found.digest.rows}, _of_none(plan, found)
-            )
+            audits[key] = Audit(digest, rows, rows, _of_none(plan, digest))
             counts.pop(key.event_date, None)
             continue
-        whole = judge_whole(decision.delivered.key, ReadSnapshot.of(summaries[key.event_date].asDict()), found)
-        expected = judge_count(key.event_date, found.digest, counts, _known(plan, decision), plan.runtime.settings)
+        whole = judge_whole(decision.delivered.key, summaries[key.event_date].asDict(), digest.rows, ids)
+        expected = judge_count(
+            key.event_date,
+            digest,
+            counts,
+            plan.runtime.settings,
+            published=decision.record.digest if decision.record is not None else EMPTY,
+            accepted=plan.request.accepted.change(plan.table.key, key),
+            accepted_before=partial(accepted_last, plan.runtime.ledger, plan.table, key),
+        )
         if whole.is_passed and expected.is_passed:
-            counts[key.event_date] = found.digest.rows
-        rows = {"rows": found.digest.rows}
-        audits[key] = Audit(found.digest, rows, rows, (whole, expected) if whole.is_passed else (whole,))
+            counts[key.event_date] = digest.rows
+        audits[key] = Audit(digest, rows, rows, (whole, expected) if whole.is_passed else (whole,))
     return audits
 
 
-def _of_none(plan: TablePlan, found: MeasuredSnapshot) -> tuple[Evaluation, ...]:
+def _of_none(plan: TablePlan, staged: Digest) -> tuple[Evaluation, ...]:
     """The checks of a day whose object is excluded: no row may be left."""
-    is_empty = found.digest == EMPTY
-    reason = (
-        "the object is excluded" if is_empty else f"the object is excluded, and {found.digest.rows} rows are staged"
-    )
+    is_empty = staged == EMPTY
+    reason = "the object is excluded" if is_empty else f"the object is excluded, and {staged.rows} rows are staged"
     hint = None if is_empty else "This is a defect of Tidemark: report it with the day"
     return tuple(
         Evaluation(check, is_empty, reason, hint) for check in plan.table.checks if check != Check.CHANGE_IS_EXPLAINED
-    )
-
-
-def _known(plan: TablePlan, decision: SlicePlan) -> KnownSnapshot:
-    return KnownSnapshot(
-        published=decision.record.digest if decision.record is not None else EMPTY,
-        accepted=plan.request.accepted.change(plan.table.key, decision.key),
-        accepted_before=partial(accepted_last, plan.runtime.ledger, plan.table, decision.key),
     )
 
 

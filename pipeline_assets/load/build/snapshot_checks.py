@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -21,71 +21,37 @@ UNREAD_HINTS = {
 _CORRECT = "Deliver the snapshot of the day again, corrected; what is published stays until then"
 
 
-@dataclass(frozen=True)
-class ReadSnapshot:
-    """The summary of an object from `read_objects`."""
+def judge_whole(name: str, read: Mapping[str, Any], staged: int, ids: int) -> Evaluation:
+    """The check of one object: whether it was read without a problem, and whether exactly its items are staged.
 
-    rows: int = 0
-    trimmed: int = 0
-    """Number of items whose id or status had white space around it, which is removed."""
-    problem: str | None = None
-    detail: str | None = None
-
-    @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> ReadSnapshot:
-        """Construct it from a summary row."""
-        return cls(summary["rows"], summary["trimmed"], summary["problem"], summary["detail"])
-
-
-@dataclass(frozen=True)
-class MeasuredSnapshot:
-    """The measurements of a staged snapshot."""
-
-    digest: Digest
-    ids: int
-    """Number of distinct ids."""
-
-
-@dataclass(frozen=True)
-class KnownSnapshot:
-    """The record of a day whose snapshot is judged."""
-
-    published: Digest
-    accepted: str | None
-    """The reason why an operator accepts its count now; None if nobody does."""
-    accepted_before: Callable[[], Digest | None]
-    """Returns the content that an operator accepted last; called only if the result depends on it."""
-
-
-def judge_whole(name: str, read: ReadSnapshot, found: MeasuredSnapshot) -> Evaluation:
-    """The check of one object: whether it was read without a problem, and whether exactly its items are staged."""
-    staged = found.digest.rows
-    figures = {"rows_read": read.rows, "mismatch_count": abs(read.rows - staged) + staged - found.ids}
-    if read.problem is not None:
-        figures[UNREAD_OBJECTS] = int(read.problem in UNREAD_HINTS)
-        hint = UNREAD_HINTS.get(read.problem, _CORRECT)
-        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {read.detail}", hint, figures)
+    `read`: its summary from `read_objects`; `staged`, `ids`: number of staged rows and of their distinct ids.
+    """
+    figures = {"rows_read": read["rows"], "mismatch_count": abs(read["rows"] - staged) + staged - ids}
+    if read["problem"] is not None:
+        figures[UNREAD_OBJECTS] = int(read["problem"] in UNREAD_HINTS)
+        hint = UNREAD_HINTS.get(read["problem"], _CORRECT)
+        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {read['detail']}", hint, figures)
     if figures["mismatch_count"]:
-        reason = f"{name}: {read.rows} items were read, {staged} are staged, with {found.ids} ids"
+        reason = f"{name}: {read['rows']} items were read, {staged} are staged, with {ids} ids"
         hint = "This is a defect of Tidemark: report it with the object"
         return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, reason, hint, figures)
-    if not read.trimmed:
-        return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, figures=figures)
-    reason = told_trimmed(name, read.trimmed, "items")
-    return Evaluation(Check.SNAPSHOT_IS_WHOLE, True, reason, figures={**figures, "trimmed_items": read.trimmed})
-
-
-def told_trimmed(name: str, count: int, what: str) -> str:
-    """The note about an object from which white space was removed."""
-    return f"{name}: white space around id or status of {count:,} {what} is left out"
+    return with_trimmed(Evaluation(Check.SNAPSHOT_IS_WHOLE, True, figures=figures), name, read["trimmed"], "items")
 
 
 def judge_count(
-    day: date, staged: Digest, counts: Mapping[date, int], known: KnownSnapshot, settings: Settings
+    day: date,
+    staged: Digest,
+    counts: Mapping[date, int],
+    settings: Settings,
+    *,
+    published: Digest,
+    accepted: str | None,
+    accepted_before: Callable[[], Digest | None],
 ) -> Evaluation:
     """The check of a count against the latest snapshot before it; the first snapshot is not compared.
 
-    Content that is already published, or that an operator accepted before, is not refused.
+    Content that is already published, or that an operator accepted before, is not refused. `accepted`: the reason why an
+    operator accepts the count now; `accepted_before`: the content accepted last, asked only if the result depends on it.
     """
     rows, former = staged.rows, former_day(counts, day)
     if former is None:
@@ -96,11 +62,11 @@ def judge_count(
     if is_beyond is None:
         return Evaluation(Check.COUNT_IS_EXPECTED, True, figures=figures)
     reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {is_beyond}"
-    if known.accepted is not None:
-        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{ACCEPTED}: {known.accepted} ({reason})", figures=figures)
-    if staged != EMPTY and staged == known.published:
+    if accepted is not None:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{ACCEPTED}: {accepted} ({reason})", figures=figures)
+    if staged != EMPTY and staged == published:
         return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{reason}; the same items are published", figures=figures)
-    if staged != EMPTY and staged == known.accepted_before():
+    if staged != EMPTY and staged == accepted_before():
         told = f"{reason}; an operator accepted the same items before"
         return Evaluation(Check.COUNT_IS_EXPECTED, True, told, figures=figures)
     hint = f"{_CORRECT}; or accept the count with a reason (--accept-changes, accept_changes in run config)"
@@ -135,11 +101,11 @@ def judge_doubled(name: str, other: str, day: date) -> Evaluation:
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, reason, "Remove one of them from landing")
 
 
-def with_trimmed(whole: Evaluation, name: str, trimmed: int) -> Evaluation:
-    """The check of staged intervals, with the number of intervals in the whole history whose white space was removed."""
+def with_trimmed(whole: Evaluation, name: str, trimmed: int, unit: str) -> Evaluation:
+    """A check with the number of items or intervals (`unit`) of the whole object whose white space was removed."""
     if not whole.is_passed or not trimmed:
         return whole
-    reason = told_trimmed(name, trimmed, "intervals")
+    reason = f"{name}: white space around id or status of {trimmed:,} {unit} is left out"
     return replace(whole, reason=reason, figures={**whole.figures, "trimmed_items": trimmed})
 
 

@@ -129,7 +129,7 @@ def _audit_delivered(
     if summary["problem"] is not None:
         whole = judge_unread(name, str(summary["problem"]), str(summary["detail"]))
     else:
-        whole = with_trimmed(evaluate_overlaps(measured), name, summary["trimmed"])
+        whole = with_trimmed(evaluate_overlaps(measured), name, summary["trimmed"], "intervals")
     reason = (
         f"{measured.days} days lie in intervals, {days} in the delivery; {differing[0]} differs" if differing else None
     )

@@ -6,29 +6,21 @@ from calendar import monthrange
 from collections.abc import Sequence
 from datetime import date, timedelta
 
-from pipeline_assets.domain.slices import Source, Verdict
-from pipeline_assets.inspection.health.answers import AnswerKind, commands, is_early, kind_of, ordered, source_of
-from pipeline_assets.inspection.health.figures import OF_DIMENSIONS, TABLES, Calendar, DayState
-from resources.ledger.summaries import Fault
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.health.answers import TABLES, AnswerKind, commands, questions
+from pipeline_assets.inspection.health.figures import OF_DIMENSIONS, Calendar, DayState
 
 DETAILED_DAYS = 92
 """At least this many of the newest days are shown unfolded."""
-_MOST_PROJECTS, _LONGEST_REASON, _LONGEST_OF_EARLIER = 12, 400, 160
-_LOOKS = {Verdict.REFUSED: ("bad", "!"), Verdict.WAITING: ("wait", "…"), Verdict.HELD: ("held", "‖")}
-"""Class and sign, which distinguishes verdicts without colours."""
 
 
 def months_of(calendar: Calendar) -> tuple[list[list[date]], list[list[date]]]:
     """The days of recent and of earlier months, newest first; of months before the first delivery only those with a red day."""
-    recent = _first_recent(calendar)
+    recent = (calendar.last - timedelta(days=DETAILED_DAYS - 1)).replace(day=1)
     span = (calendar.first + timedelta(days=shift) for shift in range((calendar.last - calendar.first).days + 1))
     firsts = sorted({day.replace(day=1) for day in (*span, *(day for _, day in calendar.states))}, reverse=True)
     months = [[first.replace(day=day + 1) for day in range(monthrange(first.year, first.month)[1])] for first in firsts]
     return [days for days in months if days[0] >= recent], [days for days in months if days[0] < recent]
-
-
-def _first_recent(calendar: Calendar) -> date:
-    return (calendar.last - timedelta(days=DETAILED_DAYS - 1)).replace(day=1)
 
 
 def tables_of(calendar: Calendar) -> list[tuple[str, str]]:
@@ -44,22 +36,6 @@ def window_of(state: DayState) -> str:
     return f"d{state.day.toordinal()}-{state.table.encode('utf-8', 'backslashreplace').hex()}"
 
 
-def look_of(state: DayState) -> tuple[str, str]:
-    """Class and sign of a day that is not whole."""
-    return _LOOKS.get(state.verdict, ("part", ""))
-
-
-def label_of(state: DayState) -> str:
-    """The day, its table, and what is the matter."""
-    told = "not loaded for every project" if state.verdict.is_good else state.verdict.value
-    return f"{state.day} {state.table}: {'nothing was delivered of the day' if state.is_missing else told}"
-
-
-def longest_reason(calendar: Calendar, state: DayState) -> int:
-    """Characters shown of a reason; fewer of earlier days, of which there may be very many."""
-    return _LONGEST_REASON if state.day >= _first_recent(calendar) else _LONGEST_OF_EARLIER
-
-
 def reasons_of(state: DayState) -> list[tuple[tuple[str, str, str], list[str]]]:
     """((verdict, reason, hint), projects) of the day."""
     found: dict[tuple[str, str, str], list[str]] = {}
@@ -68,28 +44,9 @@ def reasons_of(state: DayState) -> list[tuple[tuple[str, str, str], list[str]]]:
     return list(found.items())
 
 
-def commands_of(state: DayState, early: frozenset[tuple[date, str]]) -> list[str]:
+def commands_of(state: DayState, early: frozenset[tuple[date, str]]) -> Sequence[str]:
     """The commands for each kind of fault of the day, for all its projects together."""
-    by_kind: dict[tuple[AnswerKind, Source], list[Fault]] = {}
-    for fault in state.faults:
-        if not is_early(fault, early):
-            by_kind.setdefault((kind_of(fault), source_of(fault)), []).append(fault)
-    if state.absent and not by_kind:
-        by_kind[AnswerKind.LOAD_AGAIN, Source.REGULAR] = []
-    return [
-        command
-        for (kind, source), faults in by_kind.items()
-        for command in commands(kind, source, [state.table], ordered(faults), state.day, state.day)
-    ]
-
-
-def projects_text(projects: Sequence[str]) -> str:
-    """The first projects, and how many more there are."""
-    more = f" and {len(projects) - _MOST_PROJECTS} more" if len(projects) > _MOST_PROJECTS else ""
-    return ", ".join(projects[:_MOST_PROJECTS]) + more
-
-
-HELPERS = (
-    months_of, tables_of, window_of, look_of, label_of, longest_reason, reasons_of, commands_of, projects_text,
-)  # fmt: skip
-"""The functions that the template calls."""
+    found = [command for one in questions(state.faults, early) for command in one.commands]
+    if state.absent and not found:
+        return commands(AnswerKind.LOAD_AGAIN, Source.REGULAR, [state.table], [], state.day, state.day)
+    return found

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import matplotlib as mpl
 from markupsafe import Markup
@@ -17,38 +18,16 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-_SIZE = (5.6, 2.1)
-"""Inches at 72 points; a phone shows two thirds of this size, a wide page more."""
-_INK, _GRID, _MUTED = "#0a0b01", "#0a0b02", "#0a0b03"
+from pipeline_assets.inspection.pages import TEMPLATES
+
 SERIES = ("#0a0b11", "#0a0b12", "#0a0b13")
 _PAGE_COLOURS = {
-    _INK: "var(--muted)",
-    _GRID: "var(--line)",
-    _MUTED: "var(--series-3)",
+    "#0a0b01": "var(--muted)",
+    "#0a0b02": "var(--line)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
 }
-"""Placeholder colours -> colours of the page, which depend on the light or dark scheme."""
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "font.size": 10.5,
-    "axes.edgecolor": _GRID,
-    "axes.linewidth": 1.0,
-    "axes.labelcolor": _INK,
-    "xtick.color": _GRID,
-    "ytick.color": _GRID,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "text.color": _INK,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.8,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "ytick.major.size": 0,
-}
+"""Placeholder colours, the first two of the style sheet -> colours of the page, which depend on the light or dark scheme."""
+P = ParamSpec("P")
 MOST_MARKED = 60
 """Up to this many points get markers, so that an isolated one is visible."""
 
@@ -61,76 +40,78 @@ class Line:
     series: int = 0
 
 
-def lines(name: str, label: str, points: Sequence[date], series: Sequence[Line], *, is_area: bool = False) -> Markup:
-    """Return series over days as an SVG; `name` is unique on the page, `label` is the text for screen readers."""
+def _chart(draw: Callable[Concatenate[Axes, P], None]) -> Callable[Concatenate[str, str, P], Markup]:
+    """Turn a function that draws into one that returns an SVG.
 
-    def draw(axes: Axes) -> None:
-        for line in series:
-            values = [line.values.get(point, math.nan) for point in points]
-            marker = "o" if len(points) <= MOST_MARKED else ""
-            axes.plot(points, values, color=SERIES[line.series], linewidth=1.6, marker=marker, markersize=3)  # type: ignore[arg-type]  # dates
-            if is_area:
-                axes.fill_between(points, values, 0, color=SERIES[line.series], alpha=0.15, linewidth=0)  # type: ignore[arg-type]  # dates
-        axes.set_ylim(
-            0, 1.08 * max((value for line in series for value in line.values.values() if value > 0), default=1)
-        )
-        _date_axis(axes, points)
+    Its first arguments are a name that is unique on the page, and the text for screen readers.
+    """
 
-    return _svg(name, label, draw)
+    @wraps(draw)
+    def drawn(name: str, label: str, /, *args: P.args, **options: P.kwargs) -> Markup:
+        written = io.StringIO()
+        with mpl.rc_context({"svg.hashsalt": name}, TEMPLATES / "charts.mplstyle"):
+            figure = Figure()
+            draw(figure.subplots(), *args, **options)
+            figure.savefig(written, format="svg", transparent=True)
+        return _inlined(written.getvalue(), name, label)
 
-
-def bars(name: str, label: str, points: Sequence[date], line: Line) -> Markup:
-    """Return counts over days as an SVG."""
-
-    def draw(axes: Axes) -> None:
-        heights = [line.values.get(point, 0.0) for point in points]
-        axes.bar(points, heights, width=0.8, color=SERIES[line.series], linewidth=0)  # type: ignore[arg-type]  # dates
-        axes.set_ylim(bottom=0, top=None if any(heights) else 1)
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _date_axis(axes, points)
-
-    return _svg(name, label, draw)
+    return drawn
 
 
-def columns(name: str, label: str, names: Sequence[str], series: Sequence[Sequence[float]]) -> Markup:
-    """Return grouped columns as an SVG; each of `series` has one value per name."""
-
-    def draw(axes: Axes) -> None:
-        width = 0.8 / len(series)
-        for number, values in enumerate(series):
-            places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(names))]
-            drawn = axes.bar(places, values, width=0.94 * width, color=SERIES[number], linewidth=0)
-            axes.bar_label(drawn, labels=[short(value) for value in values], padding=2)
-        axes.set_ylim(0, 1.15 * max((max(values, default=0) for values in series), default=0) or 1)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-        axes.set_xticks(range(len(names)), names)
-
-    return _svg(name, label, draw)
+@_chart
+def lines(axes: Axes, points: Sequence[date], series: Sequence[Line], *, is_area: bool = False) -> None:
+    """Series over days."""
+    for line in series:
+        values = [line.values.get(point, math.nan) for point in points]
+        marker = "o" if len(points) <= MOST_MARKED else ""
+        axes.plot(points, values, color=SERIES[line.series], linewidth=1.6, marker=marker, markersize=3)  # type: ignore[arg-type]  # dates
+        if is_area:
+            axes.fill_between(points, values, 0, color=SERIES[line.series], alpha=0.15, linewidth=0)  # type: ignore[arg-type]  # dates
+    axes.set_ylim(0, 1.08 * max((value for line in series for value in line.values.values() if value > 0), default=1))
+    _date_axis(axes, points)
 
 
-def tail(name: str, label: str, missed: Sequence[float], marks: Sequence[float], window: int) -> Markup:
-    """Return the share of rows that a window of n days misses, for n from 0 on a logarithmic scale, as an SVG.
+@_chart
+def bars(axes: Axes, points: Sequence[date], line: Line) -> None:
+    """Counts over days."""
+    heights = [line.values.get(point, 0.0) for point in points]
+    axes.bar(points, heights, width=0.8, color=SERIES[line.series], linewidth=0)  # type: ignore[arg-type]  # dates
+    axes.set_ylim(bottom=0, top=None if any(heights) else 1)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _date_axis(axes, points)
+
+
+@_chart
+def columns(axes: Axes, names: Sequence[str], series: Sequence[Sequence[float]]) -> None:
+    """Grouped columns; each of `series` has one value per name."""
+    width = 0.8 / len(series)
+    for number, values in enumerate(series):
+        places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(names))]
+        drawn = axes.bar(places, values, width=0.94 * width, color=SERIES[number], linewidth=0)
+        axes.bar_label(drawn, labels=[short(value) for value in values], padding=2)
+    axes.set_ylim(0, 1.15 * max((max(values, default=0) for values in series), default=0) or 1)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.set_xticks(range(len(names)), names)
+
+
+@_chart
+def tail(axes: Axes, missed: Sequence[float], marks: Sequence[float], window: int) -> None:
+    """The share of rows that a window of n days misses, for n from 0 on a logarithmic scale.
 
     `marks` are shares drawn as horizontal lines; `window` is the configured number of days.
     """
-
-    def draw(axes: Axes) -> None:
-        axes.step(
-            range(len(missed)), [share or math.nan for share in missed], where="post", color=SERIES[0], linewidth=1.8
-        )
-        lowest = min([share for share in missed if share > 0] + list(marks))
-        axes.set_yscale("log")
-        axes.set_ylim(lowest / 3, 1)
-        axes.set_xlim(0, max(len(missed) - 1, window + 1))
-        for share in marks:
-            axes.axhline(share, color=_MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        axes.axvline(window, color=SERIES[1], linewidth=1.6)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-        axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        axes.set_xlabel("days from the event to its arrival")
-
-    return _svg(name, label, draw)
+    axes.step(range(len(missed)), [share or math.nan for share in missed], where="post", color=SERIES[0], linewidth=1.8)
+    lowest = min([share for share in missed if share > 0] + list(marks))
+    axes.set_yscale("log")
+    axes.set_ylim(lowest / 3, 1)
+    axes.set_xlim(0, max(len(missed) - 1, window + 1))
+    for share in marks:
+        axes.axhline(share, color=SERIES[2], linewidth=1, linestyle=(0, (4, 3)))
+    axes.axvline(window, color=SERIES[1], linewidth=1.6)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.set_xlabel("days from the event to its arrival")
 
 
 def _date_axis(axes: Axes, points: Sequence[date]) -> None:
@@ -148,16 +129,6 @@ def short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
-
-
-def _svg(name: str, label: str, draw: Callable[[Axes], None]) -> Markup:
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(_SIZE, layout="constrained")
-        axes = figure.subplots()
-        draw(axes)
-        written = io.StringIO()
-        figure.savefig(written, format="svg", transparent=True)
-    return _inlined(written.getvalue(), name, label)
 
 
 def _inlined(svg: str, name: str, label: str) -> Markup:

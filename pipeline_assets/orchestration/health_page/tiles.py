@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from pipeline_assets.domain.quarantine_reasons import in_words
-from pipeline_assets.domain.window import SHARES
+from pipeline_assets.domain.window import SHARES, days_text
 from pipeline_assets.inspection.health.figures import lines_by_reason, percentile
 from pipeline_assets.inspection.health.report import RECENT_DAYS, HealthReport
 
@@ -28,78 +29,56 @@ class Tile:
 
 def tiles(report: HealthReport) -> list[Tile]:
     """Return the main figures, first those that need an operator."""
-    red = report.calendar.red if report.calendar is not None else []
-    waiting = report.waiting
+    red, waiting = report.calendar.red if report.calendar is not None else [], report.waiting
     duplicates = max((one.value for one in report.duplicate_keys), default=0.0)
     mismatches = sum(one.value for one in report.mismatches)
     backfills = [one.seconds for one in report.run_times if one.kind == "backfill"]
-    lags = report.recent.lags
-    late = report.lateness[""]
-    windows = [late.window(share) for share in SHARES]
+    recent, recently = report.recent, f"of the last {RECENT_DAYS} days"
+    windows = [days_text(report.lateness[""].window(share)) for share in SHARES]
     since = report.span.last - timedelta(days=RECENT_DAYS - 1)
-    refused = sum(one.lines for one in report.refused_lines if one.day >= since)
-    objects = sum(one.objects for one in report.refused_lines if one.error is not None and one.day >= since)
-    recent = f"of the last {RECENT_DAYS} days"
-    reasons = sum((of for day, of in lines_by_reason(report.refused_lines).items() if day >= since), Counter[str]())
+    refused = [one for one in report.refused_lines if one.day >= since]
+    lines, objects = sum(one.lines for one in refused), sum(one.objects for one in refused if one.is_whole)
+    reasons = sum(lines_by_reason(refused).values(), Counter[str]())
     mostly = "".join(f"; mostly {in_words(reason)}" for reason, _ in reasons.most_common(1))
+    removed = f"keys; of raw rows {_number(recent.removed_per_1000)} were removed"
+    wider = f"for 99.9 %: {windows[1]}; set: {days_text(report.window_days)}"
+    of_red = f"{len(red):,} refused or held, counting each table" if red else "none refused, none held"
     return [
-        Tile("red days", f"{len({one.day for one in red}):,}", _tables(len(red)), bool(red)),
+        Tile("red days", f"{len({one.day for one in red}):,}", of_red, bool(red)),
         Tile("waits for a person", f"{waiting:,}", "decisions or deliveries" if waiting else "nothing", waiting > 0),
         _newest(report),
-        Tile("rows a day", _number(report.recent.rows_a_day), f"refined, mean {recent}"),
-        Tile(
-            "duplicates per 1,000",
-            f"{duplicates:.3g}",
-            f"keys; of raw rows {_number(report.recent.removed_per_1000)} were removed",
-            duplicates > 0,
-        ),
+        Tile("rows a day", _number(recent.rows_a_day), f"refined, mean {recently}"),
+        Tile("duplicates per 1,000", f"{duplicates:.3g}", removed, duplicates > 0),
         Tile("mismatches", f"{mismatches:,.0f}", "rows or sums that do not agree", mismatches > 0),
-        Tile(
-            "watermark lag",
-            seconds_text(percentile(lags, 0.5)),
-            f"p50; p95 {seconds_text(percentile(lags, 0.95))}, {recent}",
-        ),
-        Tile(
-            "backfill runtime",
-            seconds_text(percentile(backfills, 0.5)),
-            f"p50; p95 {seconds_text(percentile(backfills, 0.95))}, {len(backfills):,} runs",
-        ),
-        Tile(
-            "window for 99 %",
-            days_text(windows[0]),
-            f"for 99.9 %: {days_text(windows[1])}; set: {days_text(report.window_days)}",
-            bool(report.too_narrow),
-        ),
-        Tile("late rows per 1,000", _number(report.recent.late_per_1000), f"uploaded after their day, {recent}"),
-        Tile("quarantined", f"{refused:,}", f"lines, and {objects:,} whole objects, {recent}{mostly}"),
+        _times("watermark lag", recent.lags, recently),
+        _times("backfill runtime", backfills, f"{len(backfills):,} runs"),
+        Tile("window for 99 %", windows[0], wider, bool(report.too_narrow)),
+        Tile("late rows per 1,000", _number(recent.late_per_1000), f"uploaded after their day, {recently}"),
+        Tile("quarantined", f"{lines:,}", f"lines, and {objects:,} whole objects, {recently}{mostly}"),
         Tile("revisions", f"{report.recent_revisions:,}", f"in {RECENT_DAYS} days; {len(report.revisions):,} ever"),
     ]
 
 
 def _newest(report: HealthReport) -> Tile:
-    if not report.newest_day:
+    days = {project: one.day for project, one in report.newest.items()}
+    if not days:
         return Tile("newest day", "none", "no rows are published")
-    newest = min(report.newest_day.values())
-    behind = [project for project, day in report.newest_day.items() if day == newest]
+    newest = min(days.values())
+    behind = [project for project, day in days.items() if day == newest]
     age = (report.made_at.date() - newest).days
-    who = "every project" if newest == max(report.newest_day.values()) else f"least: {', '.join(behind[:2])}"
-    more = f" and {len(behind) - 2} more" if len(behind) > 2 and not who.startswith("every") else ""
-    return Tile("newest day", str(newest), f"{days_text(age)} ago, {who}{more}", age > _BEHIND_DAYS)
+    who = "every project"
+    if len(behind) < len(days):
+        who = f"least: {', '.join(behind[:2])}" + (f" and {len(behind) - 2} more" if len(behind) > 2 else "")
+    return Tile("newest day", str(newest), f"{days_text(age)} ago, {who}", age > _BEHIND_DAYS)
 
 
-def _tables(count: int) -> str:
-    return f"{count:,} refused or held, counting each table" if count else "none refused, none held"
+def _times(name: str, seconds: Sequence[float], of: str) -> Tile:
+    half, most = (seconds_text(percentile(seconds, share)) for share in (0.5, 0.95))
+    return Tile(name, half, f"p50; p95 {most}, {of}")
 
 
 def _number(value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def days_text(days: int | None) -> str:
-    """Return `1 day` or `12 days`; a dash for None."""
-    return "–" if days is None else f"{days:,} day{'' if days == 1 else 's'}"
+    return "–" if math.isnan(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -18,40 +18,26 @@ from pipeline_assets.load.deliveries.losses import find_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import first_arrivals
-from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, PRIORITIES
+from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
-from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
-from pipeline_assets.orchestration.specs import delivered
+from pipeline_assets.orchestration.sensors.requests import Tick, digest, load_sensor, request
+from pipeline_assets.orchestration.specs import landing_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
 
 
 def arrival_sensor(settings: Settings, source: Source) -> dg.SensorDefinition:
     """Return the sensor of one source."""
-
-    @dg.sensor(
-        name=f"{source.value}_exports_arrived",
-        job_name=JOB_OF_SOURCE[source],
-        minimum_interval_seconds=60,
-        default_status=default_status(settings),
-        description=(
-            f"Lists the {source.value} prefix of landing and loads the days that are due: hours complete, changed or gone, "
-            "or their deadline passed. Says what it waits for."
-        ),
+    description = (
+        f"Lists the {source.value} prefix of landing and loads the days that are due: hours complete, changed or gone, "
+        "or their deadline passed. Says what it waits for."
     )
-    def arrived(
-        context: dg.SensorEvaluationContext,
-        landing: dg.ResourceParam[LandingStore],
-        clock: dg.ResourceParam[Clock],
-    ) -> dg.SensorResult:
-        return guarded(context, settings, clock.now(), lambda tick: _arrivals(tick, source, landing))
-
-    return arrived
+    name = f"{source.value}_exports_arrived"
+    return load_sensor(settings, name, JOB_OF_SOURCE[source], 60, description, lambda tick: _arrivals(tick, source))
 
 
-def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorResult:
-    settings, cursor = tick.settings, tick.cursor
+def _arrivals(tick: Tick, source: Source) -> dg.SensorResult:
+    settings, cursor, landing = tick.settings, tick.cursor, tick.landing
     today = tick.now.date()
     if settings.calendar_start > today:
         return tick.skip(
@@ -90,13 +76,9 @@ def _arrivals(tick: Tick, source: Source, landing: LandingStore) -> dg.SensorRes
         tick,
         JOB_OF_SOURCE[source],
         {
-            Subject(day, day): Due(
-                digest(state_of(plans[key], settings) for key in keys),
-                "; ".join(dict.fromkeys(status.due[key] for key in keys)),
-            )
+            Subject(day, day): [(state_of(plans[key], settings), status.due[key]) for key in keys]
             for day, keys in _by_day(status.due).items()
         },
-        priority=PRIORITIES[source],
         reach=settings.reprocessing_window_days,
         is_looked_at=lambda subject: any(first <= subject.day <= last for (first, last), _ in found),
         waits=_waits(source, status, firsts, strays, settings),
@@ -121,16 +103,24 @@ def _materializations(
     source: Source, plans: Mapping[BatchKey, BatchPlan], status: ArrivalStatus, settings: Settings, cursor: Cursor
 ) -> list[dg.AssetMaterialization]:
     """Materializations of the source asset's days that changed; a day whose objects are gone is reported as empty."""
-    by_day: dict[date, list[BatchKey]] = _by_day(plans)
     events = []
-    for day, keys in by_day.items():
+    for day, keys in _by_day(plans).items():
         deliveries = [delivery for key in keys for delivery in plans[key].listed.values()]
         complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], status, settings)}
-        is_known = day.isoformat() in cursor.reported
+        reported = cursor.reported.get(day.isoformat())
         state = digest([*(f"{delivery.key} {delivery.etag}" for delivery in deliveries), *map(str, sorted(complete))])
-        if cursor.reported.get(day.isoformat()) != state and (deliveries or complete or is_known):
+        if reported != state and (deliveries or complete or reported is not None):
             cursor.reported[day.isoformat()] = state
-            events.append(delivered(source, day, deliveries, complete))
+            hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
+            metadata: dict[str, int | str] = {
+                "objects": len(deliveries),
+                "bytes": sum(delivery.size_bytes for delivery in deliveries),
+                "hours_delivered": len(hours),
+                "hours_complete": len(complete),
+                "projects": ", ".join(sorted({project for project, _ in (*hours, *complete)})),
+            }
+            key_of_source = landing_key(f"{source.value}_exports")
+            events.append(dg.AssetMaterialization(key_of_source, partition=day.isoformat(), metadata=metadata))
     return events
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from datetime import date, datetime, timedelta
 
 from pipeline_assets.load.deliveries.readiness import HourObservation
@@ -84,15 +84,13 @@ class Cursor:
         """Return the cursor's text for Dagster."""
         return json.dumps(
             {
-                "seen": {name: [seen.objects, seen.since.isoformat()] for name, seen in self.seen.items()},
-                "attempts": {
-                    subject.text: [attempt.state, attempt.count, attempt.at.isoformat(), attempt.is_given_up]
-                    for subject, attempt in self.attempts.items()
-                },
+                "seen": {name: astuple(seen) for name, seen in self.seen.items()},
+                "attempts": {subject.text: astuple(attempt) for subject, attempt in self.attempts.items()},
                 "told": self.reported,
-                "sweep_from": self.sweep_from.isoformat() if self.sweep_from else None,
-                "horizon_from": self.horizon_from.isoformat() if self.horizon_from else None,
-            }
+                "sweep_from": self.sweep_from,
+                "horizon_from": self.horizon_from,
+            },
+            default=lambda moment: moment.isoformat(),
         )
 
     @classmethod

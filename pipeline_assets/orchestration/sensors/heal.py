@@ -11,21 +11,16 @@ import dagster as dg
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
-from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, HEAL_PRIORITY, JOB_OF_SOURCE
-from pipeline_assets.orchestration.live_runs import under_way
+from pipeline_assets.orchestration.jobs import HEAL_JOB, PRIORITIES
+from pipeline_assets.orchestration.live_runs import OWN_TABLES, under_way
 from pipeline_assets.orchestration.sensors.cursor import Subject
 from pipeline_assets.orchestration.sensors.requests import (
     NOTHING_TO_DO,
-    Due,
     Tick,
-    default_status,
-    digest,
-    guarded,
+    load_sensor,
     request,
 )
-from pipeline_assets.orchestration.specs import asset_key
-from pipeline_assets.tables.registry import DIMENSIONS, GRAPH_TABLES
+from pipeline_assets.tables.registry import DIMENSIONS
 from resources.ledger.store import Ledger
 
 MOST_SLICES = 10_000
@@ -36,58 +31,41 @@ _OF_EACH_LOOK = frozenset(one.validity.key for one in DIMENSIONS)
 
 def heal_sensor(settings: Settings) -> dg.SensorDefinition:
     """Return the sensor."""
-
-    @dg.sensor(
-        name="heal",
-        job_name=HEAL_JOB,
-        minimum_interval_seconds=300,
-        default_status=default_status(settings),
-        description=(
-            "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
-            "stale, missing or newly final. Where there are more than 10,000 days of projects, each look is at the newest "
-            "days and a part of the others, another one each time. Waits while a load is under way."
-        ),
+    description = (
+        "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
+        "stale, missing or newly final. Where there are more than 10,000 days of projects, each look is at the newest "
+        "days and a part of the others, another one each time. Waits while a load is under way."
     )
-    def heal(context: dg.SensorEvaluationContext, clock: dg.ResourceParam[Clock]) -> dg.SensorResult:
-        return guarded(context, settings, clock.now(), _stale_days)
-
-    return heal
+    return load_sensor(settings, "heal", HEAL_JOB, 300, description, _stale_days, needs=["clock"])
 
 
 def _stale_days(tick: Tick) -> dg.SensorResult:
     settings = tick.settings
-    loads = [run for run in under_way(tick.context.instance, tick.ledger) if _is_load(run)]
+    # Runs that load tables of ours, possibly beside other assets.
+    loads = [
+        run
+        for run in under_way(tick.context.instance, tick.ledger)
+        if run.job_name in PRIORITIES or not OWN_TABLES.isdisjoint(run.asset_selection or ())
+    ]
     if loads:
         return tick.skip(f"loads under way: {len(loads)}; the sensor looks again when they have ended")
     on_record = days_on_record(tick.ledger)
     days = _days_to_look_at(tick, on_record)
-    stale = scan_stale_days(tick.ledger, settings, tick.now, days=days)
-    by_subject, beyond = _by_subject(stale, settings, tick.ledger, tick.now.date())
-    due = {
-        subject: Due(
-            digest(stale_slice.state for stale_slice in slices),
-            "; ".join(dict.fromkeys(f"{stale_slice.table} {stale_slice.reason}" for stale_slice in slices)),
-        )
-        for subject, slices in by_subject.items()
-    }
+    found = scan_stale_days(tick.ledger, settings, tick.now, days=days)
+    due, beyond = _by_subject(found, settings, tick.ledger, tick.now.date())
     waits = [
         f"{day} is stale, but the calendar does not reach it; set TIDEMARK_CALENDAR_START earlier" for day in beyond
     ]
     looked_at = frozenset(days)
     is_all = len(days) == len(on_record)
-    in_turn = (
-        ""
-        if is_all
-        else f", of the {len(days)} days of {len(on_record)} that this look is at; the others follow in turn"
-    )
+    in_turn = f", of the {len(days)} days of {len(on_record)} that this look is at; the others follow in turn"
     return request(
         tick,
         HEAL_JOB,
         due,
-        priority=HEAL_PRIORITY,
         is_looked_at=lambda subject: is_all or bool(subject.table) or subject.day in looked_at,
         waits=waits,
-        nothing=f"{NOTHING_TO_DO}{in_turn}",
+        nothing=f"{NOTHING_TO_DO}{'' if is_all else in_turn}",
     )
 
 
@@ -105,23 +83,16 @@ def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
     return [*part, *recent]
 
 
-def _is_load(run: dg.DagsterRun) -> bool:
-    """Whether a run loads tables of ours, possibly beside other assets."""
-    if run.job_name in (*JOB_OF_SOURCE.values(), HEAL_JOB, DIMENSION_JOB):
-        return True
-    return not {asset_key(table) for table in GRAPH_TABLES}.isdisjoint(run.asset_selection or ())
-
-
 def _by_subject(
     by_day: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
-) -> tuple[dict[Subject, list[Stale]], list[date]]:
-    """Group stale slices by subject; also returns the days that cannot be rebuilt through any day of the calendar.
+) -> tuple[dict[Subject, list[tuple[str, str]]], list[date]]:
+    """States and reasons of stale slices by subject; also the days that cannot be rebuilt through any day of the calendar.
 
     A day outside the calendar has no partition: it is rebuilt with the last arrival day, within the calendar's reach, that has
     events of it. Every evaluation scans all intervals of dimensions, so these are subjects of their own.
     """
     reach = timedelta(days=settings.reprocessing_window_days)
-    found: dict[Subject, list[Stale]] = {}
+    found: dict[Subject, list[tuple[str, str]]] = {}
     beyond = []
     for day, stale in by_day.items():
         days = {day}
@@ -140,7 +111,7 @@ def _by_subject(
         if not days:
             beyond.append(day)
             continue
-        for stale_slice in stale:
-            table = stale_slice.table if stale_slice.table in _OF_EACH_LOOK else ""
-            found.setdefault(Subject(day, max(days), table), []).append(stale_slice)
+        for one in stale:
+            subject = Subject(day, max(days), one.table if one.table in _OF_EACH_LOOK else "")
+            found.setdefault(subject, []).append((one.state, f"{one.table} {one.reason}"))
     return found, beyond

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
@@ -16,18 +16,15 @@ from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.event_text import LONGEST_TAG, description
+from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.live_runs import DIED_TAG, under_way
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject, admit, attempted
 from pipeline_assets.orchestration.specs import REASON_TAG, days_of, range_tags
+from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 
 _NEWEST_RUNS = 200
 NOTHING_TO_DO = "nothing to do: every published day matches its inputs"
-
-
-def default_status(settings: Settings) -> dg.DefaultSensorStatus:
-    """Return a sensor's status before an operator has switched it."""
-    return dg.DefaultSensorStatus.RUNNING if settings.sensors_running else dg.DefaultSensorStatus.STOPPED
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,11 @@ class Tick:
     """The evaluation changes it, and Dagster stores it afterwards."""
     now: datetime
 
+    @property
+    def landing(self) -> LandingStore:
+        """Landing, where the sensor needs it."""
+        return self.context.resources.landing  # type: ignore[no-any-return]  # Dagster's type of a resource
+
     def skip(self, reason: str) -> dg.SensorResult:
         """Request nothing, and keep the cursor."""
         return dg.SensorResult(skip_reason=description([reason]), cursor=self.cursor.as_text())
@@ -50,37 +52,48 @@ class Tick:
         return day >= self.now.date() - timedelta(days=self.settings.reprocessing_window_days + 1)
 
 
-@dataclass(frozen=True)
-class Due:
-    """The state and reason of a due subject."""
-
-    state: str
-    """A digest of the inputs; a new digest resets the count of attempts."""
-    reason: str
-
-
-def guarded(
-    context: dg.SensorEvaluationContext,
+def load_sensor(
     settings: Settings,
-    now: datetime,
+    name: str,
+    job_name: str,
+    seconds: int,
+    description: str,
     evaluate: Callable[[Tick], dg.SensorResult],
+    *,
+    needs: Collection[str] = ("clock", "landing"),
+) -> dg.SensorDefinition:
+    """Return a sensor that requests runs of a job; `needs` names the resources of an evaluation."""
+
+    @dg.sensor(
+        name=name,
+        job_name=job_name,
+        minimum_interval_seconds=seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.sensors_running else dg.DefaultSensorStatus.STOPPED,
+        description=description,
+        required_resource_keys={*needs},
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return _guarded(context, settings, evaluate)
+
+    return sensor
+
+
+def _guarded(
+    context: dg.SensorEvaluationContext, settings: Settings, evaluate: Callable[[Tick], dg.SensorResult]
 ) -> dg.SensorResult:
     """Run an evaluation. Our errors become the reason of a skip, because Dagster would retry a failing tick without end."""
+    cursor, note, now = Cursor(), "", context.resources.clock.now()
     try:
-        cursor, note = Cursor.parse(context.cursor).as_of(now), ""
+        cursor = Cursor.parse(context.cursor).as_of(now)
     except ValueError as error:
-        cursor, note = (
-            Cursor(),
-            f"The cursor could not be read, so the sensor began a new one ({shown(error, LONGEST_TAG)}). ",
-        )
+        note = f"The cursor could not be read, so the sensor began a new one ({shown(error, LONGEST_TAG)}). "
     try:
         settings.require_projects()
         with own_ledger(settings) as ledger:
             result = evaluate(Tick(context, settings, ledger, cursor, now))
     except TidemarkError as error:
-        return dg.SensorResult(
-            skip_reason=description([f"{note}{error}"]), cursor=cursor.as_text() if note else context.cursor
-        )
+        kept = cursor.as_text() if note else context.cursor
+        return dg.SensorResult(skip_reason=description([f"{note}{error}"]), cursor=kept)
     except Exception as error:
         masked_error = tellable(error)
         if masked_error is error:
@@ -97,9 +110,8 @@ def guarded(
 def request(
     tick: Tick,
     job_name: str,
-    due: Mapping[Subject, Due],
+    due: Mapping[Subject, Sequence[tuple[str, str]]],
     *,
-    priority: int,
     reach: int = 0,
     is_looked_at: Callable[[Subject], bool] = lambda _: True,
     waits: Sequence[str] = (),
@@ -108,13 +120,15 @@ def request(
 ) -> dg.SensorResult:
     """Return run requests for the due days, coalesced into ranges, or the reason why there are none.
 
-    Recent days come first, with `priority`; then the oldest, with priority 0. `reach` is the number of days before each due
-    day that are loaded with it, because late events of them may have arrived. `is_looked_at` tells whether this evaluation
-    covered a subject that is not due. `waits` lists what is not due yet, and why. `nothing` is the skip reason by default.
+    `due` is subject -> states of its inputs and reasons; other states reset the count of attempts. Recent days come first, with
+    the job's priority; then the oldest, with priority 0. `reach` is the number of days before each due day that are loaded with
+    it, because late events of them may have arrived. `is_looked_at` tells whether this evaluation covered a subject that is not
+    due. `waits` lists what is not due yet, and why. `nothing` is the skip reason by default.
     """
     settings, cursor = tick.settings, tick.cursor
-    covered = _covered(tick, job_name)
-    states = {subject: why.state for subject, why in due.items()}
+    covered = {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in days_of(run.tags)}
+    states = {subject: digest(state for state, _ in parts) for subject, parts in due.items()}
+    whys = {subject: "; ".join(dict.fromkeys(why for _, why in parts)) for subject, parts in due.items()}
     free = {subject: state for subject, state in states.items() if subject.loaded_day not in covered}
     has_died = died_on(tick.context.instance, job_name)
     admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts, has_died)
@@ -126,57 +140,41 @@ def request(
     # The key includes the time of the attempt: Dagster never launches a key twice, and a state may recur after a failure.
     key = digest(f"{subject.text} {cursor.attempts[subject]}" for subject in chosen)
     requests = []
-    for days in _ranges(chosen_days, reach, settings):
+    with_reach = {day - timedelta(days=shift) for day in chosen_days for shift in range(reach + 1)}
+    wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
+    for days in stretches(wanted, settings.days_per_run):
         is_recent = any(tick.is_recent(day) for day in days if day in chosen_days)
-        reasons = [f"{subject}: {due[subject].reason}" for subject in chosen if subject.loaded_day in days]
+        reasons = [f"{subject}: {whys[subject]}" for subject in chosen if subject.loaded_day in days]
         why = few(reasons) or f"late events of the arrivals after {days[-1]}"
         tags = {
             **range_tags(days[0], days[-1]),
-            "dagster/priority": str(priority if is_recent else 0),
+            "dagster/priority": str(PRIORITIES[job_name] if is_recent else 0),
             REASON_TAG: shown(why, LONGEST_TAG),
         }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
     loading = sorted({subject.loaded_day for subject in due} & covered)
     # For subjects that this evaluation did not cover, report what their last evaluation found.
-    given_up = [f"{subject} ({due[subject].reason})" for subject in admission.given_up] + [
+    given_up = [f"{subject} ({whys[subject]})" for subject in admission.given_up] + [
         f"{subject} (when it was looked at last)"
         for subject, attempt in sorted(cursor.attempts.items())
         if attempt.is_given_up and subject not in due and subject.loaded_day not in covered
     ]
     report = _report(given_up, admission.paused, loading, waits)
-    if requests:
-        if report:
-            tick.context.log.info(report)
-        return dg.SensorResult(run_requests=requests, cursor=cursor.as_text(), asset_events=list(events))
-    skip = report or nothing
-    return dg.SensorResult(skip_reason=skip, cursor=cursor.as_text(), asset_events=list(events))
+    if requests and report:
+        tick.context.log.info(report)
+    skip = None if requests else report or nothing
+    return dg.SensorResult(requests, skip, cursor=cursor.as_text(), asset_events=list(events))
 
 
 def _report(given_up: Sequence[str], paused: Sequence[Subject], loading: Sequence[date], waits: Sequence[str]) -> str:
     """What is not requested, and why; empty if there is nothing to report."""
-    parts = []
-    if given_up:
-        parts.append(
-            f"given up until their state changes: {few(given_up)}; read their failed runs, then load the days by hand"
-        )
-    if paused:
-        parts.append(f"tried before, to be tried again after a pause: {few(map(str, paused))}")
-    if loading:
-        parts.append(f"a run is loading {few(map(str, loading))}")
-    if waits:
-        parts.append(f"waiting: {few(waits)}")
-    return description(parts)
-
-
-def _ranges(chosen: Sequence[date], reach: int, settings: Settings) -> list[tuple[date, ...]]:
-    """The chosen days and `reach` days before each, as ranges of limited length."""
-    with_reach = {day - timedelta(days=shift) for day in chosen for shift in range(reach + 1)}
-    wanted = sorted(day for day in with_reach if day >= settings.calendar_start)
-    return stretches(wanted, settings.days_per_run)
-
-
-def _covered(tick: Tick, job_name: str) -> set[date]:
-    return {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in days_of(run.tags)}
+    parts: Mapping[str, Sequence[object]] = {
+        "given up until their state changes: {}; read their failed runs, then load the days by hand": given_up,
+        "tried before, to be tried again after a pause: {}": paused,
+        "a run is loading {}": loading,
+        "waiting: {}": waits,
+    }
+    return description(text.format(few(named)) for text, named in parts.items() if named)
 
 
 def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:

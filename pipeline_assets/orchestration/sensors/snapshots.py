@@ -12,44 +12,28 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing, by_version, exclusions_of_dimensions
 from pipeline_assets.load.dimensions import list_of, news_of_intervals, plans_of_snapshots
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
-from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, PRIORITY_OF_DIMENSIONS
+from pipeline_assets.orchestration.jobs import DIMENSION_JOB
 from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
-from pipeline_assets.orchestration.sensors.requests import Due, Tick, default_status, digest, guarded, request
-from pipeline_assets.orchestration.specs import snapshot_delivered, source_of
+from pipeline_assets.orchestration.sensors.requests import Tick, digest, load_sensor, request
+from pipeline_assets.orchestration.specs import source_of
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
-from resources.landing.store import LandingStore
 
 
 def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
     """Return the sensor of all dimensions."""
-
-    @dg.sensor(
-        name="dimension_snapshots_arrived",
-        job_name=DIMENSION_JOB,
-        minimum_interval_seconds=60,
-        default_status=default_status(settings),
-        description=(
-            "Lists the folders of dimensions in landing and loads the snapshots that are due: marked, changed, or their "
-            "deadline passed. Says what it waits for."
-        ),
+    description = (
+        "Lists the folders of dimensions in landing and loads the snapshots that are due: marked, changed, or their "
+        "deadline passed. Says what it waits for."
     )
-    def arrived(
-        context: dg.SensorEvaluationContext,
-        landing: dg.ResourceParam[LandingStore],
-        clock: dg.ResourceParam[Clock],
-    ) -> dg.SensorResult:
-        return guarded(context, settings, clock.now(), lambda tick: _arrivals(tick, landing))
-
-    return arrived
+    return load_sensor(settings, "dimension_snapshots_arrived", DIMENSION_JOB, 60, description, _arrivals)
 
 
-def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
+def _arrivals(tick: Tick) -> dg.SensorResult:
     # Evaluations do not read bytes: the next load finds excluded bytes that arrived under another etag.
     why_excluded = by_version(exclusions_of_dimensions(tick.ledger))
     listings = {
-        table: list_of(landing, one, table, why_excluded)
+        table: list_of(tick.landing, one, table, why_excluded)
         for one in DIMENSIONS
         for table in one.tables
         if table.reads_landing(tick.settings)
@@ -57,7 +41,7 @@ def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
     if not any(listing.days or listing.excluded for listing in listings.values()):
         return tick.skip("landing holds no snapshot of a dimension")
     today, start = tick.now.date(), tick.settings.calendar_start
-    due: dict[date, list[tuple[str, str, str]]] = {}
+    due: dict[Subject, list[tuple[str, str]]] = {}
     waits: list[str] = []
     beyond: list[str] = []
     for one in DIMENSIONS:
@@ -68,8 +52,8 @@ def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
                 continue
             reason = _reason_to_load(plan)
             if reason is not None:
-                state = f"{plan.todo.name} {plan.present} {reason}"
-                due.setdefault(day, []).append((one.snapshot.key, state, reason))
+                state = f"{one.snapshot.key} {plan.todo.name} {plan.present} {reason}"
+                due.setdefault(Subject(day, day), []).append((state, f"{one.snapshot.key} {reason}"))
             elif plan.todo is Todo.WAIT:
                 waits.append(f"{one.snapshot.key} {day}: {plan.reason}")
         if one.intervals_are_delivered(tick.settings):
@@ -77,18 +61,12 @@ def _arrivals(tick: Tick, landing: LandingStore) -> dg.SensorResult:
             waits += [f"{one.validity.key}: {text}" for text in awaited]
             if news is not None:
                 day, reason, state = news
-                due.setdefault(day, []).append((one.validity.key, state, reason))
+                texts = (f"{one.validity.key} {state}", f"{one.validity.key} {reason}")
+                due.setdefault(Subject(day, day), []).append(texts)
     return request(
         tick,
         DIMENSION_JOB,
-        {
-            Subject(day, day): Due(
-                digest(f"{name} {state}" for name, state, _ in of_day),
-                "; ".join(f"{name} {reason}" for name, _, reason in of_day),
-            )
-            for day, of_day in sorted(due.items())
-        },
-        priority=PRIORITY_OF_DIMENSIONS,
+        due,
         waits=[f"outside of the calendar ({start} to {today}) lie {few(beyond, 5)}", *waits] if beyond else waits,
         events=_materializations(tick.settings, listings, tick.cursor, start, today),
     )
@@ -124,5 +102,16 @@ def _materializations(
         state = digest(f"{name} {one.version} {one.is_marked}" for name, _, one in sources)
         if cursor.reported.get(day.isoformat()) != state:
             cursor.reported[day.isoformat()] = state
-            events += [snapshot_delivered(key, day, one) for _, key, one in sources]
+            events += [
+                dg.AssetMaterialization(
+                    key,
+                    partition=day.isoformat(),
+                    metadata={
+                        "object": dg.MetadataValue.text(one.key),
+                        "bytes": one.size_bytes,
+                        "is_marked": one.is_marked,
+                    },
+                )
+                for _, key, one in sources
+            ]
     return events

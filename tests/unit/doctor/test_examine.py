@@ -31,7 +31,6 @@ from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.checkup import BuiltAgain
-from resources.ledger.outbox import Pending
 from resources.ledger.store import Ledger
 from tests.support.recorded_history import record_history
 
@@ -197,7 +196,7 @@ def test_readers_whose_notices_are_set_aside_are_not_told(ledger: Ledger, settin
     assert look(ledger, telling)["notices"].light is Light.GREEN
     for number, receiver in ((1, receiver_id(url)), (2, receiver_id(url)), (1, "other")):
         notice = Notice(f"n{number}", NoticeKind.REFUSAL, REFINED, Slice(LAST, "10001"), NOW.isoformat(), "run")
-        ledger.set_aside.add(receiver, [Pending(number, notice, "run")], "it answered 400")
+        ledger.set_aside.add(receiver, [replace(notice, number=number, recorded_by="run")], "it answered 400")
     point = look(ledger, telling)["notices"]
     assert (point.light, point.fix) == (
         Light.RED, "Correct the address or the receiver, then: tidemark notify --again",

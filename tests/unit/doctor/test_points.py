@@ -104,11 +104,11 @@ CASES: list[tuple[Callable[..., Answer], tuple[Any, ...], Light, str]] = [
     (recorded.markers_on_time, (marked(0, 0), SETTINGS), RED, "no marker was seen at all"),
     (recorded.markers_on_time, (marked(5, is_closed=False), SETTINGS), YELLOW, "none of 1 days"),
     (recorded.markers_on_time, (marked(0), Settings(hours_complete_by="quiet")), GREEN, "no markers are awaited"),
-    (recorded.receivers_told, ({}, {}, 0), GREEN, "no receiver is configured"),
-    (recorded.receivers_told, ({"a": Receiver("a", "host", 5)}, {"a": 2, "b": 7}, 1), GREEN, "2 notices wait"),
-    (recorded.receivers_told, ({"a": Receiver("a", "host", 5, 3, error="404")}, {}, 1), RED, "host failed 3 times, last: 404"),
-    (recorded.receivers_told, ({"a": Receiver("a", "host", 5)}, {}, 1, [REFUSING]), RED, "sent; host set aside: 3"),
-    (recorded.receivers_told, ({}, {}, 1), YELLOW, "1 were never told"),
+    (recorded.receivers_told, ([], 0), GREEN, "no receiver is configured"),
+    (recorded.receivers_told, ([Receiver("a", "host", 5, waiting=2)], 1), GREEN, "2 notices wait"),
+    (recorded.receivers_told, ([Receiver("a", "host", 5, 3, error="404")], 1), RED, "host failed 3 times, last: 404"),
+    (recorded.receivers_told, ([Receiver("a", "host", 5)], 1, [REFUSING]), RED, "sent; host set aside: 3"),
+    (recorded.receivers_told, ([], 1), YELLOW, "1 were never told"),
     (recorded.recomputed, (5, [], 0, [DAY]), GREEN, "5 of 5 slices of 2026-03-31 are equal"),
     (recorded.recomputed, (5, ["refined/events differs"], 1, [DAY]), RED, "3 of 5"),
     (recorded.recomputed, (5, [], 2, [DAY]), YELLOW, "2 cannot be replayed"),
@@ -163,10 +163,10 @@ def test_a_point(rule: Callable[..., Answer], evidence: tuple[Any, ...], light: 
 def test_what_to_do_names_each_command() -> None:
     """Outcome: a receiver that fails and refuses needs both; a recovery that died is ended by itself, no hour between is fetched,
     and keys come first where they are missing; an object that is cut as often as can be is cut no more."""
-    failing = {"a": Receiver("a", "host", 5, 3, error="404")}
-    both = recorded.receivers_told(failing, {}, 1, [REFUSING])
+    failing = [Receiver("a", "host", 5, 3, error="404")]
+    both = recorded.receivers_told(failing, 1, [REFUSING])
     assert both.fix == "Correct the address or the receiver, then: tidemark notify, then tidemark notify --again"
-    again = recorded.receivers_told({"a": Receiver("a", "host", 5)}, {}, 1, [REFUSING])
+    again = recorded.receivers_told([Receiver("a", "host", 5)], 1, [REFUSING])
     assert again.fix == "Correct the address or the receiver, then: tidemark notify --again"
     recovers = (
         "tidemark recover --from 2026-03-31T05 --to 2026-03-31T06 --project 1; "

@@ -14,7 +14,7 @@ from pipeline_assets.domain.golden import (
     golden_notice,
     mismatches_by_day,
 )
-from pipeline_assets.domain.notices import NoticeKind, notice_from_json
+from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 
@@ -71,5 +71,5 @@ def test_a_mismatch_is_told_once_and_so_is_its_end_and_the_same_one_later_is_ano
     assert again.id not in (first.id, end.id)
     assert golden_notice(place, None, end, "t4", None) is None
     for notice in (first, end):
-        assert notice_from_json(notice.to_json()) == notice
+        assert Notice.from_json(notice.to_json()) == notice
     assert end.to_json()["mismatch"] == first.id

@@ -145,7 +145,7 @@ def test_an_asset_page_shows_no_secret_of_a_place() -> None:
     shown = [str(asset.metadata["dagster/uri"]) for asset in assets if asset.key.path[0] != "ops"]
     assert len(shown) == 12
     assert all(uri.startswith(f"s3://bucket/exports?token={MASK}") and _is_clean(uri) for uri in shown), shown
-    (local, _) = landing_assets(Settings(landing_url="/data/landing"), DAYS)
+    (local, *_) = landing_assets(Settings(landing_url="/data/landing"), DAYS)
     assert local.metadata["dagster/uri"] == "/data/landing"
 
 

@@ -103,7 +103,7 @@ def test_changes_and_refusals_of_a_period(ledger: Ledger) -> None:
     publish(ledger, REVENUE, KEY, 4, "run-3")
 
     found = changes_since(ledger, before)
-    assert [(one.table, one.run_id, one.measures["rows"].after) for one in found.changes] == [
+    assert [(one.table, one.run_id, one.measures["rows"]["after"]) for one in found.changes] == [
         (EVENTS, "run-2", 11),
         (REVENUE, "run-3", 4),
     ]
@@ -127,7 +127,7 @@ def test_changes_whose_notices_are_gone_are_told_by_publications(ledger: Ledger)
         connection.execute(NOTICES.delete())
     assert changes_since(ledger, LONG_AGO).changes == with_notices
     (change,) = with_notices
-    assert (change.measures["revenue"].before, change.measures["revenue"].after) == (15.0, 18.0)
+    assert (change.measures["revenue"]["before"], change.measures["revenue"]["after"]) == (15.0, 18.0)
 
 
 def test_times_before_notices_were_kept_are_answered(ledger: Ledger) -> None:
@@ -147,7 +147,7 @@ def test_times_before_notices_were_kept_are_answered(ledger: Ledger) -> None:
         known = {"at": final_at, "day": str(DAY)}
         connection.execute(sa.text("UPDATE tidemark_slices SET final_at = :at WHERE event_date = :day"), known)
     (change,) = changes_since(ledger, LONG_AGO).changes
-    assert (change.key, change.run_id, change.measures["rows"].before) == (KEY, "run-2", 10)
+    assert (change.key, change.run_id, change.measures["rows"]["before"]) == (KEY, "run-2", 10)
 
 
 def test_what_to_refresh_is_what_differs_in_a_table_and_below_it(ledger: Ledger) -> None:

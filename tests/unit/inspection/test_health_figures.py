@@ -177,7 +177,7 @@ def test_a_day_whose_deadline_lies_ahead_asks_nobody(ledger: Ledger) -> None:
     assert report.questions == ()
     assert report.early == {(LAST, "10001")}
     assert report.calendar is not None
-    state = report.calendar.state(REFINED, LAST)
+    state = report.calendar.states.get((REFINED, LAST))
     assert state is not None
     assert state.faults
     assert all(is_early(fault, report.early) for fault in state.faults)
@@ -194,11 +194,11 @@ def test_a_project_that_is_not_loaded_and_a_red_day_before_all_deliveries_are_se
     ledger.record(Changes(batches=batches, slices=slices), "run")
     calendar = health(ledger).calendar
     assert calendar is not None
-    present = calendar.state(REFINED, LAST)
+    present = calendar.states.get((REFINED, LAST))
     assert present is not None
     assert (present.projects, present.absent) == (1, 1)
     assert calendar.first == LAST - timedelta(days=1)
-    assert calendar.state(REFINED, early) is None
+    assert calendar.states.get((REFINED, early)) is None
     assert [state.day for state in calendar.red] == [early - timedelta(days=1)]
 
 
@@ -212,7 +212,7 @@ def test_rows_duplicates_late_rows_and_lag_are_sums_and_percentiles(ledger: Ledg
     assert volume == report.recent
     assert (volume.rows_a_day, volume.removed_per_1000, volume.late_per_1000) == (1000, 500, 50)
     assert sorted(volume.lags) == [10, 7200]
-    assert report.newest_day == {"10001": LAST, "10002": LAST}
+    assert {name: one.day for name, one in report.newest.items()} == {"10001": LAST, "10002": LAST}
 
 
 def test_keys_twice_and_mismatches_are_those_that_checks_measured(ledger: Ledger) -> None:
@@ -340,7 +340,7 @@ def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) ->
     ]  # fmt: skip
     ledger.record(Changes(deliveries=deliveries, batches=[a_batch(LAST)]), "run")
     report = health(ledger)
-    found = [(one.reason, one.is_whole, one.objects, one.lines, one.last) for one in report.refused_by_reason]
+    found = [(one.reason, one.is_whole, one.objects, one.lines, one.day) for one in report.refused_by_reason]
     assert found == [
         ("crc_error", True, 1, 0, LAST),
         (app, False, 3, 5, LAST),
@@ -522,14 +522,14 @@ def test_the_calendar_has_a_row_for_each_table_of_dimensions_and_tells_what_is_m
     )
     report = health(ledger)
     assert report.calendar is not None
-    states = [report.calendar.state(table, day + timedelta(days=number)) for number in range(4)]
+    states = [report.calendar.states.get((table, day + timedelta(days=number))) for number in range(4)]
     assert [(one.verdict, one.absent, one.is_missing) for one in states if one is not None] == [
         (Verdict.PUBLISHED, 0, False),
         (Verdict.UNCHANGED, 0, True),
         (Verdict.REFUSED, 0, False),
         (Verdict.WAITING, 0, False),
     ]
-    assert report.calendar.state("dimensions/item_validity", date(2026, 3, 1)) is not None
+    assert report.calendar.states.get(("dimensions/item_validity", date(2026, 3, 1))) is not None
     page = page_of(report)
     for text in ("<b>item_snapshot</b>", "<b>item_validity</b>", "the latest before it stands", "line 7: is doubled"):
         assert text in page

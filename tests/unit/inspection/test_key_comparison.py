@@ -27,10 +27,10 @@ def _found(*states: str) -> KeyComparison:
 
 
 def test_equal_are_keys_that_are_the_same_alone() -> None:
-    assert _found(SAME).is_equal
-    assert not KeyComparison("refined/events", "keys.csv", RANGE).is_equal
+    assert _found(SAME).is_good
+    assert not KeyComparison("refined/events", "keys.csv", RANGE).is_good
     for state in STATES:
-        assert _found(SAME, state).is_equal == (state == SAME)
+        assert _found(SAME, state).is_good == (state == SAME)
 
 
 @pytest.mark.parametrize(

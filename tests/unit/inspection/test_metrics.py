@@ -29,7 +29,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.inspection.metrics import FAMILIES, Kind, RunQueue, read_samples, text_of, write_textfile
+from pipeline_assets.inspection.metrics import FAMILIES, read_samples, text_of, write_textfile
 from pipeline_assets.orchestration.live_runs import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
@@ -40,7 +40,7 @@ from tests.support.recorded_history import record_history
 PROJECTS = ("10001", "10002", "10003")
 LAST, NOW = date(2026, 3, 31), datetime(2026, 4, 1, 8, tzinfo=UTC)
 FAMILY = {family.name: family for family in FAMILIES}
-QUEUE = RunQueue(2, 1)
+QUEUE = {"queued": 2, "working": 1}
 OF_SCRAPES = {"instance", "job"}
 Figures = dict[tuple[str, tuple[str, ...]], float]
 
@@ -52,7 +52,7 @@ def figures_in(text: str) -> Figures:
         for sample in family.samples:
             names = FAMILY[sample.name].labels
             assert sorted(sample.labels) == sorted(names), sample
-            assert (family.type == "counter") == (FAMILY[sample.name].kind is Kind.COUNTER)
+            assert (family.type == "counter") == FAMILY[sample.name].is_counter
             found[sample.name, tuple(sample.labels[name] for name in names)] = sample.value
     return found
 
@@ -85,7 +85,7 @@ def ledger(recorded: Path, tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def told(ledger: Ledger, queue: RunQueue | None = QUEUE) -> Figures:
+def told(ledger: Ledger, queue: dict[str, int] | None = QUEUE) -> Figures:
     return figures_in(text_of(read_samples(ledger, Settings(projects=PROJECTS), NOW, queue)))
 
 
@@ -176,7 +176,7 @@ def test_the_queue_counts_runs_that_wait_and_runs_that_work() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         for number, status in enumerate(states):
             instance.run_storage.add_run(dg.DagsterRun(job_name="load", run_id=f"0000000{number}", status=status))
-        assert run_queue(instance) == RunQueue(2, 1)
+        assert run_queue(instance) == QUEUE
 
 
 # The command.
@@ -275,7 +275,7 @@ def labels_of(node: Any, used: set[str], within: str = "") -> set[str]:
     if kind == "VectorSelector":
         assert node.name in FAMILY, f"{node.name} is not exported"
         family = FAMILY[node.name]
-        assert (family.kind is Kind.COUNTER) == (within in OF_COUNTERS), f"{within}() of {family.name}"
+        assert family.is_counter == (within in OF_COUNTERS), f"{within}() of {family.name}"
         used.add(node.name)
         known = {*family.labels, *OF_SCRAPES}
         assert {matcher.name for matcher in node.matchers.matchers} <= known, node

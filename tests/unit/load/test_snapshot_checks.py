@@ -16,13 +16,7 @@ from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.snapshot import accepted_last
-from pipeline_assets.load.build.snapshot_checks import (
-    KnownSnapshot,
-    MeasuredSnapshot,
-    ReadSnapshot,
-    judge_count,
-    judge_whole,
-)
+from pipeline_assets.load.build.snapshot_checks import judge_count, judge_whole
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.transforms.object_text import MOVED
 from pipeline_assets.transforms.snapshot_rows import BAD
@@ -32,24 +26,25 @@ from resources.ledger.store import Ledger
 OBJECT = "dimensions/item/2026-02-04.csv"
 DAY = date(2026, 2, 4)
 KEY = Slice(DAY, ALL_PROJECTS)
+READ = {"rows": 0, "trimmed": 0, "problem": None, "detail": None}
 COUNTS = {DAY - timedelta(days=2): 300, DAY + timedelta(days=1): 7}
 SMALL, OTHER, WHOLE = Digest(7, 1, 1), Digest(7, 2, 2), Digest(300, 3, 3)
 
 
 @pytest.mark.parametrize(("problem", "is_unread"), [(MOVED, 1), (NOT_READABLE, 1), (BAD, 0)])
 def test_what_moved_or_could_not_be_read_is_tried_again_and_what_is_bad_is_not(problem: str, is_unread: int) -> None:
-    found = judge_whole(OBJECT, ReadSnapshot(problem=problem, detail="is wrong"), MeasuredSnapshot(EMPTY, 0))
+    found = judge_whole(OBJECT, {**READ, "problem": problem, "detail": "is wrong"}, 0, 0)
     assert (found.is_passed, found.figures[UNREAD_OBJECTS]) == (False, is_unread)
     assert found.reason == f"{OBJECT}: is wrong"
 
 
 def test_white_space_that_was_left_out_is_counted_and_told_and_refuses_nothing() -> None:
-    whole = MeasuredSnapshot(WHOLE, WHOLE.rows)
-    found = judge_whole(OBJECT, ReadSnapshot(WHOLE.rows, trimmed=1200), whole)
+    read = {**READ, "rows": WHOLE.rows}
+    found = judge_whole(OBJECT, {**read, "trimmed": 1200}, WHOLE.rows, WHOLE.rows)
     assert found.is_passed
     assert found.figures["trimmed_items"] == 1200
     assert found.reason == f"{OBJECT}: white space around id or status of 1,200 items is left out"
-    assert judge_whole(OBJECT, ReadSnapshot(WHOLE.rows), whole).reason is None
+    assert judge_whole(OBJECT, read, WHOLE.rows, WHOLE.rows).reason is None
 
 
 @pytest.mark.parametrize(
@@ -68,8 +63,8 @@ def test_white_space_that_was_left_out_is_counted_and_told_and_refuses_nothing()
 def test_a_count_beyond_bounds_is_refused_once_and_never_again_when_it_stands_or_was_accepted(
     staged: Digest, known: dict[str, Any], is_passed: bool, reason: str | None
 ) -> None:
-    on_record = KnownSnapshot(**{"published": EMPTY, "accepted": None, "accepted_before": lambda: None, **known})
-    found = judge_count(DAY, staged, COUNTS, on_record, Settings(snapshot_min_rows=2))
+    on_record: dict[str, Any] = {"published": EMPTY, "accepted": None, "accepted_before": lambda: None, **known}
+    found = judge_count(DAY, staged, COUNTS, Settings(snapshot_min_rows=2), **on_record)
     assert found.is_passed is is_passed
     assert (found.reason is None) if reason is None else (reason in (found.reason or ""))
 

@@ -13,7 +13,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.orchestration.rollback_jobs import _tell
+from pipeline_assets.orchestration.events import standing_events
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
@@ -51,7 +51,8 @@ def test_a_day_may_be_rolled_back_again_and_each_time_dagster_is_told(
 
         @dg.op
         def tell(context):
-            _tell(context, runtime, [(TABLE, DAY)])
+            yield from standing_events(context.instance, runtime, [(TABLE, DAY)])
+            yield dg.Output(None)
 
         @dg.job
         def telling() -> None:

@@ -148,7 +148,7 @@ def test_a_published_final_day_that_changes_makes_one_notice(ledger: Ledger) -> 
     assert {name: value for name, value in notice.items() if name not in ("id", "at")} == expected
     assert [one.id for one in ledger.outbox.of_run("run-2", REVENUE)] == [notice["id"]]
     published = ledger.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))
-    assert [(one.record.snapshot_id, one.was_final) for one in published] == [(9, False), (11, True)]
+    assert [(record.snapshot_id, was_final) for record, was_final in published] == [(9, False), (11, True)]
 
 
 def test_an_exclusion_is_told_with_the_change_that_it_makes(lite: Ledger) -> None:
@@ -178,7 +178,7 @@ def test_a_provisional_day_and_one_that_keeps_its_content_are_not_told(lite: Led
     lite.record(Changes(slices=[replace(lite.slices(REVENUE, None)[KEY], is_final=True)]), "run-2")
     publish(lite, snapshot_id=12, digest_before=AFTER)
     assert told_of(lite) == []
-    final = [one.was_final for one in lite.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))]
+    final = [was_final for _, was_final in lite.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))]
     assert final == [False, True]
 
 
