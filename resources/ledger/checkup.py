@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from resources.ledger.engine import Connect
+from resources.ledger.engine import Reads
 from resources.ledger.schema import BATCHES, DECISIONS, DELIVERIES, PROCESSES, PUBLICATIONS, RUNS
 
 _NOT_KNOWN = ("null", "{}")
@@ -69,12 +69,8 @@ class ProcessOnRecord(NamedTuple):
     """None where no op of the run has begun."""
 
 
-class Checkup:
+class Checkup(Reads):
     """Reads the evidence for `tidemark doctor`; never writes."""
-
-    def __init__(self, read: Connect) -> None:
-        """Take `read`, which opens a connection."""
-        self._read = read
 
     def built_again(self, projects: Sequence[str]) -> BuiltAgain:
         """Compare repeated publications from the same inputs, over all that name their inputs."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.slices import EMPTY, Digest
-from resources.ledger.engine import Connect, in_parts
+from resources.ledger.engine import Reads, in_parts
 from resources.ledger.schema import CUTS, PROCESSES, PUBLICATIONS, RUNS, SLICES
 
 
@@ -29,12 +29,8 @@ class Cut:
     """Table -> snapshot of main."""
 
 
-class Cuts:
+class Cuts(Reads):
     """Reads cuts."""
-
-    def __init__(self, read: Connect) -> None:
-        """Take `read`, which opens a connection."""
-        self._read = read
 
     def first(self) -> Cut | None:
         """Return the oldest recorded cut, None where there is none."""
@@ -93,12 +89,8 @@ class Revision:
     """Measure -> (before, after), where they differ; before is None where no earlier publication is on record."""
 
 
-class Revisions:
+class Revisions(Reads):
     """Reads revisions, and creates records of these publications only."""
-
-    def __init__(self, read: Connect) -> None:
-        """Take `read`, which opens a connection."""
-        self._read = read
 
     def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
         """Return the publications that changed a day after it had become final, newest first, without measures.
@@ -180,12 +172,8 @@ class Processes:
     """Processes that were found dead."""
 
 
-class Activity:
+class Activity(Reads):
     """Reads runs, publications and processes."""
-
-    def __init__(self, read: Connect) -> None:
-        """Take `read`, which opens a connection."""
-        self._read = read
 
     def reported(self) -> Mapping[tuple[str, str], int]:
         """Return (table, verdict) -> how often finished loads reported that verdict for a slice."""

@@ -21,6 +21,23 @@ from resources.ledger.schema import METADATA, SCHEMA, SCHEMA_VERSION
 Connect = Callable[[], AbstractContextManager[Connection]]
 """Opens a connection to the ledger: to read, or in a transaction."""
 
+
+class Reads:
+    """A part of the ledger that is only read."""
+
+    def __init__(self, read: Connect) -> None:
+        """Take `read`, which opens a connection."""
+        self._read = read
+
+
+class Writes:
+    """A part of the ledger that is also written."""
+
+    def __init__(self, read: Connect, write: Connect) -> None:
+        """Take `read` and `write`, which open a connection, the latter in a transaction."""
+        self._read, self._write = read, write
+
+
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """These retries bridge an outage of about six seconds."""
 

@@ -21,17 +21,13 @@ from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
 from pipeline_assets.tables.registry import DERIVED
-from resources.ledger.engine import Connect, in_parts, upsert
+from resources.ledger.engine import Writes, in_parts, upsert
 from resources.ledger.notices import last_notices, write_notice
 from resources.ledger.schema import GOLDEN_FAULTS, GOLDEN_TOTALS, NOTICES
 
 
-class GoldenTotals:
+class GoldenTotals(Writes):
     """Reads and writes golden totals; each write is one transaction."""
-
-    def __init__(self, read: Connect, write: Connect) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write = read, write
 
     def of(
         self,

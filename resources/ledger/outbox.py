@@ -12,7 +12,7 @@ from sqlalchemy.engine import RowMapping
 from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
-from resources.ledger.engine import Connect, in_parts, insert_into
+from resources.ledger.engine import Writes, in_parts, insert_into
 from resources.ledger.notices import read_notices
 from resources.ledger.rows import publication_of
 from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SET_ASIDE, SLICES
@@ -41,12 +41,8 @@ class Receiver:
     seen_at: str = ""
 
 
-class Outbox:
+class Outbox(Writes):
     """Reads and writes notices and receivers; each write is one transaction."""
-
-    def __init__(self, read: Connect, write: Connect) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write = read, write
 
     def register(self, places: Mapping[str, str]) -> dict[str, Receiver]:
         """Register receivers (id -> place) and return them; a new receiver gets the notices recorded from now on."""

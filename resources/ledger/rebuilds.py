@@ -13,19 +13,15 @@ from sqlalchemy.engine import Connection, RowMapping
 from pipeline_assets.domain.errors import TakenOverError, UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, ReportedSlice, SliceDifference
 from pipeline_assets.domain.slices import Digest, Slice
-from resources.ledger.engine import Connect
+from resources.ledger.engine import Writes
 from resources.ledger.rows import slice_of, slice_row
 from resources.ledger.schema import PUBLICATIONS, REBUILDS, REBUILT_SLICES
 
 _OPEN = [state.value for state in RebuildState if state.is_open]
 
 
-class Rebuilds:
+class Rebuilds(Writes):
     """Reads and writes of rebuilds; each write is one transaction."""
-
-    def __init__(self, read: Connect, write: Connect) -> None:
-        """Wrap a ledger's ways of connecting."""
-        self._read, self._write = read, write
 
     def all(self) -> list[RebuildRecord]:
         """Every rebuild on record, oldest first."""

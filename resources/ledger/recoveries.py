@@ -13,7 +13,7 @@ from pipeline_assets.domain.arrival_days import ends_of
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.slices import Source
-from resources.ledger.engine import Connect
+from resources.ledger.engine import Writes
 from resources.ledger.schema import DELIVERIES, RECOVERIES, RUNS, STRAYS
 
 _LONGEST_HOUR = timedelta(hours=6)
@@ -31,12 +31,8 @@ class OpenClaim:
     begun_at: datetime
 
 
-class Recoveries:
+class Recoveries(Writes):
     """Reads and writes claims; each write is one transaction."""
-
-    def __init__(self, read: Connect, write: Connect) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write = read, write
 
     def begin(self, project_id: str, hour: Hour, brought: Mapping[str, int] | None = None) -> None:
         """Claim an hour, before its first object is written.
@@ -123,12 +119,8 @@ def _is_hour(project_id: str, hour: Hour) -> tuple[sa.ColumnElement[bool], ...]:
     return columns.project_id == project_id, columns.arrival_date == hour.day, columns.hour == hour.hour
 
 
-class Strays:
+class Strays(Writes):
     """Reads and writes strays; each write is one transaction."""
-
-    def __init__(self, read: Connect, write: Connect) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write = read, write
 
     def all(self, projects: Sequence[str]) -> dict[str, BatchKey]:
         """Return object key -> the batch that the key names, sorted by key."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.notices import Notice
 from pipeline_assets.domain.plain_text import recordable
-from resources.ledger.engine import Connect
+from resources.ledger.engine import Writes
 from resources.ledger.notices import read_notices
 from resources.ledger.schema import NOTICES, RECEIVERS, SET_ASIDE
 
@@ -29,12 +29,8 @@ class SetAside:
     set_aside_at: datetime
 
 
-class SetAsides:
+class SetAsides(Writes):
     """Reads and writes notices that are set aside; each write is one transaction."""
-
-    def __init__(self, read: Connect, write: Connect) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write = read, write
 
     def add(self, receiver_id: str, batch: Sequence[Notice], error: str) -> None:
         """Skip these notices and keep them for later; does nothing where another process has sent them meanwhile."""

@@ -16,7 +16,7 @@ from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.records import HOURS_HELD
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from resources.ledger.engine import Connect
+from resources.ledger.engine import Reads
 from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HAS_REFUSALS, RUNS, SLICES
 
 _RED = [verdict.value for verdict in Verdict if not verdict.is_good]
@@ -90,12 +90,8 @@ class RunTime:
     """Whether none of its slices is refused, waiting or held."""
 
 
-class Summaries:
+class Summaries(Reads):
     """Reads the whole ledger without creating a record per row: each query over years takes less than a second."""
-
-    def __init__(self, read: Connect) -> None:
-        """Take `read`, which opens a connection."""
-        self._read = read
 
     def slice_verdicts(self, projects: Sequence[str]) -> list[VerdictCount]:
         """Return the number of projects per table, event day and verdict."""
@@ -257,12 +253,8 @@ def _within(
     return [of.source == source.value, of.project_id.in_(projects), of.arrival_date.between(first, last)]
 
 
-class ArrivalSummaries:
+class ArrivalSummaries(Reads):
     """Reads arrivals without creating a record per row, so that each query over years takes less than a second."""
-
-    def __init__(self, read: Connect) -> None:
-        """Take `read`, which opens a connection."""
-        self._read = read
 
     def arrivals(
         self, source: Source, projects: Sequence[str], first: date, last: date
