@@ -105,7 +105,12 @@ def _plan(days: int) -> Callable[[Place], dict[str, Any]]:
             plans = sum(
                 len(
                     decide_with_neighbours(
-                        ledger, facts.reading(ledger, [table]), table, request.slices, Acceptances(), size.now
+                        ledger,
+                        facts.reading(ledger, [table]),
+                        table,
+                        request.slices_of(table.kind),
+                        Acceptances(),
+                        size.now,
                     )
                 )
                 for table in DERIVED

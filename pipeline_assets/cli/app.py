@@ -210,11 +210,12 @@ def maintenance(
 
     Safe beside a load. Exits 0 when every table was looked after, 1 when one could not be, 2 on bad usage.
     """
-    from pipeline_assets.cli.run import maintain  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.cli.run import run_operation  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.orchestration.maintenance_job import JOB_NAME  # noqa: PLC0415 - `status` starts without Dagster
 
     settings = load_settings()
     with terminal(verbose=verbose) as console:
-        failures = maintain(settings, console, is_dry_run=dry_run, verbose=verbose)
+        failures = run_operation(settings, JOB_NAME, "maintain", {"dry_run": dry_run}, console, verbose=verbose)
         print_failures(console, failures, verbose)
     return EXIT_INCOMPLETE if failures else EXIT_OK
 

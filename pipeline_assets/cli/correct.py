@@ -89,9 +89,9 @@ def rollback(
 
     Exits 0 when every slice was rolled back or held, 1 when it could not be, 2 on bad usage.
     """
-    from pipeline_assets.cli.run import open_runtime, run_rollback  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.cli.run import open_runtime, run_operation  # noqa: PLC0415 - `status` starts without Dagster
     from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
+    from pipeline_assets.orchestration.rollback_jobs import ROLLBACK_JOB, ROLLBACK_OP, RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
     from resources.iceberg.lake_identity import Purpose  # noqa: PLC0415 - `status` starts without Iceberg
 
     chosen = {"tables": list(table or ()), "projects": list(project or ())}
@@ -106,7 +106,7 @@ def rollback(
     ):
         restores = plan(runtime, request, is_preview=True)
         if not dry_run:
-            failures = run_rollback(settings, config, console, verbose=verbose)
+            failures = run_operation(settings, ROLLBACK_JOB, ROLLBACK_OP, config, console, verbose=verbose)
             print_failures(console, failures, verbose)
             if failures:
                 return EXIT_INCOMPLETE

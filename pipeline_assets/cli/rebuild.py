@@ -250,10 +250,11 @@ def _carry_out(
     settings: Settings, config: Mapping[str, Any], asked: RebuildRecord, as_json: bool, verbose: bool
 ) -> int:
     """Run the job and show the resulting rebuild; returns the exit code."""
-    from pipeline_assets.cli.run import run_rebuild  # noqa: PLC0415 - `show` starts without Dagster
+    from pipeline_assets.cli.run import run_operation  # noqa: PLC0415 - `show` starts without Dagster
+    from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, REBUILD_OP  # noqa: PLC0415 - `show` starts without Dagster
 
     with terminal(verbose=verbose) as console:
-        failures = run_rebuild(settings, config, console, verbose=verbose)
+        failures = run_operation(settings, REBUILD_JOB, REBUILD_OP, config, console, verbose=verbose)
         with own_ledger(settings) as ledger:
             begun = ledger.rebuilds.find(asked.number) if asked.number else ledger.rebuilds.open_like(asked)
             green = ledger.rebuilds.slices(begun) if begun is not None else {}

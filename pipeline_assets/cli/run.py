@@ -23,9 +23,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import batch_named, touched_slices
 from pipeline_assets.operations.release import Held
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
-from pipeline_assets.orchestration.maintenance_job import JOB_NAME as MAINTENANCE_JOB
-from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, REBUILD_OP
-from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP, ROLLBACK_JOB, ROLLBACK_OP
+from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP
 from pipeline_assets.orchestration.specs import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import (
@@ -64,7 +62,6 @@ def load_in_chunks(
     """
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
-        logger = _console_logger(console, verbose=verbose)
         config = {
             "projects": list(projects),
             "read_again": is_read_again,
@@ -72,7 +69,7 @@ def load_in_chunks(
         }
         job = DIMENSION_JOB if source is LoadSource.DIMENSIONS else JOB_OF_SOURCE[Source(source.value)]
         tags = range_tags(chunk[0], chunk[-1])
-        failures += run_job(settings, job, {"load": {"config": config}}, tags, logger, _log(console))
+        failures += run_operation(settings, job, "load", config, console, tags=tags, verbose=verbose)
         failpoint(Failpoint.BETWEEN_CHUNKS)
     return failures
 
@@ -135,16 +132,27 @@ def decide(
             **_accepted(settings, source, tuple(touched), projects, {"--accept-changes": accept_changes}),
         }
         tags = range_tags(batch.arrival_date, batch.arrival_date)
-        logger = _console_logger(console, verbose=verbose)
         job = DIMENSION_JOB if is_of_dimension else JOB_OF_SOURCE[batch.source]
-        failures += run_job(settings, job, {"load": {"config": config}}, tags, logger, _log(console))
+        failures += run_operation(settings, job, "load", config, console, tags=tags, verbose=verbose)
     return failures
 
 
-def run_rollback(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
-    """Run the rollback job; returns its failures."""
-    ops = {ROLLBACK_OP: {"config": dict(config)}}
-    return run_job(settings, ROLLBACK_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
+def run_operation(
+    settings: Settings,
+    job: str,
+    op: str,
+    config: Mapping[str, Any],
+    console: Console,
+    *,
+    tags: Mapping[str, str] | None = None,
+    verbose: bool,
+) -> list[str]:
+    """Run a job of one op with this config, its lines on the console; returns the failures that are not verdicts."""
+
+    def log(text: str) -> None:
+        console.print(text, style="yellow")
+
+    return run_job(settings, job, {op: {"config": dict(config)}}, tags or {}, _logger(console, verbose=verbose), log)
 
 
 def run_release(
@@ -160,21 +168,20 @@ def run_release(
 
     `accept_changes` is the reason why released slices, and the tables built from them, may change beyond bounds.
     """
-    logger = _console_logger(console, verbose=verbose)
-    failures = run_job(settings, RELEASE_JOB, {RELEASE_OP: {"config": dict(config)}}, {}, logger, _log(console))
+    failures = run_operation(settings, RELEASE_JOB, RELEASE_OP, config, console, verbose=verbose)
     if failures:
         return failures
     for project in sorted({hold.key.project_id for hold in held}):
         released = [hold for hold in held if hold.key.project_id == project]
         accepted = {} if accept_changes is None else acceptances_of(released, settings.projects, accept_changes)
         is_shared = project == ALL_PROJECTS
-        ops = {"load": {"config": {"projects": [] if is_shared else [project], "accept_changes": accepted}}}
+        of_load = {"projects": [] if is_shared else [project], "accept_changes": accepted}
         # A slice that covers several days may be filed under a day before the calendar.
         days = {max(hold.key.event_date, settings.calendar_start) for hold in released}
         for part in stretches(sorted(days), settings.days_per_run):
             tags = range_tags(part[0], part[-1])
             job = DIMENSION_JOB if is_shared else HEAL_JOB
-            failures += run_job(settings, job, ops, tags, logger, _log(console))
+            failures += run_operation(settings, job, "load", of_load, console, tags=tags, verbose=verbose)
     return failures
 
 
@@ -192,23 +199,7 @@ def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: 
     return accepted
 
 
-def run_rebuild(settings: Settings, config: Mapping[str, Any], console: Console, *, verbose: bool) -> list[str]:
-    """Run the rebuild job; returns its failures."""
-    ops = {REBUILD_OP: {"config": dict(config)}}
-    return run_job(settings, REBUILD_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
-
-
-def maintain(settings: Settings, console: Console, *, is_dry_run: bool, verbose: bool) -> list[str]:
-    """Run the maintenance job; returns its failures."""
-    ops = {"maintain": {"config": {"dry_run": is_dry_run}}}
-    return run_job(settings, MAINTENANCE_JOB, ops, {}, _console_logger(console, verbose=verbose), _log(console))
-
-
-def _log(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(text, style="yellow")
-
-
-def _console_logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:
+def _logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:
     """Dagster's console logger: lines of the load, and with --verbose everything that Dagster logs."""
 
     def progress(_: dg.InitLoggerContext) -> logging.Logger:

@@ -46,11 +46,6 @@ class LoadRequest:
         """Last requested day."""
         return self.days[-1]
 
-    @property
-    def slices(self) -> frozenset[Slice]:
-        """The requested days of each project."""
-        return frozenset(Slice(day, project) for day in self.days for project in self.projects)
-
     def slices_of(self, kind: TableKind) -> frozenset[Slice]:
         """The slices of tables of this kind under which the requested days are filed."""
         projects = kind.projects(self.projects)
