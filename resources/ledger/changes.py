@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date
 
@@ -180,19 +180,8 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
     Or the very files that the record names: another run found them in the table before the one that published them recorded it.
     A row of a slice that a person holds by now stays as well, unless the record tells of that, or of a commit.
     """
-    file_hashes: dict[tuple[str, Slice], str | None] = {}
-    held: set[tuple[str, Slice]] = set()
-    for table in {record.table for record in records}:
-        days = [record.key.event_date for record in records if record.table == table]
-        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.file_hash).where(
-            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
-        )
-        for day, project_id, file_hash in connection.execute(query):
-            file_hashes[table, Slice(day, project_id)] = file_hash
-        holds = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
-            HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
-        )
-        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(holds)}
+    places = {(record.table, record.key) for record in records}
+    file_hashes, held = dict(_recorded(connection, places, SLICES.c.file_hash)), _held(connection, places)
     return [
         record
         for record in records
@@ -251,40 +240,35 @@ def require_not_held(connection: Connection, slices: Collection[tuple[str, Slice
 
 
 def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[tuple[str, Slice]]:
-    held: set[tuple[str, Slice]] = set()
-    for table, keys in _by_table(slices).items():
-        days = [key.event_date for key in keys]
-        query = sa.select(HOLDS.c.event_date, HOLDS.c.project_id).where(
-            HOLDS.c.table_name == table, HOLDS.c.event_date.between(min(days), max(days)), HOLDS.c.released_at.is_(None)
-        )
-        held |= {(table, Slice(day, project_id)) for day, project_id in connection.execute(query)}
-    return held & set(slices)
+    return {place for place, _ in _recorded(connection, slices, HOLDS.c.reason)}
 
 
 def _digests(connection: Connection, slices: Collection[tuple[str, Slice]]) -> dict[tuple[str, Slice], Digest]:
     """The digests on record of these (table, slice)."""
-    found = {}
-    for table, keys in _by_table(slices).items():
-        days = [key.event_date for key in keys]
-        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.digest).where(
-            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
-        )
-        for day, project, digest in connection.execute(query):
-            if Slice(day, project) in keys:
-                found[table, Slice(day, project)] = Digest.parse(digest)
-    return found
+    return {place: Digest.parse(digest) for place, digest in _recorded(connection, slices, SLICES.c.digest)}
 
 
 def _winners(connection: Connection, slices: Collection[tuple[str, Slice]]) -> str:
     """Who recorded these (table, slice) last."""
-    runs: set[str | None] = set()
-    for table, keys in _by_table(slices).items():
-        days = [key.event_date for key in keys]
-        query = sa.select(SLICES.c.event_date, SLICES.c.project_id, SLICES.c.run_id).where(
-            SLICES.c.table_name == table, SLICES.c.event_date.between(min(days), max(days))
+    return _named(run for _, run in _recorded(connection, slices, SLICES.c.run_id))
+
+
+def _recorded(
+    connection: Connection, slices: Collection[tuple[str, Slice]], column: sa.Column[str]
+) -> Iterator[tuple[tuple[str, Slice], str]]:
+    """A column of the rows of these (table, slice): of slices as recorded, or of holds in force."""
+    rows, wanted, days = column.table.c, set(slices), dict[str, list[date]]()
+    for table, key in wanted:
+        days.setdefault(table, []).append(key.event_date)
+    for table, named in days.items():
+        query = sa.select(rows.event_date, rows.project_id, column).where(
+            rows.table_name == table, rows.event_date.between(min(named), max(named))
         )
-        runs |= {run for day, project_id, run in connection.execute(query) if Slice(day, project_id) in keys}
-    return _named(runs)
+        if column.table is HOLDS:
+            query = query.where(HOLDS.c.released_at.is_(None))
+        for day, project_id, value in connection.execute(query):
+            if (place := (table, Slice(day, project_id))) in wanted:
+                yield place, value
 
 
 def _named(runs: Iterable[str | None]) -> str:
@@ -292,13 +276,6 @@ def _named(runs: Iterable[str | None]) -> str:
     names = sorted({run for run in runs if run})
     shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return f"run {shown}" if names else "another run"
-
-
-def _by_table(slices: Iterable[tuple[str, Slice]]) -> dict[str, set[Slice]]:
-    keys: dict[str, set[Slice]] = {}
-    for table, key in slices:
-        keys.setdefault(table, set()).add(key)
-    return keys
 
 
 def _conflict(moved: Collection[tuple[str, Slice]], reason: str) -> SliceConflictError:
