@@ -10,9 +10,9 @@ from datetime import UTC, date, datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from pipeline_assets.domain.slices import EMPTY, Digest
+from pipeline_assets.domain.slices import Digest
 from resources.ledger.engine import Reads, in_parts
-from resources.ledger.schema import CUTS, PROCESSES, PUBLICATIONS, RUNS, SLICES
+from resources.ledger.schema import CUTS, PROCESSES, PUBLICATIONS, RUNS
 
 
 @dataclass(frozen=True)
@@ -95,34 +95,21 @@ class Revisions(Reads):
     def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
         """Return the publications that changed a day after it had become final, newest first, without measures.
 
-        As in notices, a day was final if the ledger said so at the time of the publication. Rows of older versions do not record
-        this: their publication counts if its run began after the day had become final, unless it filled an empty day.
+        As in notices, a day was final if the ledger said so at the time of the publication.
         """
-        begun = sa.func.coalesce(RUNS.c.started_at, PUBLICATIONS.c.published_at)
-        was_final_before = (
-            PUBLICATIONS.c.was_final.is_(None),
-            PUBLICATIONS.c.digest_before != str(EMPTY),
-            begun > SLICES.c.final_at,
-        )
-        same = [PUBLICATIONS.c[name] == SLICES.c[name] for name in ("table_name", "event_date", "project_id")]
         names = ("table_name", "event_date", "project_id", "published_at", "cause", "accepted_reason", "run_id", "id")
-        found: list[Revision] = []
-        # Run two queries, so that an index finds the few rows of each among millions of first publications.
-        for is_final in ((PUBLICATIONS.c.was_final.is_(sa.true()),), was_final_before):
-            query = (
-                sa.select(*(PUBLICATIONS.c[name] for name in (*names, "digest_before", "digest_after")))
-                .join(SLICES, sa.and_(*same))
-                .outerjoin(RUNS, RUNS.c.run_id == PUBLICATIONS.c.run_id)
-                .where(
-                    PUBLICATIONS.c.table_name.in_(tables),
-                    PUBLICATIONS.c.project_id.in_(projects),
-                    PUBLICATIONS.c.digest_before != PUBLICATIONS.c.digest_after,
-                    *is_final,
-                )
+        query = (
+            sa.select(*(PUBLICATIONS.c[name] for name in (*names, "digest_before", "digest_after")))
+            .where(
+                PUBLICATIONS.c.was_final.is_(sa.true()),
+                PUBLICATIONS.c.table_name.in_(tables),
+                PUBLICATIONS.c.project_id.in_(projects),
+                PUBLICATIONS.c.digest_before != PUBLICATIONS.c.digest_after,
             )
-            with self._read() as connection:
-                found += [_revision(row) for row in connection.execute(query).mappings()]
-        return sorted(found, key=lambda one: one.number, reverse=True)
+            .order_by(PUBLICATIONS.c.id.desc())
+        )
+        with self._read() as connection:
+            return [_revision(row) for row in connection.execute(query).mappings()]
 
     def measures_of(self, revisions: Sequence[Revision]) -> dict[int, Mapping[str, tuple[float | None, float]]]:
         """Return publication number -> measure -> (before, after), where they differ."""

@@ -15,7 +15,7 @@ from pipeline_assets.domain.records import PublicationRecord
 from resources.ledger.engine import Writes, in_parts, insert_into
 from resources.ledger.notices import read_notices
 from resources.ledger.rows import publication_of
-from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, RUNS, SET_ASIDE, SLICES
+from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, SET_ASIDE
 
 _SEEN_EVERY = timedelta(hours=12)
 """`seen_at` of a known receiver is updated no more often than this, so that most reads write nothing."""
@@ -125,28 +125,12 @@ class Outbox(Writes):
             return [notice for part in parts for notice in read_notices(connection, NOTICES.c.id.in_(part))]
 
     def published_since(self, since: datetime) -> list[tuple[PublicationRecord, bool]]:
-        """Return the publications made visible since a time, oldest first, and whether the slice was final before.
-
-        For a publication of an older version, the time when its slice became final tells whether it was final before. That
-        time is the start of the run that made it final, so that run's own publication changed no final day.
-        """
-        same_slice = [SLICES.c[name] == PUBLICATIONS.c[name] for name in ("table_name", "event_date", "project_id")]
-        of_older = sa.and_(
-            SLICES.c.is_final,
-            PUBLICATIONS.c.published_at > SLICES.c.final_at,
-            RUNS.c.started_at.is_distinct_from(SLICES.c.final_at),
-            PUBLICATIONS.c.digest_before.not_like("0:%"),
-        )
-        query = (
-            sa.select(PUBLICATIONS, sa.func.coalesce(PUBLICATIONS.c.was_final, of_older).label("was_final_before"))
-            .outerjoin(SLICES, sa.and_(*same_slice))
-            .outerjoin(RUNS, RUNS.c.run_id == PUBLICATIONS.c.run_id)
-            .where(PUBLICATIONS.c.published_at >= since.astimezone(UTC).isoformat())
-            .order_by(PUBLICATIONS.c.id)
-        )
+        """Return the publications made visible since a time, oldest first, and whether the slice was final before."""
+        at = since.astimezone(UTC).isoformat()
+        query = sa.select(PUBLICATIONS).where(PUBLICATIONS.c.published_at >= at).order_by(PUBLICATIONS.c.id)
         with self._read() as connection:
             rows = connection.execute(query).mappings()
-            return [(publication_of(row), bool(row["was_final_before"])) for row in rows]
+            return [(publication_of(row), bool(row["was_final"])) for row in rows]
 
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
         """Remove change notices recorded before a time that every receiver has got; returns how many.

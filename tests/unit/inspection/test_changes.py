@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
@@ -22,9 +21,8 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.inspection.changes import changes_since
 from pipeline_assets.tables.registry import downstream_of
 from resources.ledger.changes import Changes
-from resources.ledger.schema import NOTICES, PUBLICATIONS
+from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
-from tests.support.ledgers import record_run
 from tests.support.webhook import a_webhook
 
 RAW, EVENTS, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily_revenue"
@@ -128,26 +126,6 @@ def test_changes_whose_notices_are_gone_are_told_by_publications(ledger: Ledger)
     assert changes_since(ledger, LONG_AGO).changes == with_notices
     (change,) = with_notices
     assert (change.measures["revenue"]["before"], change.measures["revenue"]["after"]) == (15.0, 18.0)
-
-
-def test_times_before_notices_were_kept_are_answered(ledger: Ledger) -> None:
-    """Scenario: an older version recorded what a day was when it became final, and a change after that. Outcome: the change is
-    listed, what made the day final is not, and a day of which nobody knows since when it is final is not."""
-    final_at = "2026-02-05T00:00:00+00:00"
-    record_run(ledger, "run-1", started_at=final_at, finished_at="2026-02-05T00:09:00+00:00")
-    record_run(ledger, "run-2", started_at="2026-02-07T00:00:00+00:00", finished_at="2026-02-07T00:09:00+00:00")
-    for key in (KEY, NEXT):
-        publish(ledger, REVENUE, key, 10, "run-1")
-        publish(ledger, REVENUE, key, 12, "run-2")
-    with ledger.engine.begin() as connection:
-        connection.execute(NOTICES.delete())
-        connection.execute(PUBLICATIONS.update().values(was_final=None))
-        for run, at in (("run-1", "2026-02-05T00:01:00+00:00"), ("run-2", "2026-02-07T00:01:00+00:00")):
-            connection.execute(PUBLICATIONS.update().where(PUBLICATIONS.c.run_id == run).values(published_at=at))
-        known = {"at": final_at, "day": str(DAY)}
-        connection.execute(sa.text("UPDATE tidemark_slices SET final_at = :at WHERE event_date = :day"), known)
-    (change,) = changes_since(ledger, LONG_AGO).changes
-    assert (change.key, change.run_id, change.measures["rows"]["before"]) == (KEY, "run-2", 10)
 
 
 def test_what_to_refresh_is_what_differs_in_a_table_and_below_it(ledger: Ledger) -> None:
