@@ -17,6 +17,7 @@ from pipeline_assets.domain.settings import Settings, ShippedCode
 from resources.spark.session import engine_config
 from resources.spark.worker_daemon import (
     PACKAGES,
+    SHARED,
     VARIABLE,
     decoded,
     described,
@@ -176,8 +177,9 @@ def test_what_is_expected_passes_through_the_shell_that_starts_a_container() -> 
 
 
 def test_all_packages_that_tasks_import_are_compared() -> None:
-    """Scenario: the modules of tasks are imported. Outcome: what they bring is compared, but for what others bring with them."""
-    program = f"import sys\nfor name in {TASKS!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    """Scenario: what workers share and the modules of tasks are imported. Outcome: what they bring is compared, but for what others bring with them."""
+    modules = (*SHARED, *TASKS)
+    program = f"import sys\nfor name in {modules!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     owners = packages_distributions()
     imported = {owner.lower() for name in done.stdout.split() for owner in owners.get(name, ())}
