@@ -177,7 +177,8 @@ def test_what_is_expected_passes_through_the_shell_that_starts_a_container() -> 
 
 
 def test_all_packages_that_tasks_import_are_compared() -> None:
-    """Scenario: what workers share and the modules of tasks are imported. Outcome: what they bring is compared, but for what others bring with them."""
+    """Scenario: what workers share and the modules of tasks are imported. Outcome: what they bring is compared, but for what
+    others bring with them."""
     modules = (*SHARED, *TASKS)
     program = f"import sys\nfor name in {modules!r}: __import__(name)\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
