@@ -38,7 +38,10 @@ SOURCES = Path(__file__).parents[2] / "resources" / "iceberg"
 
 BY_NAME: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.ContentFileParser": ("fromJson", "toJson"),
-    "org.apache.iceberg.ReachableFileUtil": ("metadataFileLocations",),
+    "org.apache.iceberg.ManifestFiles": ("readDeleteManifest", "readPaths"),
+    "org.apache.iceberg.ReachableFileUtil": (
+        "manifestListLocations", "metadataFileLocations", "statisticsFilesLocations",
+    ),
     "org.apache.iceberg.SchemaParser": ("toJson",),
     "org.apache.iceberg.SnapshotChanges": ("builderFor",),
     "org.apache.iceberg.TableMetadata": (
@@ -52,18 +55,21 @@ BY_NAME: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.spark.actions.SparkActions": ("get",),
     "org.apache.iceberg.util.JsonUtil": ("mapper",),
     "org.apache.spark.sql.SparkSession": ("setActiveSession",),
-    "java.lang.String": (),
+    "java.lang.String": ("join",),
     "java.util.ArrayList": ("add",),
+    "java.util.LinkedHashSet": ("addAll",),
     "java.util.stream.Stream": ("builder",),
 }  # fmt: skip
 """Classes that modules of resources/iceberg/ ask the JVM for by name -> the methods that they call."""
 REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.Table": (
-        "currentSnapshot", "history", "io", "location", "manageSnapshots", "name", "newAppend", "newFastAppend", "newOverwrite",
-        "newRowDelta", "newScan", "properties", "refs", "schema", "snapshot", "snapshots", "sortOrder", "spec",
-        "updateProperties",
+        "currentSnapshot", "expireSnapshots", "history", "io", "location", "manageSnapshots", "name", "newAppend",
+        "newFastAppend", "newOverwrite", "newRowDelta", "newScan", "properties", "refs", "schema", "snapshot", "snapshots", "sortOrder",
+        "spec", "specs", "updateProperties",
     ),
     "org.apache.iceberg.BaseTable": ("operations",),
+    "org.apache.iceberg.ExpireSnapshots": ("cleanExpiredFiles", "commit", "expireOlderThan", "expireSnapshotId"),
+    "org.apache.iceberg.ManifestFile": ("content", "path"),
     "org.apache.iceberg.TableOperations": ("current", "io", "metadataFileLocation", "refresh"),
     "org.apache.iceberg.TableMetadata$Builder": ("build", "removeRef", "setBranchSnapshot"),
     "org.apache.iceberg.TableMetadata$MetadataLogEntry": ("file", "timestampMillis"),
@@ -76,7 +82,7 @@ REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.OverwriteFiles": ("addFile", "commit", "deleteFile", "toBranch"),
     "org.apache.iceberg.AppendFiles": ("appendFile", "commit", "toBranch"),
     "org.apache.iceberg.ManageSnapshots": ("commit", "createBranch", "removeBranch"),
-    "org.apache.iceberg.Snapshot": ("parentId", "snapshotId", "summary", "timestampMillis"),
+    "org.apache.iceberg.Snapshot": ("allManifests", "parentId", "snapshotId", "summary", "timestampMillis"),
     "org.apache.iceberg.SnapshotChanges": ("addedDataFiles", "removedDataFiles"),
     "org.apache.iceberg.TableScan": ("filter", "includeColumnStats", "planFiles", "useSnapshot"),
     "org.apache.iceberg.FileScanTask": ("deletes", "file"),
