@@ -64,8 +64,8 @@ BY_NAME: Mapping[str, tuple[str, ...]] = {
 REACHED: Mapping[str, tuple[str, ...]] = {
     "org.apache.iceberg.Table": (
         "currentSnapshot", "expireSnapshots", "history", "io", "location", "manageSnapshots", "name", "newAppend",
-        "newFastAppend", "newOverwrite", "newRowDelta", "newScan", "properties", "refs", "schema", "snapshot", "snapshots", "sortOrder",
-        "spec", "specs", "updateProperties",
+        "newFastAppend", "newOverwrite", "newRowDelta", "newScan", "properties", "refs", "schema", "snapshot",
+        "snapshots", "sortOrder", "spec", "specs", "updateProperties",
     ),
     "org.apache.iceberg.BaseTable": ("operations",),
     "org.apache.iceberg.ExpireSnapshots": ("cleanExpiredFiles", "commit", "expireOlderThan", "expireSnapshotId"),
