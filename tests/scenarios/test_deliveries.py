@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ NEXT = DAY + timedelta(days=1)
 RAW = "raw/regular_events"
 SOON = datetime(2026, 2, 20, tzinfo=UTC)
 """Past the deadline, inside the redelivery horizon."""
+
+
+@pytest.fixture
+def pipeline(pipeline: Any) -> Any:
+    """One that builds no aggregates: they follow from refined, however a delivery came."""
+    return partial(pipeline, only=(RAW, "refined/events"))
 
 
 def _etag(p: Any, key: str) -> str:
