@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,17 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.scenarios.test_shell import InThisProcess, _load
-from tests.support.builders import PROJECT, a_body, an_event, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, a_body, an_event, events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 NEXT = DAY + timedelta(days=1)
+
+
+@pytest.fixture
+def pipeline(pipeline: Any) -> Any:
+    """One that builds no aggregates: they follow from refined."""
+    return partial(pipeline, only=RAW_AND_REFINED)
 
 
 def _explain(p: Any, identifier: str, **scope: Any) -> Explanation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,10 +12,16 @@ import sqlalchemy as sa
 from pipeline_assets.domain.errors import PublishConflictError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from tests.support.builders import PROJECT, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, events_on
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
+
+
+@pytest.fixture
+def pipeline(pipeline: Any) -> Any:
+    """One that builds no aggregates: they follow from refined."""
+    return partial(pipeline, only=RAW_AND_REFINED)
 
 
 def test_a_lost_ledger_is_rebuilt_and_nothing_doubles(pipeline: Any) -> None:

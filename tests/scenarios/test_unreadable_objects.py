@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,19 @@ from dagster_aws.s3 import S3Resource
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
 from resources.landing.store import LandingStore
-from tests.support.builders import PROJECT, Pipeline, a_body, events_on
+from tests.support.builders import PROJECT, RAW_AND_REFINED, Pipeline, a_body, events_on
 from tests.support.faulty_proxy import Fault, Faults, a_faulty_proxy
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 NEXT = DAY + timedelta(days=1)
 REFINED = "refined/events"
+
+
+@pytest.fixture
+def pipeline(pipeline: Any) -> Any:
+    """One that builds no aggregates: they follow from refined."""
+    return partial(pipeline, only=RAW_AND_REFINED)
 
 
 def _batch(p: Pipeline, day: date) -> Any:

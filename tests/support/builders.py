@@ -39,6 +39,8 @@ from resources.spark.session import configure_catalog
 from sample_export.events import KEYS
 
 PROJECT = "10001"
+RAW_AND_REFINED = ("raw/regular_events", "raw/backfill_events", "refined/events")
+"""The tables of a story that no aggregate tells more about."""
 LATER = datetime(2026, 6, 1, tzinfo=UTC)
 """Long after every deadline of the days that tests use."""
 
