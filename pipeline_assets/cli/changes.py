@@ -68,7 +68,7 @@ def notify(
         troubles = receiver_troubles(ledger, settings)
     for one in (*sent, *troubles):
         page().print(str(one))
-    # Notices that go unsigned are told all the same: that trouble has no command.
+    # Unsigned notices are sent all the same: that trouble has no command.
     is_complete = not (any(one.left for one in sent) or any(one.command for one in troubles))
     if not sent and is_complete:
         page().print("everybody was told of everything")

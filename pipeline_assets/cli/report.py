@@ -48,7 +48,7 @@ def metrics(
     Reads the ledger and Dagster's queue, and changes neither. Exits 0 when the figures are told, 1 when the ledger cannot
     be read, which tidemark_up 0 tells as well, 2 on bad usage.
     """
-    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415
+    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415 - others start without
 
     if output is not None and output.suffix != METRICS_SUFFIX:
         raise UsageError(

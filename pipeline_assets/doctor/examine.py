@@ -67,8 +67,8 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], no
 
     `landing` opens landing; if that fails, its point says so. Writes nothing except a probe that reads a bucket's clock.
     """
-    read, first = (list(table_heads(ledger, settings)), ledger.checkup.processes()), (now - _RECENT).date()
-    at = _At(ledger, settings, landing, now, settings.require_projects(), *read, ledger.checkup, first)
+    projects, heads, checkup = settings.require_projects(), list(table_heads(ledger, settings)), ledger.checkup
+    at = _At(ledger, settings, landing, now, projects, heads, checkup.processes(), checkup, (now - _RECENT).date())
     for name, question, look in _CHECKLIST:
         try:
             answer = look(at)

@@ -75,15 +75,18 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
     branches = [f"{one.table} {branch}" for one in known for branch in one.branches]
     hidden = [f"{one.table} ({one.deletes})" for one in known if one.deletes]
     agreeing = f"{len(known) - len(apart)} of {len(known)} tables are at the snapshot that the ledger knows"
-    told = [f"{agreeing}; {len(dead)} runs died in the last 30 days"]
-    told += [f"{few(apart)} are not"] * bool(apart)
-    told += [f"{len(branches)} staged branches are left: {few(branches, 2)}"] * bool(branches)
-    told += [f"another program's delete files hide rows of {few(hidden)}"] * bool(hidden)
-    if len(told) == 1:
-        return green(*told)
+    parts = [
+        f"{agreeing}; {len(dead)} runs died in the last 30 days",
+        f"{few(apart)} are not" if apart else "",
+        f"{len(branches)} staged branches are left: {few(branches, 2)}" if branches else "",
+        f"another program's delete files hide rows of {few(hidden)}" if hidden else "",
+    ]
+    state = "; ".join(filter(None, parts))
+    if not (apart or branches or hidden):
+        return green(state)
     if working:
-        return yellow("; ".join((*told, f"{len(working)} runs are at work")), "Ask again when they have ended")
-    return yellow("; ".join(told), f"The next load compares and takes it up: {_LOAD}, then ask again")
+        return yellow(f"{state}; {len(working)} runs are at work", "Ask again when they have ended")
+    return yellow(state, f"The next load compares and takes it up: {_LOAD}, then ask again")
 
 
 def files_are_there(lost: Mapping[str, Mapping[Slice, str]], untold: Sequence[str], since: date) -> Answer:
@@ -207,12 +210,12 @@ def looked_after(
 
 def decisions_kept(kept: int, unknown: int, lacking: int) -> Answer:
     """Whether operators' decisions would survive the loss of the ledger; the caller has read all of their objects."""
-    told = [f"{kept} decisions are kept beside the tables, and each can be read"]
-    told += [f"the ledger lacks {unknown} of them"] * bool(unknown)
-    told += [f"{lacking} that it knows are not there"] * bool(lacking)
+    state = f"{kept} decisions are kept beside the tables, and each can be read"
+    state += f"; the ledger lacks {unknown} of them" if unknown else ""
+    state += f"; {lacking} that it knows are not there" if lacking else ""
     if unknown or lacking:
-        return yellow("; ".join(told), f"The next load reads back what is lacking: {_LOAD}")
-    return green(*told)
+        return yellow(state, f"The next load reads back what is lacking: {_LOAD}")
+    return green(state)
 
 
 def same_clock(theirs: datetime | None, ours: datetime) -> Answer:

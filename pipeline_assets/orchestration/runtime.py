@@ -52,8 +52,7 @@ def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[
 
 
 def _write(runtime: Runtime, instance: dg.DagsterInstance, path: Path) -> None:
-    # Import here: only runs with a metrics file need the library.
-    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415
+    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415 - only runs with a metrics file need the library
 
     now = datetime.now(UTC)
     try:

@@ -212,10 +212,11 @@ class Upkeep:
         The clean-up of Iceberg's Java API, which this does without, deletes live files after a rollback
         (`test_maintenance.py::test_a_rollback_behind_our_back_loses_no_live_file`).
         """
-        java, wanted = self._tables.load(table), list(snapshot_ids)
-        before = self._needed(java)
+        wanted = list(snapshot_ids)
         while wanted:
-            # By default the API also expires snapshots older than five days.
+            java = self._tables.load(table)
+            before = self._needed(java)
+            # In metadata alone. By default the API also expires snapshots older than five days.
             expiry = java.expireSnapshots().cleanExpiredFiles(False).expireOlderThan(0)
             try:
                 reduce(lambda update, number: update.expireSnapshotId(number), wanted, expiry).commit()
@@ -224,7 +225,7 @@ class Upkeep:
                 named = self.snapshots(table)[1]
                 if _NAMED not in str(error) or not named.intersection(wanted):
                     raise
-                wanted = [path for path in wanted if path not in named]
+                wanted = [number for number in wanted if number not in named]
             else:
                 after = set(map(base_name, self._needed(self._tables.load(table))))
                 gone = [path for path in before if base_name(path) not in after]

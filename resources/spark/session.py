@@ -188,7 +188,7 @@ def started(config: Mapping[str, str], secret: Mapping[str, str]) -> SparkSessio
     finally:
         if is_limited:
             del os.environ[_JVM_ADDRESS]
-    session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]
+    session: SparkSession = spark_session_from_config({**config, **secret})  # type: ignore[no-untyped-call]  # of Dagster
     return session
 
 
@@ -236,7 +236,7 @@ def remember_names() -> None:
 
 
 def _remembering(kind: type, lasting: tuple[type, ...]) -> None:
-    ask = kind.__getattr__  # type: ignore[attr-defined]
+    ask = kind.__getattr__  # type: ignore[attr-defined]  # Py4J has no types
 
     def answer(owner: Any, name: str) -> Any:
         member = ask(owner, name)
@@ -244,4 +244,4 @@ def _remembering(kind: type, lasting: tuple[type, ...]) -> None:
             owner.__dict__[name] = member
         return member
 
-    kind.__getattr__ = answer  # type: ignore[attr-defined]
+    kind.__getattr__ = answer  # type: ignore[attr-defined]  # Py4J has no types
