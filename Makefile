@@ -49,7 +49,7 @@ $(CLASSES): $(JARS) resources/spark/class_archive.py
 	-@$(VENV)/bin/python -m resources.spark.class_archive
 
 test: $(CLASSES) ## Run all tests
-	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations 40
+	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal --durations 40
 
 test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
 	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py tests/scenarios/test_difference.py

@@ -32,9 +32,10 @@ def markdown_table(
     names: Sequence[str], rows: Iterable[Sequence[object]], *, lists: Mapping[str, Collection[object]] | None = None
 ) -> dg.MarkdownMetadataValue:
     """Return a table, followed by lists, each with its name and length."""
-    listed = [f"| {' | '.join(as_markdown(cell) for cell in row)} |" for row in rows]
-    left_out = [f"\n{len(listed) - MOST_LINES:,} more rows"] if len(listed) > MOST_LINES else []
-    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}", *listed[:MOST_LINES], *left_out]
+    rows = list(rows)
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    lines += [f"| {' | '.join(as_markdown(cell) for cell in row)} |" for row in rows[:MOST_LINES]]
+    lines += [f"\n{len(rows) - MOST_LINES:,} more rows"] if len(rows) > MOST_LINES else []
     for name, items in (lists or {}).items():
         lines += [f"\n{name}: {len(items):,}", *_items(items, MOST_LINES // 5)] if items else []
     return dg.MetadataValue.md(bounded("\n".join(lines), 4 * LONGEST_DESCRIPTION))
@@ -47,9 +48,9 @@ def markdown_blocks(blocks: Iterable[Iterable[object]]) -> dg.MarkdownMetadataVa
 
 def description(parts: Iterable[object], separator: str = "; ") -> str:
     """Join parts to plain text, each on one line; cuts what is too long and says how much."""
-    listed = [shown(part) for part in parts]
-    more = [f"and {len(listed) - MOST_LINES:,} more"] if len(listed) > MOST_LINES else []
-    return bounded(separator.join([*listed[:MOST_LINES], *more]), LONGEST_DESCRIPTION)
+    parts = list(parts)
+    more = [f"and {len(parts) - MOST_LINES:,} more"] if len(parts) > MOST_LINES else []
+    return bounded(separator.join([*map(shown, parts[:MOST_LINES]), *more]), LONGEST_DESCRIPTION)
 
 
 def markdown_text(parts: Iterable[object]) -> str:
@@ -58,8 +59,9 @@ def markdown_text(parts: Iterable[object]) -> str:
 
 
 def _items(items: Iterable[object], most: int) -> list[str]:
-    listed = [f"- {as_markdown(item)}" for item in items]
-    return listed[:most] + ([f"- and {len(listed) - most:,} more"] if len(listed) > most else [])
+    items = list(items)
+    more = [f"- and {len(items) - most:,} more"] if len(items) > most else []
+    return [*(f"- {as_markdown(item)}" for item in items[:most]), *more]
 
 
 CHANGED, REFRESH = "changed final day", "to refresh"

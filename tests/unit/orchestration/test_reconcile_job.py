@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.records import SliceRecord
@@ -23,6 +24,7 @@ DAY = date(2026, 2, 2)
 NOW = datetime(2026, 2, 10, tzinfo=UTC)
 
 
+@pytest.mark.usefixtures("spark")  # an empty catalog starts an engine: not a large one, which later tests would keep
 def test_the_job_turns_the_check_yellow_and_green_again(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Scenario: a total that differs, the same within tolerance, bad lines, no totals at all. Outcome: the run fails with what
     differs; the check of the day tells the same; without totals nothing is wrong."""

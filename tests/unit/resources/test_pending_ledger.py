@@ -191,7 +191,7 @@ def _answers(ledger: Ledger) -> dict[Any, Any]:
     return asked
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     before=st.lists(st.tuples(steps, st.builds(Forgetting)), min_size=1, max_size=2),
     own=st.lists(st.tuples(steps, forgettings), min_size=1, max_size=3),

@@ -176,7 +176,7 @@ def _expected(held: set[Name], state: State, lost: Lost) -> set[Name]:
     return {shown([row for row in rows if row.content == content], held).name for content in wins}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(_STATE, _LOST, _STATE, _LOST)
 def test_the_difference_makes_the_same_slice(then: State, then_lost: Lost, now: State, now_lost: Lost) -> None:
     """Scenario: objects of both sources come, go and change, many of them with equal rows; other rows lose than before. Outcome:
