@@ -11,6 +11,7 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -18,8 +19,10 @@ from rich.table import Table
 
 from benchmarks.measure import measure
 from benchmarks.report import load_seconds
-from benchmarks.workload import KEPT, Stage, five_days_and_one, one_day
+from benchmarks.workload import KEPT, Stage, five_days_and_one, late_events, one_day
 
+_WORKERS = {"local_bytes": 0}
+"""Spark places every task, however small."""
 PROJECTS = tuple(str(number) for number in range(10001, 10021))
 
 
@@ -50,6 +53,12 @@ CASES = {
         lambda events: (one_day("day", events_per_day=events // 20, projects=PROJECTS),),
         200_000,
         {"projects": PROJECTS},
+    ),
+    "late": Case("ten late events, ten days before", partial(late_events, 10), 200_000, _WORKERS),
+    "late-empty": Case("ten late events, an empty lake", partial(late_events, 0), 200_000, _WORKERS),
+    "late-here": Case("ten late events, ten days before, in the driver", partial(late_events, 10), 200_000),
+    "late-corrects": Case(
+        "the same and a correction", partial(late_events, 10, is_correction_beside=True), 200_000, _WORKERS
     ),
 }
 

@@ -7,7 +7,9 @@ Does not contain: loading them (contenders.py).
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -71,13 +73,52 @@ def one_day(name: str, **changes: Any) -> Stage:
     return Stage(name, tuple(objects), spec.arrival_days)
 
 
+def late_events(days: int, events_per_day: int, *, is_correction_beside: bool = False) -> tuple[Stage, ...]:
+    """Return the stages: so many days (none for an empty lake), then five times ten events that come two days late.
+
+    They are of one day and replace nothing; a correction of an event of the first day stands beside them on request.
+    """
+    usual = ExportSpec(seed=11, projects=(PROJECT,), first_day=FIRST_DAY, days=10, late_share=0.0, tail_share=0.0)
+    spec, (of_day, _, last) = replace(usual, events_per_day=events_per_day), usual.arrival_days[-3:]
+    whole = Stage("days", export(replace(spec, days=days)), spec.arrival_days[:days])
+    ten = replace(
+        usual, first_day=of_day, days=1, events_per_day=10, hours=(10,), shards=1,
+        delivery_duplicate_share=0.0, send_duplicate_share=0.0, correction_share=0.0,
+    )  # fmt: skip
+    stages = [whole] if days else []
+    for number in range(1, 6):
+        (path,) = export(replace(ten, seed=100 + number))
+        if is_correction_beside:
+            path = _with_a_correction(path, whole.objects[number], last)
+        named = _linked(_as_shard_of(path, number * _SHARDS_OF_A_PART), str(of_day), str(last))
+        stages.append(Stage(f"late {number}", (named,), (last,)))
+    return tuple(stages)
+
+
+def _with_a_correction(path: Path, delivered: Path, day: date) -> Path:
+    """The same events and one of `delivered` with other properties, received on `day`; its folder is no export's."""
+    with gzip.open(delivered) as lines:
+        event = json.loads(next(iter(lines)))
+    event["event_properties"] = {"corrected": True}
+    event |= dict.fromkeys(("server_upload_time", "processed_time"), f"{day} 10:59:00.000000")
+    named = KEPT / "corrections" / path.parent.parent.name / path.parent.name / path.name
+    named.parent.mkdir(parents=True, exist_ok=True)
+    named.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + json.dumps(event).encode() + b"\n", mtime=0))
+    return named
+
+
 def _as_shard_of(path: Path, first: int) -> Path:
     """The same file, renamed to another shard of its hour."""
     if not first:
         return path
     stem, _, shard = path.name.partition("#")
     number, _, rest = shard.partition(".")
-    named = path.with_name(f"{stem}#{int(number) + first}.{rest}")
+    return _linked(path, f"{stem}#{shard}", f"{stem}#{int(number) + first}.{rest}")
+
+
+def _linked(path: Path, old: str, new: str) -> Path:
+    """The same file under another name."""
+    named = path.with_name(path.name.replace(old, new))
     if not named.exists():
         os.link(path, named)
     return named
