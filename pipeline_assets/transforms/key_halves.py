@@ -40,9 +40,9 @@ class StateKeys(NamedTuple):
     keys: KeyRows
 
 
-def first_halves(file: SliceFile, tables: Iterator[pa.Table]) -> tuple[SliceFile, bytes]:
-    """A file and the first half of each of its keys (int64): a `RowsOf` for FIRST_HALF."""
-    return file, b"".join(halves_of(rows).tobytes() for rows in tables)
+def first_halves(_: SliceFile, tables: Iterator[pa.Table]) -> bytes:
+    """The first half of each key of a file (int64): a `RowsOf` for FIRST_HALF."""
+    return b"".join(halves_of(rows).tobytes() for rows in tables)
 
 
 def halves_of(rows: pa.Table) -> Longs:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.load.build import competing_rows
 from tests.support.builders import an_event, events_on
 
 pytestmark = pytest.mark.slow
@@ -38,32 +37,6 @@ def test_a_fact_two_days_late_republishes_its_day_only(pipeline: Any) -> None:
     # The late day goes green in this run too, beside the requested one.
     assert run.materialized("refined/events") == {str(DAYS[0]), str(DAYS[2])}
     assert p.count("refined/events", DAYS[0]) == 21
-
-
-def test_only_days_that_share_keys_with_the_built_ones_are_compared(
-    pipeline: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Scenario: days with duplicates; then a late fact comes for the first, and one event of the second day
-    moves there. Outcome: rows to compare are read of these two days, and not of the third, whose keys are its own."""
-    p = pipeline()
-    events = {day: events_on(day, 20) for day in DAYS}
-    for day in DAYS:
-        p.deliver(day, [*events[day], *events[day][:5]])
-    assert p.load(DAYS[0], DAYS[-1]).success
-    compared = set()
-
-    def watched(runtime: Any, found: Any, types: Any, function: Any) -> Any:
-        compared.update(file.key.event_date for file in found.files if types is competing_rows.READ_TYPES)
-        return each_of(runtime, found, types, function)
-
-    each_of = competing_rows.each_of
-    monkeypatch.setattr(competing_rows, "each_of", watched)
-    moved = {**events[DAYS[1]][9], "event_time": f"{DAYS[0]} 11:00:00.000000"}
-    p.deliver(DAYS[0], [*events_on(DAYS[0], 1, prefix="late"), moved], hour=15)
-    run = p.load(DAYS[0])
-    assert run.success, run.failure()
-    assert compared == set(DAYS[:2])
-    assert [p.count("refined/events", day) for day in DAYS] == [22, 19, 20]
 
 
 def test_late_facts_that_are_withdrawn_leave_their_far_day_again(pipeline: Any) -> None:

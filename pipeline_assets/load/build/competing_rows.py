@@ -24,7 +24,7 @@ from pipeline_assets.transforms.contest_tasks import (
     Ranges,
     RowsAmong,
 )
-from pipeline_assets.transforms.event_hashes import Longs, are_among
+from pipeline_assets.transforms.event_hashes import Longs
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_halves import FIRST_HALF, first_halves, occurring_twice
 from pipeline_assets.transforms.refine_files import Losers
@@ -113,7 +113,7 @@ def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]
     """The outcome of the contest in these places, decided by this process, or by tasks where there is too much for one."""
     found = files_of(runtime, places)
     if found.rows <= _MOST_KEYS:
-        found, halves, counts = _suspected(runtime, found, slices)
+        halves, counts = occurring_twice(each_of(runtime, found, FIRST_HALF, first_halves))
         if not len(halves):
             return Outcome()
         counted, among = _counted(halves, counts, runtime.settings.hot_key_rows), RowsAmong(SOURCES, halves.tobytes())
@@ -130,20 +130,6 @@ def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]
     if ranges.hot:
         deciding = replace(deciding, guests=_guests(runtime, found, ranges))
     return _by_tasks(runtime, found, among, deciding)
-
-
-def _suspected(runtime: Runtime, found: FilesOfSlices, slices: frozenset[Slice]) -> tuple[FilesOfSlices, Longs, Longs]:
-    """The first halves that occur twice, and in one of these slices: the files with such rows, the halves, their rows.
-
-    Of late events in one day this leaves unread most of the days beside it.
-    """
-    told = each_of(runtime, found, FIRST_HALF, first_halves)
-    halves, counts = occurring_twice([of_file for _, of_file in told])
-    own = np.frombuffer(b"".join(of_file for file, of_file in told if file.key in slices), np.int64)
-    is_asked = are_among(halves, np.sort(own))
-    halves, counts = halves[is_asked], counts[is_asked]
-    holding = {file for file, of_file in told if are_among(np.frombuffer(of_file, np.int64), halves).any()}
-    return replace(found, files=[file for file in found.files if file in holding]), halves, counts
 
 
 def _counted(halves: Longs, counts: Longs, hot_key_rows: int) -> KeyCounts:

@@ -74,8 +74,7 @@ def measure_refined(
     for one in measured:
         sums[one.key] = sums.get(one.key, RefinedSums()) + one.sums
     if are_few:
-        near_halves = (halves for _, halves in each_of(runtime, beside, FIRST_HALF, first_halves))
-        halves = [*(one.keys for one in measured), *near_halves]
+        halves = [*(one.keys for one in measured), *each_of(runtime, beside, FIRST_HALF, first_halves)]
         twice = _twice(runtime, [own, beside], halves)
     else:
         twice = _twice_by_ranges(runtime, [own, beside])
