@@ -67,9 +67,10 @@ def run_and_watch(words: Sequence[str], work: Path) -> tuple[list[dict[str, Any]
     """
     said: list[dict[str, Any]] = []
     peak_mb: dict[str, float] = {}
-    kept = {"TIDEMARK_NATIVE"}
     environment = {
-        name: value for name, value in os.environ.items() if name in kept or not name.startswith("TIDEMARK_")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TIDEMARK_") or name == "TIDEMARK_NATIVE"
     }
     with (work / "stderr.log").open("wb") as errors:
         process = subprocess.Popen(

@@ -209,8 +209,8 @@ class Upkeep:
     def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
         """Expire these snapshots and delete the files that only they needed; returns the number of deleted files.
 
-        The clean-up of Iceberg's Java API, which this does without, deletes live files after a rollback
-        (`test_maintenance.py::test_a_rollback_behind_our_back_loses_no_live_file`).
+        Files go by what all manifests name before and after. The incremental clean-up of Iceberg's Java API, which this does
+        without, looks only at what expires: after a rollback it deleted a live file.
         """
         wanted = list(snapshot_ids)
         while wanted:

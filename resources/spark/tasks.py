@@ -142,7 +142,7 @@ class EachTold:
 def naming_what_workers_met() -> Iterator[None]:
     """What a worker meets comes back as the text of a foreign exception; raises it as the error it was."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - Dagster's processes that start no Spark import none
-    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
 
     try:
         yield

@@ -197,4 +197,4 @@ if __name__ == "__main__":
         import_module(shared)
     gc.freeze()
     gc.set_threshold(_COLLECTED_EVERY)
-    manager()  # type: ignore[no-untyped-call]
+    manager()  # type: ignore[no-untyped-call]  # PySpark has no types

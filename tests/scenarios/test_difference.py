@@ -212,7 +212,7 @@ def test_random_histories_end_in_the_same_rows(
                 lakes.deliver(day, files[day, hour], hour, Source.BACKFILL)
                 act = _nothing
                 if kind == "moved prefix":
-                    act = lambda p, key=key: p.remove(key)  # noqa: E731
+                    act = lambda p, key=key: p.remove(key)  # noqa: E731 - one of the acts above
                     del files[day, hour]
             elif kind == "rollback":
                 act = _roll_back_and_release(day, started)
@@ -222,7 +222,7 @@ def test_random_histories_end_in_the_same_rows(
                 key = lakes.deliver(day, files[day, hour], hour, Source.REGULAR)
                 files[day, hour + 1] = files.pop((day, hour))
                 lakes.deliver(day, files[day, hour + 1], hour + 1, Source.REGULAR)
-                act = lambda p, key=key: p.remove(key)  # noqa: E731
+                act = lambda p, key=key: p.remove(key)  # noqa: E731 - one of the acts above
             for lake in lakes.lakes:
                 act(lake)
             lakes.load(DAYS[0], DAYS[-1])

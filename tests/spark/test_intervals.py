@@ -52,4 +52,4 @@ def _walked(rows: list[tuple[date, str, str]]) -> set[tuple[str, str, date, date
             last[3] = day
         else:
             stretches.append([key, status, day, day])
-    return {tuple(stretch) for stretch in stretches}  # type: ignore[misc]
+    return {tuple(stretch) for stretch in stretches}  # type: ignore[misc]  # lists of four as tuples of four

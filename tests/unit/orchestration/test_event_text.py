@@ -22,6 +22,7 @@ from pipeline_assets.orchestration.event_text import (
     LONGEST_TAG,
     data_version,
     description,
+    markdown_list,
     markdown_table,
 )
 from pipeline_assets.orchestration.events import failure_of, told_backfill
@@ -71,6 +72,20 @@ def test_the_run_of_a_backfill_says_how_dagster_ends_it_over_days_that_wait() ->
     assert told_backfill(backfill, [good]) is None
     assert told_backfill(backfill, [replace(waits[0], is_requested=False)]) is None
     assert "and 140 more" in str(told_backfill(backfill, _outcomes(150)))
+
+
+class _LeftOut:
+    """Text that nobody sees, and whose making costs time."""
+
+    def __str__(self) -> str:
+        raise AssertionError("it is made all the same")
+
+
+def test_what_is_left_out_is_only_counted() -> None:
+    parts = [*["a"] * 100, *[_LeftOut()] * 3]
+    assert description(parts).endswith("and 3 more")
+    assert str(markdown_list(parts).value).endswith("- and 3 more")
+    assert "3 more rows" in str(markdown_table(("a",), [(part,) for part in parts]).value)
 
 
 def test_lists_and_descriptions_are_counted_out() -> None:
