@@ -210,7 +210,7 @@ class Upkeep:
         """Expire these snapshots and delete the files that only they needed; returns the number of deleted files.
 
         Files go by what all manifests name before and after. The incremental clean-up of Iceberg's Java API, which this does
-        without, looks only at what expires: after a rollback it deleted a live file.
+        without, deleted a live file after a rollback (DECISIONS: What snapshots need is read from their manifests).
         """
         wanted = list(snapshot_ids)
         while wanted:
