@@ -32,6 +32,7 @@ from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.metadata import JavaTables, slices_condition
+from resources.iceberg.upkeep import Upkeep
 from resources.landing.store import LandingStore
 from resources.ledger.schema import PROCESSES
 from resources.publishing.promise import TableByTable
@@ -167,6 +168,32 @@ def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
     assert p.digests() == before
     assert p.load(DAY).success
     assert p.spark.table(f"{name}.snapshots").count() >= 1
+
+
+def test_only_the_named_snapshots_expire(three_hours: Pipeline) -> None:
+    """Scenario: by a table's properties a snapshot is old after a millisecond; one is expired by number. Outcome: it alone."""
+    name = three_hours.lakehouse.identifier(REFINED_EVENTS)
+    three_hours.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms'='1')")
+    upkeep = Upkeep(three_hours.spark, three_hours.settings.catalog_name)
+    known = {snapshot.snapshot_id for snapshot in upkeep.snapshots(REFINED_EVENTS)[0]}
+    oldest = three_hours.lakehouse.commits(REFINED_EVENTS, None)[-1].snapshot_id
+    upkeep.expire(REFINED_EVENTS, [oldest])
+    assert {snapshot.snapshot_id for snapshot in upkeep.snapshots(REFINED_EVENTS)[0]} == known - {oldest}
+
+
+def test_a_kept_snapshot_keeps_the_delete_files_of_another_program(three_hours: Pipeline) -> None:
+    """Scenario: another program deletes rows by files of positions, named as Iceberg names any; all files grow old, the snapshot
+    does not. Outcome: maintenance takes the rows back, and the snapshot without them can be read as before."""
+    p, name = three_hours, three_hours.lakehouse.identifier(REFINED_EVENTS)
+    p.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+    p.spark.sql(f"DELETE FROM {name} WHERE device_id = 'd3'")
+    theirs, hidden = p.lakehouse.head(REFINED_EVENTS), p.spark.table(f"{name}.delete_files").collect()
+    assert (p.count(REFINED), len(hidden)) == (27, 3)
+    _grow_old(p)
+    _maintain(p, now=datetime.now(UTC))
+    assert p.count(REFINED) == 30
+    assert p.lakehouse.read(REFINED_EVENTS, theirs).count() == 27
+    assert all(Path(one["file_path"].removeprefix("file:")).is_file() for one in hidden)
 
 
 def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
