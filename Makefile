@@ -10,6 +10,9 @@ DEMO_embedded := sample_export.demo
 DEMO_cluster := local_stack.demo
 DEMO := $(DEMO_$(or $(PROFILE),embedded))
 
+# Set in many images; then each of our processes, workers too, compiles all modules anew: 1 s of CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers faults mutations canaries fuzz bench labs images dev check audit sbom lock wheel wheel-test
 

@@ -33,6 +33,7 @@ from resources.iceberg.lake_mark import FORMAT
 from resources.ledger.schema import SCHEMA_VERSION
 from resources.ledger.store import Ledger
 from resources.spark.jars import JARS, default_jars_dir
+from tests.support.ports import a_free_port
 
 PYTHONS = ("3.11", "3.12", "3.13")
 UV = str(Path(sys.executable).with_name("uv"))
@@ -178,9 +179,7 @@ def upgrade(person: Person) -> None:
 
 def serve(person: Person) -> None:
     """Dagster until it answers and shows the assets, and down again with nothing left."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = a_free_port()
     log = person.folder / "dev.log"
     begun = time.monotonic()
     with log.open("wb") as output:

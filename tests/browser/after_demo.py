@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from tests.browser.conftest import IMAGES
+from tests.support.ports import a_free_port
 
 _LONGEST_SECONDS = 120
 PAGES = {
@@ -58,9 +58,7 @@ def _take(page: Page, name: str, address: str, text: str) -> None:
 @contextmanager
 def _dagster() -> Iterator[str]:
     """Webserver and daemon as `make dev` starts them; gives the address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = a_free_port()
     environment = {**os.environ, "PORT": str(port)}
     command = [sys.executable, "-m", "pipeline_assets.cli", "dev"]
     process = subprocess.Popen(

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from pipeline_assets.drill.process import kill_session
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from resources.ledger.store import Ledger
 from tests.support.builders import LandingFolder, events_on
+from tests.support.ports import a_free_port
 from tests.support.small_spark import FIRST_COMPILER, small_config
 
 PROJECTS = ("10001", "10002")
@@ -60,9 +60,7 @@ class Deployment(LandingFolder):
         self.landing = self.folder / "landing"
         self.landing.mkdir(parents=True)
         self.grammar = KeyGrammar(Settings().marker_pattern)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = a_free_port()
         self.log = self.folder / "dev.log"
         self._process: subprocess.Popen[bytes] | None = None
 

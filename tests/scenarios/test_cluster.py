@@ -28,6 +28,7 @@ from resources.spark.session import configure_catalog
 from tests.support.builders import a_body, events_on
 from tests.support.canaries import Canary, Watched, canaries, found_below, watched_command_lines
 from tests.support.canary_deployment import SECRETS, databases
+from tests.support.ports import a_free_port
 from tests.support.postgres import a_postgres
 from tests.support.s3 import BUCKET
 from tests.support.small_spark import FIRST_COMPILER, small_config
@@ -50,12 +51,6 @@ ON_DEMAND = {
 """Executors come and go with the work; a standalone cluster needs no other service for that."""
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass
 class _Deployment:
     """A driver beside a cluster: settings, the environment of its process, and what it leaves behind."""
@@ -68,7 +63,7 @@ class _Deployment:
     aws: dict[str, str]
     header: Canary
     """That the catalog is told; a database does not ask for it."""
-    page: int = field(default_factory=_free_port)
+    page: int = field(default_factory=a_free_port)
     """Port of the driver's own pages."""
 
     @property
@@ -321,7 +316,7 @@ def _require_nothing_to_change(world: _World) -> None:
     p = world.pipeline
     # This session's workers started before the server did.
     p.resources["landing"] = LandingStore.from_settings(p.settings, S3Resource())
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     assert p.verdict("refined/events", DAY) == "unchanged"
     # A load that changes nothing starts no engine.
     configure_catalog(p.spark, p.settings)

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from tests.support.builders import PROJECT, a_body, events_on
+from tests.support.ports import a_free_port
 from tests.support.postgres import a_postgres
 from tests.support.small_spark import SMALL
 
@@ -114,12 +114,6 @@ def _python(as_user: Sequence[str]) -> str:
     pytest.skip("no Python of this machine may be run by another user")
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def container() -> Iterator[Container]:
     """Installed, warmed and sealed by the scripts of the Dockerfile."""
@@ -149,7 +143,7 @@ def container() -> Iterator[Container]:
         environment = {
             "PATH": build["PATH"], "HOME": str(own), "TMPDIR": str(own), "DAGSTER_HOME": str(own / "dagster"),
             "BIND_ADDRESS": "127.0.0.1", "CODE_SERVER_HOST": "127.0.0.1", "DAGSTER_DISABLE_TELEMETRY": "1",
-            "CODE_SERVER_PORT": str(_free_port()), "WEBSERVER_PORT": str(_free_port()), "NO_PROXY": "127.0.0.1,localhost",
+            "CODE_SERVER_PORT": str(a_free_port()), "WEBSERVER_PORT": str(a_free_port()), "NO_PROXY": "127.0.0.1,localhost",
             "TIDEMARK_LANDING_URL": str(own / "landing"), "TIDEMARK_WAREHOUSE_URL": str(own / "warehouse"),
             "TIDEMARK_CATALOG_URL": f"sqlite:///{own}/catalog.db", "TIDEMARK_PROJECTS": PROJECT,
             "TIDEMARK_CALENDAR_START": "2026-01-01", "TIDEMARK_SPARK_MASTER": "local[2]",

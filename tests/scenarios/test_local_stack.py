@@ -34,6 +34,7 @@ from local_stack.supervisor import Supervisor
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 from tests.support.listening import heard_from_elsewhere, listening
+from tests.support.ports import a_free_port
 
 pytestmark = pytest.mark.slow
 
@@ -98,11 +99,10 @@ def a_set() -> Iterator[Set]:
 
 def free_ports() -> list[int]:
     """As many as there are settings, all different."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in read_options({}).ports]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    ports: set[int] = set()
+    while len(ports) < len(read_options({}).ports):
+        ports.add(a_free_port())
+    return list(ports)
 
 
 def test_the_servers_keep_their_data_and_let_nobody_in(a_set: Set, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import urllib.parse
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.support.ports import a_free_port
 
 PASSWORD = "t/de:m@rk %1"
 """As awkward as one may be in a URL."""
@@ -92,9 +93,7 @@ def a_postgres(superuser: str = "tidemark") -> Iterator[Server]:
         shutil.chown(folder, "postgres")
         shutil.chown(password, "postgres")
         as_user = ("runuser", "-u", "postgres", "--")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = a_free_port()
     server = Server(folder, found[-1].parent, port, as_user, superuser)
     ways_in = ("--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={password}")
     server._run("initdb", "-D", f"{folder}/db", "-U", superuser, *ways_in, "-E", "UTF8")

@@ -34,6 +34,7 @@ from local_stack.stack import stages_of
 from local_stack.supervisor import Supervisor
 from pipeline_assets.cli.terminal import page
 from pipeline_assets.domain.errors import UsageError
+from tests.support.ports import a_free_port
 
 LISTEN = "import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
 FAIL = "import sys; print('one of its lines'); print('cannot open its database', file=sys.stderr); sys.exit(3)"
@@ -42,12 +43,6 @@ CHILD = (
     "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'], "
     "start_new_session={apart}); "
 )
-
-
-def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:
