@@ -52,7 +52,6 @@ class TableAtRest:
     """Main's snapshot; None for a table that was never written."""
     refs: frozenset[str]
     columns: frozenset[str]
-    is_ordered: bool
     properties: dict[str, str]
     oldest_at: datetime | None = None
     """When the oldest kept snapshot was committed; None where there is none."""
@@ -163,7 +162,6 @@ def _read(location: str) -> TableAtRest:
         None if head in (None, -1) else int(head),
         frozenset(fields.get("refs", {})),
         frozenset(str(column["name"]) for column in schema["fields"]),
-        fields["default-sort-order-id"] != 0,
         dict(fields.get("properties", {})),
         datetime.fromtimestamp(min(made) / 1000, UTC) if made else None,
         RUN_PROPERTY in summary or summary.get("operation") == "replace",

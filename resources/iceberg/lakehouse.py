@@ -117,7 +117,7 @@ class Lakehouse:
 
         `held_in`: a column of days; then those files of any slice that by their metrics may hold rows of these projects and days.
         """
-        return by_slice(self._tables.files(self._tables.current(table), snapshot_id, slices, held_in))
+        return by_slice(self._tables.files(self._tables.knowing(table, snapshot_id), snapshot_id, slices, held_in))
 
     def column_bytes(
         self,
@@ -128,7 +128,8 @@ class Lakehouse:
         held_in: str | None = None,
     ) -> int:
         """Return how many bytes these columns take in the files that `slice_files` returns, read from metadata."""
-        return self._tables.column_bytes(self._tables.current(table), snapshot_id, slices, columns, held_in)
+        java = self._tables.knowing(table, snapshot_id)
+        return self._tables.column_bytes(java, snapshot_id, slices, columns, held_in)
 
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
         """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
@@ -164,7 +165,7 @@ class Lakehouse:
         return self._tables.place(table)
 
     def ensure(self, table: Table) -> None:
-        """Create the table with its write order and one empty snapshot, unless it exists; only loads call this.
+        """Create the table with one empty snapshot, unless it exists; only loads call this.
 
         Raises LakehouseError where its location holds files that the catalog does not know.
         """
@@ -288,7 +289,6 @@ class RestingLakehouse(Lakehouse):
         is_whole = (
             resting is not None
             and resting.head is not None
-            and resting.is_ordered
             and resting.columns >= {column.name for column in table.columns}
             and resting.properties.items() >= KEPT_PROPERTIES.items()
         )

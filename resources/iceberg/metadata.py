@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -83,6 +85,8 @@ class JavaTables:
         """Wrap a session whose catalog `catalog_name` is configured (spark/session.py)."""
         self.spark, self.catalog_name = spark, catalog_name
         self._kept: dict[tuple[str, int, frozenset[Slice] | None, str | None], LiveFiles] = {}
+        self._loaded: dict[str, Any] = {}
+        self._here = threading.local()
 
     def java_class(self, name: str) -> Any:
         """Return a class of the JVM in one round trip. Attribute access would look up each part of the name, in every jar."""
@@ -100,9 +104,12 @@ class JavaTables:
         return f"{self.catalog_name}.{table.identifier}"
 
     def exists(self, table: Table) -> bool:
-        """Whether the catalog knows the table."""
-        self._activate()
-        return bool(self.spark.catalog.tableExists(self.identifier(table)))
+        """Whether the catalog knows the table; fails where it does and the table's metadata file is gone."""
+        return bool(self.catalog().tableExists(self.name(table))) and self.load(table) is not None
+
+    def name(self, table: Table) -> Any:
+        """Return the table's name in Iceberg's catalog."""
+        return self.java_class("org.apache.iceberg.catalog.TableIdentifier").parse(table.identifier)
 
     def place(self, table: Table) -> str:
         """Return the location a new table gets: in the warehouse that the session is configured with, for any type of catalog."""
@@ -117,13 +124,27 @@ class JavaTables:
         names[0] = namespace
         if not catalog.namespaceExists(names):
             return {}
-        return {str(key): str(value) for key, value in dict(catalog.loadNamespaceMetadata(names)).items()}
+        entries = catalog.loadNamespaceMetadata(names).entrySet()
+        return {str(entry.getKey()): str(entry.getValue()) for entry in each(entries)}
 
     def load(self, table: Table) -> Any:
         """Load the table's current state as a Java object."""
         self._activate()
         loader = self.java_class("org.apache.iceberg.spark.Spark3Util")
-        return loader.loadIcebergTable(self.spark._jsparkSession, self.identifier(table))
+        java = loader.loadIcebergTable(self.spark._jsparkSession, self.identifier(table))
+        self._loaded[table.key] = java
+        return java
+
+    def knowing(self, table: Table, snapshot_id: int | None = None) -> Any:
+        """Return the table as it was loaded last, for what never changes: its place, and this snapshot, which it knows."""
+        java = self._loaded.get(table.key)
+        is_known = java is not None and (snapshot_id is None or java.snapshot(snapshot_id) is not None)
+        return java if is_known else self.current(table)
+
+    def column_names(self, java: Any) -> dict[str, int]:
+        """Return the names of a table's columns and their ids, as text in one call: a wide table would take hundreds."""
+        parser = self.java_class("org.apache.iceberg.SchemaParser")
+        return {field["name"]: field["id"] for field in json.loads(parser.toJson(java.schema()))["fields"]}
 
     def current(self, table: Table) -> Any:
         """Load the table as `load` does, with retries while the catalog is out of reach."""
@@ -139,7 +160,9 @@ class JavaTables:
 
     def _activate(self) -> None:
         # Dagster may run an op in a thread of its own, and loading a table needs the session active in that thread.
-        self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
+        if getattr(self._here, "session", None) is not self.spark:
+            self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
+            self._here.session = self.spark
 
     def files(
         self, java: Any, snapshot_id: int, slices: Collection[Slice] | None, held_in: str | None = None

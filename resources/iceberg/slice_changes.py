@@ -46,7 +46,7 @@ class SliceChanges(Preparing):
     ) -> SliceChange:
         """Return the change that gives main's slices, read at `base_id`, the files of a staged snapshot."""
         wanted = frozenset(slices)
-        files = self._tables.files(self._tables.current(table), snapshot_id, wanted)
+        files = self._tables.files(self._tables.knowing(table, snapshot_id), snapshot_id, wanted)
         return self._since(SliceChange(table, base_id, wanted, files, LiveFiles(), tuple(branches)))
 
     def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:

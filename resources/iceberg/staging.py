@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pipeline_assets.transforms.data_files import FileLayout
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import FAILURES, again
 from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.metadata import JavaTables, ancestry, committed_at, slice_of
+from resources.iceberg.metadata import JavaTables, ancestry, committed_at, each, slice_of
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
@@ -123,7 +122,8 @@ class Branches:
         return bool(metadata.refs().containsKey(name))
 
     def _ours(self, java: Any) -> dict[str, int]:
-        return {str(name): int(ref.snapshotId()) for name, ref in dict(java.refs()).items() if name.startswith(PREFIX)}
+        refs = java.refs()
+        return {name: int(refs.get(name).snapshotId()) for name in each(refs.keySet()) if name.startswith(PREFIX)}
 
     def _create(self, table: Table, names: Mapping[str, int]) -> None:
         # A branch exists already where an earlier try succeeded and its answer was lost.
@@ -164,9 +164,7 @@ class TableFiles:
     def layout(self, table: Table, *, is_ordered: bool) -> FileLayout:
         """Return how tasks write files of an existing table; `is_ordered` says that rows arrive in the table's write order."""
         java = self._tables.load(table)
-        # Fetch the schema as text in one call: a wide table would take hundreds of calls for names and ids.
-        parser = self._tables.java_class("org.apache.iceberg.SchemaParser")
-        ids = {field["name"]: field["id"] for field in json.loads(parser.toJson(java.schema()))["fields"]}
+        ids = self._tables.column_names(java)
         return FileLayout(
             table_uuid=str(java.uuid()),
             folder=DATA_FOLDER,
@@ -183,11 +181,11 @@ class TableFiles:
 
     def store(self, table: Table) -> LakeObjects:
         """Return the objects below the table's location, where data files are written."""
-        return LakeObjects(str(self._tables.load(table).location()))
+        return LakeObjects(str(self._tables.knowing(table).location()))
 
     def append(self, table: Table, target: str, files: Iterable[str]) -> None:
         """Add files, described by `transforms.data_files.data_file`, to a branch in one commit; `target` is its SQL name."""
-        self._commit(table, branch_of(target), (), files)
+        self._commit(table, self._tables.load(table), branch_of(target), (), files)
 
     def replace(self, table: Table, target: str, change: FileChange) -> None:
         """Replace files of a branch in one commit; raises LakehouseError where a file to remove is not on the branch."""
@@ -197,14 +195,13 @@ class TableFiles:
         if lost := gone - held.keys():
             raise LakehouseError(sorted(lost)[0], "is no file of the snapshot it was read from", "Report it")
         old = [file for path, file in sorted(held.items()) if path in gone or slice_of(file) in change.whole]
-        self._commit(table, branch, old, change.files)
+        self._commit(table, java, branch, old, change.files)
 
-    def _commit(self, table: Table, branch: str, old: Collection[Any], files: Iterable[str]) -> None:
+    def _commit(self, table: Table, java: Any, branch: str, old: Collection[Any], files: Iterable[str]) -> None:
         described = list(files)
         failpoint(Failpoint.AFTER_FILES, table.key)
         if not (old or described):
             return
-        java = self._tables.load(table)
         operation = java.newOverwrite() if old else java.newAppend()
         parser = self._tables.java_class("org.apache.iceberg.ContentFileParser")
         mapper = self._tables.java_class("org.apache.iceberg.util.JsonUtil").mapper()

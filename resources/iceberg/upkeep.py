@@ -12,7 +12,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.retention import SnapshotAge
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
@@ -45,6 +44,8 @@ _PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "20",
     "write.parquet.compression-codec": "zstd",
+    # Another program's writes are sorted within their partitions, as ours are.
+    "write.distribution-mode": "hash",
     **KEPT_PROPERTIES,
     "write.metadata.previous-versions-max": "20",
 }
@@ -53,7 +54,7 @@ _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.25
 
 
 def create_table(tables: JavaTables, table: Table) -> None:
-    """Create the table and its write order where they are missing; raises LakehouseError where its location is in use."""
+    """Create the table where it is missing; raises LakehouseError where its location is in use."""
     name = tables.identifier(table)
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         if tables.exists(table):
@@ -61,7 +62,7 @@ def create_table(tables: JavaTables, table: Table) -> None:
         objects = LakeObjects(tables.place(table))
         used = first_use(objects)
         if used is None:
-            _create_unordered(tables, table)
+            _create(tables, table)
             break
         # Another process may be creating the table: its files exist before the catalog knows them.
         if is_last:
@@ -70,11 +71,7 @@ def create_table(tables: JavaTables, table: Table) -> None:
                 f"is not known to the catalog, while its place holds files ({objects.url}/{used}), and nothing was touched",
                 "Check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME, or register what lies there: tidemark attach",
             )
-    java = tables.load(table)
-    if java.sortOrder().isUnsorted():
-        order = ", ".join(table.write_order)
-        tables.spark.sql(f"ALTER TABLE {name} WRITE DISTRIBUTED BY PARTITION LOCALLY ORDERED BY {order}")
-    keep_properties(java)
+    keep_properties(tables.load(table))
 
 
 def add_columns(tables: JavaTables, table: Table) -> None:
@@ -91,7 +88,6 @@ def add_columns(tables: JavaTables, table: Table) -> None:
         tables.spark.sql(f"ALTER TABLE {tables.identifier(table)} ADD COLUMNS ({listed})")
     except FAILURES:
         # Another process may have added them at the same moment.
-        tables.spark.catalog.refreshTable(tables.identifier(table))
         if _missing(tables, table)[0]:
             raise
 
@@ -114,7 +110,7 @@ def require_columns(tables: JavaTables, table: Table) -> None:
 
 def _missing(tables: JavaTables, table: Table) -> tuple[list[TableColumn], bool]:
     """The declared columns that the table lacks, and whether they may be added."""
-    present = set(tables.spark.table(tables.identifier(table)).columns)
+    present = tables.column_names(tables.load(table)).keys()
     declared = {column.name for column in table.columns}
     missing = [column for column in table.columns if column.name not in present]
     may_be_added = present <= declared and not declared & set(HASH_COLUMNS)
@@ -137,17 +133,33 @@ def begin_history(tables: JavaTables, table: Table) -> None:
         java.newFastAppend().commit()
 
 
-def _create_unordered(tables: JavaTables, table: Table) -> None:
-    name = tables.identifier(table)
-    tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rsplit('.', 1)[0]}")
+def _create(tables: JavaTables, table: Table) -> None:
+    """By Iceberg's API: in SQL each statement is analysed as a query, and order and properties are commits of their own."""
+    catalog, name = tables.catalog(), tables.name(table)
     columns = ", ".join(f"`{c.name}` {c.type}{' NOT NULL' if c.is_required else ''}" for c in table.columns)
+    of_spark = tables.java_class("org.apache.spark.sql.types.StructType").fromDDL(columns)
+    schema = tables.java_class("org.apache.iceberg.spark.SparkSchemaUtil").convert(of_spark)
+    spec = tables.java_class("org.apache.iceberg.PartitionSpec").builderFor(schema)
+    order = tables.java_class("org.apache.iceberg.SortOrder").builderFor(schema)
+    for column in table.write_order:
+        order = order.asc(column)
     bounds = {f"write.metadata.metrics.column.{column}": "full" for column in table.exact_bounds}
-    listed = ", ".join(f"'{key}'='{value}'" for key, value in (_PROPERTIES | bounds).items())
-    tables.spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg "
-        f"PARTITIONED BY ({table.day_column}, project_id) LOCATION {sql_text(tables.place(table))} "
-        f"TBLPROPERTIES ({listed})"
+    building = (
+        catalog.buildTable(name, schema)
+        .withPartitionSpec(spec.identity(table.day_column).identity("project_id").build())
+        .withSortOrder(order.build())
+        .withLocation(tables.place(table))
     )
+    for key, value in (_PROPERTIES | bounds).items():
+        building = building.withProperty(key, value)
+    try:
+        if not catalog.namespaceExists(name.namespace()):
+            catalog.createNamespace(name.namespace())
+        building.create()
+    except FAILURES:
+        # Another process may have created either at the same moment.
+        if not tables.exists(table):
+            raise
 
 
 _FILES_PER_CALL, _READERS = 1000, 8

@@ -37,7 +37,7 @@ from tests.support.builders import PROJECT
 ID, LAKE = str(uuid.uuid4()), str(uuid.uuid4())
 TABLE = ALL_TABLES[0]
 METADATA = {
-    "location": "", "current-schema-id": 0, "schemas": [{"schema-id": 0, "fields": []}], "default-sort-order-id": 0,
+    "location": "", "current-schema-id": 0, "schemas": [{"schema-id": 0, "fields": []}],
     "current-snapshot-id": -1,
 }  # fmt: skip
 
