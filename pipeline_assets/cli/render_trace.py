@@ -113,17 +113,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
 
 
 def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
-    return {
-        "source": line.source.value,
-        "project_id": line.project_id,
-        "arrival_date": line.arrival_date.isoformat(),
-        "object_key": line.object_key,
-        "etag": line.etag,
-        "line_number": line.line_number,
-        "reason": line.reason,
-        "detail": line.detail,
-        "is_batch_accepted": line.is_batch_accepted,
-    }
+    return vars(line) | {"source": line.source.value, "arrival_date": line.arrival_date.isoformat()}
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
@@ -131,19 +121,18 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     for event in explanation.events:
         _print_event(console, event)
     if explanation.is_cut:
-        note = f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to."
-        console.print(styled(note, "yellow"))
+        console.print(
+            styled(f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to.", "yellow")
+        )
     if explanation.quarantined:
         _print_quarantined(console, explanation)
     if not explanation.is_found:
         console.print(joined(styled(explanation.identifier, "bold"), ": found nowhere"))
         console.print(f"  searched: {explanation.searched}")
     for batch in explanation.not_in_raw:
-        text = f"  not searched, because it is not in raw: {batch.key} is {batch.verdict.value}, {batch.reason}"
-        console.print(text)
+        console.print(f"  not searched, because it is not in raw: {batch.key} is {batch.verdict.value}, {batch.reason}")
     for exclusion in explanation.excluded:
-        text = f"  not searched, because it is excluded: {exclusion.object_key}, {exclusion.reason}"
-        console.print(text)
+        console.print(f"  not searched, because it is excluded: {exclusion.object_key}, {exclusion.reason}")
 
 
 def _print_event(console: Console, event: Event) -> None:
@@ -155,17 +144,8 @@ def _print_event(console: Console, event: Event) -> None:
             console.print(text, style="yellow")
     console.print()
     if event.deliveries:
-        table = RichTable(
-            "delivered as",
-            "arrived",
-            "event day",
-            _RECEIVED,
-            _PROCESSED,
-            _IDENTITY.row_id,
-            "outcome",
-            box=None,
-            pad_edge=False,
-        )
+        titles = ("delivered as", "arrived", "event day", _RECEIVED, _PROCESSED, _IDENTITY.row_id, "outcome")
+        table = RichTable(*titles, box=None, pad_edge=False)
         for delivered in event.deliveries:
             table.add_row(*_delivered_cells(delivered), style="green" if delivered.outcome is RowFate.WINNER else None)
         console.print(table)

@@ -45,7 +45,6 @@ def is_clone(root: Path = PROJECT_ROOT) -> bool:
     return project.is_file() and f'\nname = "{PROJECT_NAME}"\n' in project.read_text("utf-8", errors="replace")
 
 
-"""Whether the code is that of a clone; where it was installed, nothing that belongs to it lies beside it."""
 _LARGEST_PROJECT = (1 << 63) - 1
 
 

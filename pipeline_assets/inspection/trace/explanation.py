@@ -200,9 +200,9 @@ def _grounds(row: RawRow, lost: Defeat) -> str:
     better = lost.by
     received, processed = EXPORT_FORMAT.rank_columns
     if lost.part is RankPart.RECEIVED_AT:
-        return f"that one has the later {received} ({_against(better.received_at, row.received_at)})"
+        return f"that one has the later {received} ({spelled(better.received_at)} against {spelled(row.received_at)})"
     if lost.part is RankPart.PROCESSED_AT:
-        against = _against(better.processed_at, row.processed_at)
+        against = f"{spelled(better.processed_at)} against {spelled(row.processed_at)}"
         return f"same {received}, that one has the later {processed} ({against})"
     if lost.part is RankPart.SOURCE:
         return "same times, and the source of that one, or of a delivery equal to it, goes first"
@@ -215,10 +215,6 @@ def _unread(row: RawRow, lost: Defeat) -> str:
     """The times that could not be read and so left the decision to others."""
     texts = " and ".join(filter(None, (row.unread, lost.by.unread)))
     return f"; {EXPORT_FORMAT.rank_columns[1]} could not be read: {texts}" if lost.by_unread(row) else ""
-
-
-def _against(greater: datetime | None, lesser: datetime | None) -> str:
-    return f"{spelled(greater)} against {spelled(lesser)}"
 
 
 def spelled(instant: datetime | None) -> str:

@@ -9,7 +9,6 @@ from datetime import UTC, date, datetime, timedelta
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.identity import KeyKind, RawRow, RowFate, defeat, named, outcomes, rank
-from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.trace.explanation import Delivered, Event, Explanation, Published, Standing
@@ -63,24 +62,12 @@ def explain(
             published = _published(search, sketches)
             events = tuple(_event(search, sketch, published, now or datetime.now(UTC)) for sketch in sketches)
             return Explanation(identifier, chosen, first, last, events, is_cut)
-    standing = (
-        exclusion for exclusion in runtime.ledger.interventions.all_exclusions(chosen) if exclusion.lifted_at is None
-    )
-    return Explanation(
-        identifier,
-        chosen,
-        first,
-        last,
-        quarantined=tuple(quarantined_lines(search)),
-        not_in_raw=_not_in_raw(search),
-        excluded=tuple(standing),
-    )
-
-
-def _not_in_raw(search: Search) -> tuple[BatchRecord, ...]:
-    batches = search.runtime.ledger.batches(search.projects, date.min, date.max)
-    refused = (BatchVerdict.REFUSED, BatchVerdict.MOVED)
-    return tuple(batches[key] for key in sorted(batches) if batches[key].verdict in refused)
+    ledger = runtime.ledger
+    batches = (batch for _, batch in sorted(ledger.batches(chosen, date.min, date.max).items()))
+    not_in_raw = tuple(one for one in batches if one.verdict in (BatchVerdict.REFUSED, BatchVerdict.MOVED))
+    excluded = tuple(one for one in ledger.interventions.all_exclusions(chosen) if one.lifted_at is None)
+    quarantined = tuple(quarantined_lines(search))
+    return Explanation(identifier, chosen, first, last, (), False, quarantined, not_in_raw, excluded)
 
 
 @dataclass(frozen=True)
@@ -108,13 +95,12 @@ class _Sketch:
 
 def _sketch(search: Search, found_rows: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:
     """Group rows into events: same key, and no gap between days wider than the dedupe window."""
-    settings = search.runtime.settings
-    window = settings.dedupe_window_days
+    window = search.runtime.settings.dedupe_window_days
     by_key: dict[tuple[object, ...], tuple[list[FoundRow], list[RawRow]]] = {}
     for row in found_rows:
         by_key.setdefault(row.row.key, ([], []))[0].append(row)
-    for live_row in live:
-        by_key.setdefault(live_row.key, ([], []))[1].append(live_row)
+    for shown in live:
+        by_key.setdefault(shown.key, ([], []))[1].append(shown)
     sketches = []
     for key, (delivered, refined) in by_key.items():
         judged = _judge(delivered, refined, search)
@@ -127,11 +113,8 @@ def _sketch(search: Search, found_rows: Sequence[FoundRow], live: Sequence[RawRo
             # An event without raw rows is skipped if rows were cut: its own may be among those.
             if is_asked and _inside(group, search, 0) and (deliveries or not is_cut):
                 sketches.append(_Sketch(key, deliveries, of_event))
-    return sorted(sketches, key=_order)
-
-
-def _order(sketch: _Sketch) -> tuple[str, date, int, str]:
-    return sketch.project_id, sketch.days[0], [*KeyKind].index(KeyKind(str(sketch.key[1]))), repr(sketch.key[2:])
+    kinds: list[object] = [*KeyKind]
+    return sorted(sketches, key=lambda one: (one.project_id, one.days[0], kinds.index(one.key[1]), repr(one.key)))
 
 
 def _judge(found_rows: Sequence[FoundRow], live: Sequence[RawRow], search: Search) -> list[Delivered]:
@@ -179,10 +162,9 @@ def _published(search: Search, sketches: Sequence[_Sketch]) -> list[Published]:
     for record in records:
         if record.snapshot_id in rows:
             published.append(Published(record, tuple(rows[record.snapshot_id])))
-        elif record.snapshot_id in kept:
-            published.append(Published(record, None, f"only the newest {MAX_SNAPSHOTS} publications are looked into"))
-        else:
-            published.append(Published(record, None, "the snapshot is expired"))
+            continue
+        why = f"only the newest {MAX_SNAPSHOTS} publications are looked into"
+        published.append(Published(record, None, why if record.snapshot_id in kept else "the snapshot is expired"))
     return published
 
 
