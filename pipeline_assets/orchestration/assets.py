@@ -1,7 +1,7 @@
 """The `load` op: one multi-asset of raw, refined and aggregates that loads the tables in order and reports per day."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -14,7 +14,7 @@ from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.diff.compare import refused_changes
 from pipeline_assets.load.ledger_sync import read_back
-from pipeline_assets.load.request import LoadRequest, Outcome
+from pipeline_assets.load.request import LoadRequest, Outcome, TableReport
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import exclude, lift
@@ -92,27 +92,44 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
     return load_op
 
 
-def _load(
-    context: dg.AssetExecutionContext, config: LoadConfig, runtime: Runtime, now: datetime
-) -> Generator[Any, None, list[Outcome]]:
-    """Load, yielding each table's events; returns the outcomes that fail the run."""
-    projects = runtime.settings.require_projects(tuple(config.projects))
+def request_of(
+    config: LoadConfig, settings: Settings, days: Iterable[date], tables: Iterable[str], run_id: str, now: datetime
+) -> LoadRequest:
+    """The request of a run with this config; raises SettingsError and UsageError for what it names wrongly."""
+    projects = settings.require_projects(tuple(config.projects))
     accepted = {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing}
-    request = LoadRequest(
-        days=tuple(date.fromisoformat(key) for key in context.partition_keys),
+    return LoadRequest(
+        days=tuple(days),
         projects=projects,
-        tables=frozenset(key.to_user_string() for key in context.selected_asset_keys),
-        run_id=context.run.run_id,
+        tables=frozenset(tables),
+        run_id=run_id,
         now=now,
         accepted=read_acceptances(accepted, KINDS, projects, SHARED),
         is_read_again=config.read_again,
     )
+
+
+def decide_and_load(
+    runtime: Runtime, config: LoadConfig, request: LoadRequest, is_live: Callable[[str], bool | None]
+) -> Iterator[TableReport]:
+    """Record the decisions of the config, then load as `run_load` does."""
     read_back(runtime.ledger, runtime.log)
     exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
     lift(runtime, config.lift, request)
+    yield from run_load(runtime, request, is_live)
+
+
+def _load(
+    context: dg.AssetExecutionContext, config: LoadConfig, runtime: Runtime, now: datetime
+) -> Generator[Any, None, list[Outcome]]:
+    """Load, yielding each table's events; returns the outcomes that fail the run."""
+    days = map(date.fromisoformat, context.partition_keys)
+    tables = (key.to_user_string() for key in context.selected_asset_keys)
+    request = request_of(config, runtime.settings, days, tables, context.run.run_id, now)
+    is_live = liveness(context.instance, runtime.ledger, request.run_id)
     not_good: list[Outcome] = []
     room = _MOST_SHOWN
-    for report in run_load(runtime, request, liveness(context.instance, runtime.ledger, context.run.run_id)):
+    for report in decide_and_load(runtime, config, request, is_live):
         failpoint(Failpoint.BEFORE_EVENTS, report.table)
         shown = list(refused_changes(runtime, report, now, room))
         room -= len(shown)

@@ -26,14 +26,14 @@ def test_three_of_five_days_complete_and_two_stay_red(pipeline: Any) -> None:
     p = pipeline()
     for day in DAYS:
         p.deliver(day, events_on(day, 120))
-    assert p.load(DAYS[0], DAYS[-1]).success
+    assert p.run(DAYS[0], DAYS[-1]).success
     before = p.digests()
 
     for day in (DAYS[0], DAYS[2], DAYS[4]):
         p.deliver(day, events_on(day, 6, prefix="new"), shard=2)
     broken = p.deliver(DAYS[1], events_on(DAYS[1], 6, prefix="new"), shard=2, truncated=True)
     p.deliver(DAYS[3], events_on(DAYS[3], 60))
-    run = p.load(DAYS[0], DAYS[-1])
+    run = p.run(DAYS[0], DAYS[-1])
 
     assert not run.success
     good = {str(day) for day in (DAYS[0], DAYS[2], DAYS[4])}
@@ -59,7 +59,7 @@ def test_three_of_five_days_complete_and_two_stay_red(pipeline: Any) -> None:
     assert [row["reason"] for row in p.rows("raw/quarantine")] == ["truncated_gzip"]
 
     snapshots = p.snapshots()
-    again = p.load(DAYS[0], DAYS[-1])
+    again = p.run(DAYS[0], DAYS[-1])
     assert again.success, again.failure()
     for table in TABLES[1:]:
         assert again.materialized(table) == good, table
@@ -70,7 +70,7 @@ def test_three_of_five_days_complete_and_two_stay_red(pipeline: Any) -> None:
     # The way out: the hour is exported again, whole.
     p.deliver(DAYS[1], events_on(DAYS[1], 6, prefix="new"), shard=2)
     p.deliver(DAYS[3], events_on(DAYS[3], 120))
-    healed = p.load(DAYS[0], DAYS[-1])
+    healed = p.run(DAYS[0], DAYS[-1])
     assert healed.success, healed.failure()
     assert not healed.failed_checks()
     assert p.count("refined/events", DAYS[1]) == 126

@@ -539,7 +539,7 @@ class Found:
     @classmethod
     def after(cls, p: Pipeline, run: Outcome) -> Found:
         """Read it all once."""
-        messages = [entry.user_message for entry in p.instance.all_logs(run.result.run_id)]
+        messages = [entry.user_message for entry in p.instance.all_logs(run.run_id)]
         return cls(
             p,
             run,
@@ -583,7 +583,7 @@ def bad_landing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for day in PLAIN_DAYS:
             p.deliver(day, events_on(day, PLAIN_ROWS))
         p.now = NOW
-        yield Found.after(p, p.load(FIRST_DAY, LAST_DAY))
+        yield Found.after(p, p.run(FIRST_DAY, LAST_DAY))
 
 
 def _assert_quarantined_as_said(found: Found, case: Case, key: str, body: bytes) -> None:
@@ -715,7 +715,7 @@ def test_loading_again_publishes_nothing_and_fails_nothing(bad_landing: Found) -
     """Scenario: the same landing is loaded again. Outcome: refusals stand, no table has a new snapshot, the run is green."""
     p = bad_landing.pipeline
     before = p.snapshots()
-    again = p.load(FIRST_DAY, LAST_DAY)
+    again = p.run(FIRST_DAY, LAST_DAY)
     assert again.success, again.failure()
     assert p.snapshots() == before
     assert again.failed_checks() == bad_landing.run.failed_checks()
@@ -729,16 +729,16 @@ def test_a_bad_hour_that_is_delivered_again_heals(pipeline: Any) -> None:
     p.deliver(broken, events_on(broken, 2, prefix="before"), hour=9)
     p.deliver(holed, [*events_on(holed, 4), b"{"])
     p.deliver(plain, [*events_on(plain, 3), b"["])
-    assert p.load(broken, plain).success
+    assert p.run(broken, plain).success
     p.deliver(broken, events_on(broken, 5), truncated=True)
-    assert not p.load(broken, plain).success
+    assert not p.run(broken, plain).success
     assert Counter(row["arrival_date"] for row in p.rows("raw/quarantine")) == {broken: 1, holed: 1, plain: 1}
     assert [p.count("refined/events", day) for day in days] == [2, 4, 3]
     assert [p.count("raw/regular_events", day) for day in days] == [2, 4, 3]
 
     for day in (broken, holed):
         p.deliver(day, events_on(day, 5))
-    healed = p.load(broken, plain)
+    healed = p.run(broken, plain)
 
     assert healed.success, healed.failure()
     assert not healed.failed_checks()
@@ -763,7 +763,7 @@ def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) 
     p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
     for name, body in _files(IN_A_BUCKET, FIRST_DAY).items():
         bucket.put_object(Key=f"exports/{PROJECT}/{name}", Body=body)
-    run = p.load(FIRST_DAY)
+    run = p.run(FIRST_DAY)
     assert run.success, run.failure()
     _assert_fate(Found.after(p, run), IN_A_BUCKET, FIRST_DAY)
 

@@ -223,17 +223,17 @@ def test_a_closed_day_does_not_melt_in_small_steps(pipeline: Any) -> None:
     p.now = SOON
     tables = (REFINED, REVENUE, "aggregates/event_counts", "aggregates/active_users")
     p.deliver(DAY, events_on(DAY, 300))
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     p.deliver(DAY, events_on(DAY, 298))
-    run = p.load(DAY)
+    run = p.run(DAY)
     assert run.success, run.failure()
     p.deliver(DAY, events_on(DAY, 296))
-    melted = p.load(DAY)
+    melted = p.run(DAY)
     assert not melted.success
     assert "shrinks by 1.3%: rows 300 -> 296" in melted.failure()
     assert "loses 1.3% of its 300 keys since it was final or last accepted: now withdrawn 2" in melted.failure()
 
-    run = p.load(DAY, accept={f"{table}:{DAY}": "test events" for table in tables})
+    run = p.run(DAY, accept={f"{table}:{DAY}": "test events" for table in tables})
 
     assert run.success, run.failure()
     baseline = p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)].baseline

@@ -96,7 +96,7 @@ def _before(p: Pipeline) -> None:
     """Two days are published."""
     for day in DAYS[:2]:
         p.deliver(day, events_on(day, 12))
-    run = p.load(DAYS[0], DAYS[1])
+    run = p.run(DAYS[0], DAYS[1])
     assert run.success, run.failure()
 
 
@@ -153,7 +153,7 @@ def undisturbed(loaded_before: Again[None]) -> Story:
     """The same deliveries, loaded by a run that lives."""
     with loaded_before() as (p, _):
         _changes(p)
-        run = p.load(DAYS[0], DAYS[2])
+        run = p.run(DAYS[0], DAYS[2])
         assert run.success, run.failure()
         return _story(p)
 
@@ -179,7 +179,7 @@ def _start_again(p: Pipeline, restart: str) -> None:
         assert [one.run_id for one in dead if one.is_reported] == [run.run_id for run in seeming]
         for one in dead:
             tags = {"dagster/parent_run_id": one.run_id, "dagster/root_run_id": one.run_id, "dagster/retry_number": "1"}
-    run = p.load(DAYS[0], DAYS[2], tags=tags)
+    run = p.run(DAYS[0], DAYS[2], tags=tags)
     assert run.success, run.failure()
     report_dead_runs(p.instance, p.ledger)
     assert not p.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
@@ -264,7 +264,7 @@ def test_table_by_table_the_next_run_finds_what_is_not_recorded(
                 p.reports(DAYS[0])
         finally:
             failpoints.watch()
-        assert p.load(DAYS[0]).success
+        assert p.run(DAYS[0]).success
         found = [record for record in p.ledger.publications(table) if record.cause.kind is CauseKind.UNRECORDED_RUN]
         assert bool(found) == (point is not Failpoint.BEFORE_COMMIT)
         _require_chains(p)

@@ -224,7 +224,7 @@ def test_an_object_that_moves_once_is_listed_again(pipeline: Any, is_deleted: bo
     body = a_body(events_on(DAY, 7))
     p.resources["landing"] = landing.then(1, lambda _: path.unlink() if is_deleted else path.write_bytes(body))
 
-    run = p.load(DAY)
+    run = p.run(DAY)
 
     assert run.success, run.failure()
     assert landing.listings == 2
@@ -269,7 +269,7 @@ def test_an_object_that_keeps_moving_waits(pipeline: Any) -> None:
     landing = MovingLanding.from_settings(p.settings)
     p.resources["landing"] = landing.then(9, lambda turn: path.write_bytes(a_body(events_on(DAY, 10 + turn))))
 
-    run = p.load(DAY, NEXT)
+    run = p.run(DAY, NEXT)
 
     assert not run.success
     assert "objects changed while they were read: 1" in run.failure()
@@ -278,7 +278,7 @@ def test_an_object_that_keeps_moving_waits(pipeline: Any) -> None:
     assert p.verdict("refined/events", DAY) == "waiting"
 
     landing.then(0, lambda _: None)
-    assert p.load(DAY, NEXT).success
+    assert p.run(DAY, NEXT).success
     assert p.count("refined/events", DAY) == 12
 
 
@@ -292,12 +292,12 @@ def test_a_refusal_is_told_though_another_batch_was_listed_again(pipeline: Any) 
         1, lambda _: path.write_bytes(a_body(events_on(DAY, 7)))
     )
 
-    run = p.load(DAY, NEXT, tables=[RAW])
+    run = p.run(DAY, NEXT, tables=[RAW])
 
     assert not run.success
     assert bad in run.failure()
     assert p.count(RAW, DAY) == 7
-    assert p.load(DAY, NEXT, tables=[RAW]).success
+    assert p.run(DAY, NEXT, tables=[RAW]).success
 
 
 def test_a_refused_version_hides_nothing(pipeline: Any) -> None:

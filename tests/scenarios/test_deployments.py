@@ -42,14 +42,14 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path)
         key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
         bucket.put_object(Key=key, Body=a_body(events_on(DAY, 10, prefix=f"s{shard}")))
     with recorded_requests(tmp_path) as requests:
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert run.success, run.failure()
         loaded = requests.rights()
         requests.forget()
         assert p.count("refined/events", DAY) == 20
         read = requests.rights()
     snapshots = p.snapshots()
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     assert p.snapshots() == snapshots
     assert any(item.key.startswith("warehouse/refined/events/data/") for item in bucket.objects.all())
     place = "warehouse/refined/events"
@@ -97,12 +97,12 @@ def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
         url = database_of(server, "tidemark", "tidemark")["tidemark"]
         p = pipeline(catalog_url=f"{url}?options=-cidle_in_transaction_session_timeout%3D1s")
         p.deliver(DAY, events_on(DAY, 10))
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert run.success, run.failure()
         assert p.count("refined/events", DAY) == 10
         assert p.ledger.engine.dialect.name == "postgresql"
         snapshots = p.snapshots()
-        assert p.load(DAY).success
+        assert p.run(DAY).success
         assert p.snapshots() == snapshots
         assert p.verdict("refined/events", DAY) == "unchanged"
 
@@ -116,12 +116,12 @@ def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
         p.deliver(DAY, events_on(DAY, 5, prefix="late"), hour=3)
         failpoints.watch(stand_still)
         try:
-            run = p.load(DAY)
+            run = p.run(DAY)
         finally:
             failpoints.watch()
         assert waited == [10]
         assert run.success, run.failure()
         assert p.count("refined/events", DAY) == 15
-        assert p.load(DAY).success
+        assert p.run(DAY).success
         require_known(p)
         p.ledger.close()

@@ -35,7 +35,7 @@ def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
     good = events_on(DAY, 300)
     p.deliver(DAY, good)
     p.deliver(NEXT, events_on(NEXT, 300))
-    assert p.load(DAY, NEXT).success
+    assert p.run(DAY, NEXT).success
     assert _diff(p, REFINED).is_equal
     at = {"server_upload_time": f"{NEXT} 12:00:00.000000", "processed_time": f"{NEXT} 12:00:01.000000"}
     dearer = [
@@ -44,7 +44,7 @@ def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
     ]
     p.deliver(DAY, [*dearer, *events_on(DAY, 4, prefix="new")])
     p.deliver(NEXT, [{**line, **at, "event_time": f"{NEXT} 00:10:00.000000"} for line in good[201:203]], hour=12)
-    run = p.load(DAY, NEXT)
+    run = p.run(DAY, NEXT)
     assert not run.success
     shown = run.check_metadata(REFINED, "change_is_explained", DAY)
     assert "keys only published: 100 (withdrawn 98, moved day 2)" in shown["difference"].value
@@ -80,7 +80,7 @@ def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
     accepted = {
         f"{table}:{DAY}": "right" for table in (REFINED, REVENUE, "aggregates/event_counts", "aggregates/active_users")
     }
-    assert p.load(DAY, NEXT, accept=accepted).success
+    assert p.run(DAY, NEXT, accept=accepted).success
     assert str(refined.proposed) == p.digests()[REFINED][refined.key]
     assert str(revenue.proposed) == p.digests()[REVENUE][revenue.key]
     assert _diff(p, REVENUE).is_equal
@@ -103,7 +103,7 @@ def test_what_is_delivered_is_no_markup_on_the_page(pipeline: Any) -> None:
 def test_what_cannot_be_compared_is_said(pipeline: Any) -> None:
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 3))
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     with pytest.raises(UsageError, match="is not a derived table"):
         _diff(p, "raw/regular_events")
     with pytest.raises(UsageError, match="has no rows, neither published nor to come"):

@@ -93,7 +93,7 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
         deliver_items(p, day, THEN)
         p.deliver(day, item_events(day, EVENTS))
         p.mark(day)
-    assert p.load(FIRST, SECOND, tables=LOADED).success
+    assert p.run(FIRST, SECOND, tables=LOADED).success
     assert _record(p, ACTIVE, FIRST) is None, (
         "without any snapshot on record there is nothing to join with, and nothing waits"
     )
@@ -116,8 +116,8 @@ def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp
     p.deliver(LATER, item_events(LATER, EVENTS))
     p.mark(LATER)
     assert load_items(p, LATER).success
-    assert p.load(LATER, tables=LOADED).success
-    assert p.load(FIRST, SECOND, tables=LOADED).success
+    assert p.run(LATER, tables=LOADED).success
+    assert p.run(FIRST, SECOND, tables=LOADED).success
     assert load_items(p, FIRST, SECOND).success
     now = {key: digest for key, digest in p.digests_of(ACTIVE).items() if key.event_date <= SECOND}
     assert now == gave
@@ -204,7 +204,7 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     key = deliver_items(p, FIRST, b"id,name,status\n1,a,ACTIVE\n2,b,ACTIVE\n1,c,ACTIVE\n")
     deliver_items(p, SECOND, {"1": "ACTIVE"})
-    assert p.load(FIRST, fourth, tables=LOADED).success is False
+    assert p.run(FIRST, fourth, tables=LOADED).success is False
     refused = load_items(p, FIRST, fourth)
     assert not refused.success
     said = refused.failure()
@@ -223,7 +223,7 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
 
     for policy in (MissingSnapshot.REFUSE, MissingSnapshot.PREVIOUS):
         p.change(missing_snapshot=policy)
-        assert p.load(fourth, tables=[ACTIVE]).success is (policy is MissingSnapshot.PREVIOUS)
+        assert p.run(fourth, tables=[ACTIVE]).success is (policy is MissingSnapshot.PREVIOUS)
         record = _record(p, ACTIVE, fourth)
         assert record.verdict.value == {"refuse": "refused", "previous": "published"}[policy.value], record
     assert record.figures["snapshot_age_days"] == 1

@@ -51,9 +51,9 @@ def test_an_asset_below_ours_runs_for_good_days_only(pipeline: Any) -> None:
         p.deliver(day, events_on(day, count), truncated=day == DAYS[1])
     daemon = Daemon(p)
 
-    assert not p.load(DAYS[0], DAYS[3]).success
+    assert not p.run(DAYS[0], DAYS[3]).success
     p.deliver(DAYS[3], events_on(DAYS[3], 60))
-    assert "shrinks" in p.load(DAYS[3]).failure()
+    assert "shrinks" in p.run(DAYS[3]).failure()
     assert p.verdict("aggregates/daily_revenue", DAYS[3]) == "waiting"
     assert daemon.requests() == {days[0], days[2]}
     assert daemon.run(days[2]) == {"revenue_EUR": 32.5}
@@ -62,14 +62,14 @@ def test_an_asset_below_ours_runs_for_good_days_only(pipeline: Any) -> None:
     p.deliver(DAYS[1], events_on(DAYS[1], COUNTS[1]))
     p.deliver(DAYS[3], events_on(DAYS[3], COUNTS[3]))
     p.deliver(DAYS[2], events_on(DAYS[2], 60))
-    run = p.load(DAYS[0], DAYS[3])
+    run = p.run(DAYS[0], DAYS[3])
     assert "shrinks" in run.failure()
     assert run.materialized("aggregates/daily_revenue") == {days[0], days[1], days[3]}
     assert daemon.requests() == {days[1], days[3]}
     assert daemon.run(days[1]) == {"revenue_EUR": 30.0}
 
     p.deliver(DAYS[1], events_on(DAYS[1], 10, prefix="new"), shard=2)
-    run = p.load(DAYS[0], DAYS[3])
+    run = p.run(DAYS[0], DAYS[3])
     assert run.success, run.failure()
     assert run.materialized("aggregates/daily_revenue") == {days[0], days[1], days[3]}
     assert daemon.requests() == {days[1]}

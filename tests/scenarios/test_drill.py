@@ -60,7 +60,7 @@ def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
     assert {trial.event for trial in TRIALS} == set(Disturbance)
     p = _deployment(pipeline)
     p.deliver(DAY, events_on(DAY, 5))
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     before = p.digests(), p.history(), len(p.ledger.publications()), _left(p)
 
     results = list(drill.carry_out(p.spark, p.settings, (*TRIALS, TRIALS[0]), print))

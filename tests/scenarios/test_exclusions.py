@@ -227,7 +227,7 @@ def test_what_cannot_be_excluded_is_said(pipeline: Any) -> None:
     key = p.deliver(DAY, events_on(DAY, 5, prefix="b"), hour=2)
     other = key.replace("_2#1", "_3#1")
     recovery = p.deliver(DAY, events_on(DAY, 5, prefix="c"), source=Source.BACKFILL)
-    assert p.load(DAY).success
+    assert p.run(DAY).success
 
     for named, day, said in (
         ("10001/readme.txt", DAY, "is not the key of a delivery"),
@@ -235,16 +235,16 @@ def test_what_cannot_be_excluded_is_said(pipeline: Any) -> None:
         (key, NEXT, f"arrived on {DAY}, which this run does not load"),
         (recovery, DAY, "is one of the backfill exports"),
     ):
-        run = p.load(day, exclude={named: "why"})
+        run = p.run(day, exclude={named: "why"})
         assert not run.success
         assert said in run.failure()
-    assert "needs a reason" in p.load(DAY, exclude={key: " "}).failure()
-    assert "was never excluded" in p.load(DAY, lift={key: "why"}).failure()
+    assert "needs a reason" in p.run(DAY, exclude={key: " "}).failure()
+    assert "was never excluded" in p.run(DAY, lift={key: "why"}).failure()
     p.remove(key)
-    assert "landing no longer holds it" in p.load(DAY, exclude={key: "why"}).failure()
+    assert "landing no longer holds it" in p.run(DAY, exclude={key: "why"}).failure()
     assert _standing(p) == []
 
-    run = p.load(DAY, exclude={key: "why"}, even_if_gone=True)
+    run = p.run(DAY, exclude={key: "why"}, even_if_gone=True)
 
     assert run.success, run.failure()
     assert p.count(RAW) == 5

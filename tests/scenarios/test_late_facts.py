@@ -19,14 +19,14 @@ def test_a_fact_two_days_late_republishes_its_day_only(pipeline: Any) -> None:
     p = pipeline()
     for day in DAYS:
         p.deliver(day, events_on(day, 20))
-    assert p.load(DAYS[0], DAYS[-1]).success
+    assert p.run(DAYS[0], DAYS[-1]).success
     before, known = p.history(), len(p.ledger.publications())
 
     late = an_event(
         event_time=f"{DAYS[0]} 09:00:00.000000", server_upload_time=f"{DAYS[2]} 15:00:00.000000", amplitude_id=999
     )
     p.deliver(DAYS[2], [late], hour=15)
-    run = p.load(DAYS[2])
+    run = p.run(DAYS[2])
 
     assert run.success, run.failure()
     new = p.ledger.publications()[known:]

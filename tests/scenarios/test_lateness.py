@@ -91,7 +91,7 @@ def fortnight(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         p.deliver(DAY, arriving(DAY, 86_400, TWO_DAYS + 9), hour=11)
         for day in DAYS:
             p.mark(day)
-        run = p.load(DAYS[0], DAY)
+        run = p.run(DAYS[0], DAY)
         assert run.success, run.failure()
         p.change(reprocessing_window_days=3)
         yield Fortnight(p, first, run)
@@ -105,7 +105,7 @@ def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(for
     ordinary = arriving(DAYS[0], *range(20, 26), TWO_DAYS + 7, TWO_DAYS + 8)
     assert on_record(p, DAYS[0]) == expected(ordinary)
     assert on_record(p, DAY) == expected([*first, *arriving(DAY, 86_400, TWO_DAYS + 9)])
-    said = [entry.user_message for entry in p.instance.all_logs(fortnight.run.result.run_id)]
+    said = [entry.user_message for entry in p.instance.all_logs(fortnight.run.run_id)]
     (warning,) = [text for text in said if "too narrow" in text]
     assert warning.startswith(f"{RAW}: the reprocessing window is too narrow for {PROJECT}: ")
     assert "of 14 arrival days came more than 1 day after their event day (tolerated: 10 %); 2 days would" in warning
@@ -118,7 +118,7 @@ def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(for
     other = arriving(DAY, 5, 6, 7)
     for events in (arriving(DAY, 86_400, TWO_DAYS + 9), other):
         p.deliver(DAY, events, hour=11)
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert run.success, run.failure()
     assert on_record(p, DAY) == expected([*first, *other])
 

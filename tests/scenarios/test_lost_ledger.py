@@ -32,7 +32,7 @@ def _hold(p: Pipeline) -> None:
 
 
 def _said(p: Pipeline, run: Outcome) -> list[str]:
-    return [entry.user_message for entry in p.instance.all_logs(run.result.run_id)]
+    return [entry.user_message for entry in p.instance.all_logs(run.run_id)]
 
 
 def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
@@ -45,12 +45,12 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
     p.deliver(DAY, events_on(DAY, 300), hour=1)
     wrong = p.deliver(DAY, events_on(DAY, 5, prefix="wrong"), hour=2)
     p.deliver(HELD, events_on(HELD, 10))
-    assert p.load(DAY, exclude={wrong: "wrong project"}).success
-    assert p.load(HELD).success
+    assert p.run(DAY, exclude={wrong: "wrong project"}).success
+    assert p.run(HELD).success
     _hold(p)
     right = p.digests()
     p.deliver(DAY, events_on(DAY, 100), hour=1)
-    assert not p.load(DAY).success
+    assert not p.run(DAY).success
     assert p.count(REFINED, DAY) == 300
     p.ledger.close()
     for lost in tmp_path.glob("ledger.db*"):
@@ -58,7 +58,7 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
     p.ledger = Ledger(p.settings.ledger_database_url)
     p.deliver(HELD, events_on(HELD, 5, prefix="late"), hour=11)
 
-    for run in (p.load(DAY), p.load(HELD)):
+    for run in (p.run(DAY), p.run(HELD)):
         assert not run.success
         assert "ledger.db: is not the ledger of this lake" in run.failure()
         assert "tidemark attach --ledger" in run.failure()
@@ -77,7 +77,7 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
     assert "1 exclusions and 4 holds were read back from the warehouse: the ledger had lost them" in progress
     assert f"{REFINED}: 2 slices differ from the ledger; reading them" in progress
     assert "It does not know:\n  - which days were final" in done.stdout
-    run, later = p.load(DAY), p.load(HELD)
+    run, later = p.run(DAY), p.run(HELD)
 
     assert run.success, run.failure()
     assert later.success, later.failure()

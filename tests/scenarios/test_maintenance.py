@@ -245,7 +245,7 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
 
         failpoints.watch(die)
         try:
-            assert not p.load(DAY).success
+            assert not p.run(DAY).success
         finally:
             failpoints.watch()
     assert p.load(DAY).success
@@ -497,9 +497,9 @@ def test_the_job_says_what_it_did(pipeline: Any) -> None:
     own has one. Outcome: both succeed, the run's metadata says what was done, the other deployment's is left for a day."""
     p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 10))
-    ended = p.load(DAY)
+    ended = p.run(DAY)
     assert ended.success
-    for attempt in (f"{ended.result.run_id.replace('-', '')}_0", "elsewhere_0"):
+    for attempt in (f"{ended.run_id.replace('-', '')}_0", "elsewhere_0"):
         p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), attempt, lambda _: None)
     job = build_defs(p.settings, clock=Clock(LATER)).resolve_job_def("maintenance")
     said = []

@@ -63,7 +63,7 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     p = pipeline(notify_urls=(webhook.url,))
     began = datetime.now(UTC)
     p.deliver(DAY, events_on(DAY, 120))
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     assert webhook.requests == 0, "a first build changes nothing that anybody read"
 
     late = an_event(
@@ -71,18 +71,18 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     )
     key = p.deliver(LATER_DAY, [*events_on(LATER_DAY, 5), late], hour=15)
     webhook.answer_next(500)
-    run = p.load(LATER_DAY)
+    run = p.run(LATER_DAY)
 
     assert run.success, run.failure()
     (body,) = webhook.taken
-    assert body["run"] == run.result.run_id
+    assert body["run"] == run.run_id
     assert _of(body["notices"]) == [("change", table, str(DAY)) for table in (USERS, COUNTS, EVENTS)]
     of_table = {one["table"]: one for one in body["notices"]}
     assert of_table[EVENTS]["measures"] == {"rows": {"before": 120, "after": 121}}
     assert of_table[COUNTS]["measures"]["events"] == {"before": 120, "after": 121}
     assert of_table[EVENTS]["cause"] == "changed raw/regular_events"
     for one in of_table.values():
-        assert (one["run"], one["project"], one["deliveries"]) == (run.result.run_id, PROJECT, [key])
+        assert (one["run"], one["project"], one["deliveries"]) == (run.run_id, PROJECT, [key])
     assert f"{EVENTS} {DAY}/{PROJECT} changed: rows 120 → 121 (changed raw/regular_events)" in body["text"]
     assert "rows 120 → 121" in run.metadata(EVENTS, DAY)[CHANGED]
     assert all(f"{table} {DAY}" in run.metadata(EVENTS, DAY)[REFRESH] for table in (EVENTS, COUNTS, USERS))
@@ -90,10 +90,10 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
 
     p.deliver(DAY, events_on(DAY, 60))
     with dying_before_notices():
-        assert not p.load(DAY).success
+        assert not p.run(DAY).success
     (pending,) = p.ledger.outbox.recorded_since(began)[3:]
     assert len(webhook.taken) == 1
-    assert p.load(DAY).success, "the same refusal fails no further run"
+    assert p.run(DAY).success, "the same refusal fails no further run"
     (refusal,) = webhook.taken[1]["notices"]
     assert refusal["id"] == pending.id
     assert _of([refusal]) == [("refusal", EVENTS, str(DAY))]
@@ -103,7 +103,7 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
     reason = "a test device"
     accepted = {f"{table}:{DAY}/{PROJECT}": reason for table in (EVENTS, COUNTS, USERS, "aggregates/daily_revenue")}
     webhook.answer_next(404)
-    assert p.load(DAY, accept=accepted).success
+    assert p.run(DAY, accept=accepted).success
     assert len(webhook.taken) == 2
     with p.ledger.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE tidemark_receivers SET failed_at = '2026-01-01T00:00:00+00:00'")

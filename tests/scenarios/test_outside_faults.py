@@ -63,7 +63,7 @@ def test_landing_that_fails_for_a_while(
     faults = Faults(choose)
     with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
         p = _in_bucket(pipeline, bucket, url)
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert run.success, run.failure()
     assert faults.met.total() >= 1
     assert p.count("raw/regular_events") == p.count(REFINED) == OBJECTS * 10
@@ -76,14 +76,14 @@ def test_landing_that_fails_beyond_the_retries(pipeline: Any, bucket: Any) -> No
     faults = Faults(lambda _, path, __: Fault.SERVER_ERROR if "%232.json.gz" in path or "#2.json.gz" in path else None)
     with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
         p = _in_bucket(pipeline, bucket, url)
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert not run.success
         assert "10001_2026-02-02_10#2.json.gz: landing is out of reach" in run.failure()
         assert run.failure().endswith("The next run tries again")
         assert p.count("raw/regular_events") == p.count(REFINED) == 0
         assert p.rows("raw/quarantine") == []
         faults.choose = lambda *_: None
-        healed = p.load(DAY)
+        healed = p.run(DAY)
     assert healed.success, healed.failure()
     assert p.count(REFINED) == OBJECTS * 10
 
@@ -107,11 +107,11 @@ def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
     state is what readers see; the next load publishes, and the figures are right."""
     p = pipeline(warehouse_url=str(small_disk / "warehouse"))
     p.deliver(DAY, events_on(DAY, 20))
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     before, history = p.digests(), p.history()
     p.deliver(NEXT, [{**event, "user_properties": {"n": os.urandom(2000).hex()}} for event in events_on(NEXT, 1500)])
 
-    run = p.load(DAY, NEXT)
+    run = p.run(DAY, NEXT)
 
     assert not run.success
     assert "No space left on device" in run.failure()
@@ -119,7 +119,7 @@ def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
     assert (p.digests(), p.history()) == (before, history)
     assert p.count(REFINED) == 20
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    healed = p.load(DAY, NEXT)
+    healed = p.run(DAY, NEXT)
     assert healed.success, healed.failure()
     assert p.count(REFINED) == 1520
 
@@ -161,7 +161,7 @@ def test_a_locked_database_is_waited_for(pipeline: Any, point: Failpoint) -> Non
         is_held.wait()
 
     _once_at(point, REFINED, lock)
-    run = p.load(DAY)
+    run = p.run(DAY)
     thread.join()
 
     assert held == [4]
@@ -182,11 +182,11 @@ def test_postgresql_restarts_during_a_publish(pipeline: Any, point: Failpoint) -
             threading.Timer(2.0, server.start).start()
 
         _once_at(point, REFINED, restart)
-        run = p.load(DAY)
+        run = p.run(DAY)
         failpoints.watch()
         if not run.success:
             assert "out of reach" in run.failure()
-        later = p.load(DAY)
+        later = p.run(DAY)
         assert later.success, later.failure()
         assert p.count(REFINED) == 20
         published = [(record.table, record.key) for record in p.ledger.publications()]
@@ -201,7 +201,7 @@ def test_the_answer_to_a_commit_is_lost(pipeline: Any) -> None:
         p = pipeline(catalog_url=server.url.replace(f":{server.port}/", f":{wire.port}/"))
         p.deliver(DAY, events_on(DAY, 20))
         wire.cut = Cut(b"COMMIT", Moment.BEFORE_ANSWER, after=b"UPDATE iceberg_tables")
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert run.success, run.failure()
         assert wire.end() == 1
         assert p.count(REFINED) == 20

@@ -142,7 +142,7 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
         p.deliver(DAY, events_on(DAY, count))
         done = p.load(DAY)
         assert done.success
-        runs.append(done.result.run_id)
+        runs.append(done.run_id)
     told = [json.loads(_shell(p, *words, "--json").stdout) for words in (("--run", runs[0][:13]), ())]
     assert [one["run_id"] for one in told] == runs
     then = json.loads(_shell(p, "--at", told[0]["published_at"], "--json").stdout)

@@ -46,7 +46,7 @@ def test_every_field_of_the_real_events_arrives(pipeline: Any) -> None:
         shutil.copy(source, p.landing / PROJECT / source.name)
         lines += gzip.decompress(source.read_bytes()).splitlines()
 
-    assert p.load(D24, D25).success
+    assert p.run(D24, D25).success
     found = {row["uuid"]: row for row in p.rows("refined/events")}
     assert len(lines) == len(found) == 8
     for line in lines:
@@ -60,7 +60,7 @@ def test_every_field_of_the_real_events_arrives(pipeline: Any) -> None:
     assert sorted(row["event_date"] for row in found.values()) == [D24] * 4 + [D25] * 4
 
     before = p.snapshots()
-    again = p.load(D24, D25)
+    again = p.run(D24, D25)
     assert again.success
     assert again.materialized("refined/events") == {"2023-08-24", "2023-08-25"}
     assert p.snapshots() == before

@@ -177,7 +177,7 @@ def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp
     back exactly what was before."""
     p, days = told.p, span(60 if is_full else 7)
     deliver(p, days)
-    assert p.load(days[0], days[-1]).success
+    assert p.run(days[0], days[-1]).success
     late_day = next(day for day in days[1:] if is_alone(day))
     before, rebuilt = derived(p), {Slice(day, PROJECT) for day in days}
     p.change(**NEW)
@@ -190,7 +190,7 @@ def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp
     late = {"event_time": f"{late_day} 09:00:00.000000", "server_upload_time": f"{new_day} 15:00:00.000000"}
     deliver(p, [new_day])
     p.deliver(new_day, [an_event(**late, amplitude_id=999)], hour=15)
-    run = p.load(new_day)
+    run = p.run(new_day)
     assert not run.success
     assert "grows" in run.failure() or "shrinks" in run.failure()
     assert p.verdict(REFINED, late_day) == "published"
@@ -199,7 +199,7 @@ def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp
     told.kill("after_chunk", *words)
     # Another one, of a day that is built already.
     p.deliver(new_day, [an_event(**late, amplitude_id=998)], hour=16)
-    p.load(new_day)
+    p.run(new_day)
     assert p.verdict(REFINED, late_day) == "published"
     told("status", "--from", str(new_day), "--to", str(new_day))
     assert f"rebuild 1 of {', '.join(NAMES)}" in told.lines[-3]
@@ -241,7 +241,7 @@ def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp
     shown_days = p.instance.get_materialized_partitions(dg.AssetKey(REVENUE.split("/")))
     assert {str(day) for day in days} <= shown_days
     history = p.history()
-    assert p.load(days[0], new_day).success
+    assert p.run(days[0], new_day).success
     assert p.history() == history
 
     undone = told("rebuild", "undo", "1")

@@ -108,7 +108,7 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     until all agree; a second one has nothing to do."""
     incident = Incident(pipeline(), vendor, tmp_path / "home", capfd)
     p = incident.p
-    assert p.load(DAYS[0], DAYS[-1]).success
+    assert p.run(DAYS[0], DAYS[-1]).success
     # Without totals nothing is compared, and nothing agrees.
     nothing = incident.tidemark("reconcile", *SPAN)
     assert nothing.returncode == 1
@@ -116,7 +116,7 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     for day in DAYS:
         incident.golden(day, *(["2026-02-02,10001,sales,3"] if day == CUT else []))
     # A load that finds nothing to do compares all the same; it warns and succeeds.
-    loaded = p.load(DAYS[0], DAYS[2])
+    loaded = p.run(DAYS[0], DAYS[2])
     assert loaded.success
     warned = loaded.failed_checks(dg.AssetCheckSeverity.WARN)
     assert (REFINED, "reconciles_with_golden", str(CUT)) in warned

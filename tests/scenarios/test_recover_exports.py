@@ -105,7 +105,7 @@ def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(
     large, and is overloaded once. `recover --refused --load`, then the lost hours by name. Outcome: every published digest is
     that of a pipeline to which all came in time."""
     calm, p = _two_pipelines(pipeline, vendor)
-    loaded = p.load(DAYS[0], DAYS[-1])
+    loaded = p.run(DAYS[0], DAYS[-1])
     assert not loaded.success
     assert p.verdict("refined/events", CUT) == "waiting"
     assert _published(p) != _published(calm)
@@ -147,7 +147,7 @@ def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: V
     """Scenario: the same, by the job `recover_exports` over the whole range. Outcome: the same digests; Dagster has the load as a
     run of its own, with materializations; a failing recovery fails the run with a sentence."""
     calm, p = _two_pipelines(pipeline, vendor)
-    assert not p.load(DAYS[0], DAYS[-1]).success
+    assert not p.run(DAYS[0], DAYS[-1]).success
     p.change(export_api_url=vendor.url, export_min_free_bytes=0)
 
     def run(**config: Any) -> dg.ExecuteInProcessResult:
@@ -192,14 +192,14 @@ def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_g
             (p.landing / marker.format(project=PROJECT, day=LOST, hour=hour)).touch()
         else:
             vendor.add(PROJECT, Hour(LOST, hour), a_body(events))
-    assert p.load(LOST).success
+    assert p.run(LOST).success
     told = json.loads(_tidemark(p, vendor, tmp_path, "recover", "--refused", "--dry-run", "--json").stdout)
     assert [one["hour"] for one in told if one["is_fetched"]] == [str(Hour(LOST, hour)) for hour in range(2, 24)]
     refined = p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)]
     assert (refined.is_final, refined.baseline.figures["rows"]) == (False, 240)
 
     copied = p.deliver(LOST, events_on(LOST, 100, prefix="by-hand-"), hour=20, source=Source.BACKFILL)
-    assert not p.load(LOST, source=Source.BACKFILL).success
+    assert not p.run(LOST, source=Source.BACKFILL).success
     assert (
         "grows by 41.7%: rows 240 -> 340"
         in p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)].reason
@@ -218,7 +218,7 @@ def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_g
 
     # A plain load compares with 240 rows and 360 recovered, and with at most 20 % of these more.
     p.deliver(LOST, events_on(LOST, 130, prefix="late-"), hour=1, shard=9)
-    assert not p.load(LOST).success
+    assert not p.run(LOST).success
     assert (
         "grows by 21.7%: rows 600 -> 730"
         in p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)].reason

@@ -29,18 +29,18 @@ def test_a_lost_ledger_is_rebuilt_and_nothing_doubles(pipeline: Any) -> None:
     one nobody knows. Outcome: the next load ends with the same digests, publishes nothing, and drops the first branch alone."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 30))
-    ended = p.load(DAY)
+    ended = p.run(DAY)
     assert ended.success
     before, history = p.digests(), p.history()
     with p.ledger.engine.begin() as connection:
         for table in ("heads", "deliveries", "batches", "batch_days", "slices"):
             connection.execute(sa.text(f"DELETE FROM tidemark_{table}"))
     lakehouse = p.lakehouse
-    left = f"{ended.result.run_id.replace('-', '')}_0"
+    left = f"{ended.run_id.replace('-', '')}_0"
     for attempt in (left, "stranger_0"):
         lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), attempt, lambda target: None)
 
-    run = p.load(DAY)
+    run = p.run(DAY)
 
     assert run.success, run.failure()
     assert p.digests() == before

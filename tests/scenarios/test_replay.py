@@ -112,7 +112,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     p: Pipeline = pipeline()
     p.deliver(DAY, events_on(DAY, 40))
     p.deliver(NEXT, events_on(NEXT, 40))
-    run = p.load(DAY, NEXT)
+    run = p.run(DAY, NEXT)
     assert run.success
     pins = {RAW, "raw/backfill_events"}
     assert {part.split(" ")[0] for part in run.metadata(REFINED, DAY)["built_from"].split("; ")} == pins
@@ -130,7 +130,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     dearer = {**events_on(DAY, 40)[10], **again, "event_properties": {"$revenue": 20, "currency": "EUR"}}
     p.deliver(NEXT, [*late, moved], hour=12)
     p.deliver(DAY, [dearer], hour=23)
-    assert p.load(DAY, NEXT).success
+    assert p.run(DAY, NEXT).success
     before = p.history(), len(p.ledger.publications())
     (first, second), (first_revenue, _) = _numbers(p, REFINED), _numbers(p, REVENUE)
 
@@ -193,7 +193,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     # Snapshots of then expire: content that is still there elsewhere serves as well, other content is gone.
     pinned = p.lakehouse.head(REGULAR_EVENTS)
     p.deliver(FAR, events_on(FAR, 5))
-    assert p.load(FAR, tables=[RAW]).success
+    assert p.run(FAR, tables=[RAW]).success
     _forty_days_pass(p)
     gone = _replay(p, REFINED, THEN, first)
     assert (gone.result, gone.replayed) == (ReplayResult.IMPOSSIBLE, None)

@@ -65,7 +65,7 @@ def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeli
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db", catalog_transactions=True)
         assert promise_of(p.settings) is Promise.TABLES_TOGETHER
         p.deliver(DAY, events_on(DAY, 10))
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert run.success, run.failure()
         assert asked.count(f"POST {TRANSACTIONS}") == 1
         require_known(p)
@@ -74,7 +74,7 @@ def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeli
         before = [record.number for record in p.ledger.publications()]
         failpoints.watch(_dies_after_the_commit)
         try:
-            died = p.load(DAY)
+            died = p.run(DAY)
         finally:
             failpoints.watch()
         assert "it dies here" in died.failure()
@@ -84,11 +84,11 @@ def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeli
         assert sum(counted["events"].to_pylist()) == 15
         assert [record.number for record in p.ledger.publications()] == before
 
-        assert p.load(DAY).success
+        assert p.run(DAY).success
         require_known(p)
         assert p.count("refined/events", DAY) == 15
         added = [record for record in p.ledger.publications() if record.number not in before]
-        assert {record.run_id for record in added} == {died.result.run_id}
+        assert {record.run_id for record in added} == {died.run_id}
         assert {record.table for record in added} >= {"raw/regular_events", "refined/events", "aggregates/event_counts"}
         assert p.verdict("refined/events", DAY) == "unchanged"
         p.ledger.close()

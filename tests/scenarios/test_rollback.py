@@ -167,7 +167,7 @@ def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoS
 
     for day in DAYS:
         p.deliver(day, events_on(day, 150, prefix="wrong")[120:], hour=11)
-    run = p.load(DAYS[0], DAYS[-1])
+    run = p.run(DAYS[0], DAYS[-1])
     assert run.success, run.failure()
     assert _derived(p) == right
     assert p.verdict(REFINED, DAYS[1]) == "held"
@@ -180,7 +180,7 @@ def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoS
     assert _said(told, "release_held").count("is built again") == len(NAMES) * len(DAYS)
     assert p.ledger.interventions.holds(REFINED, [PROJECT])
     assert _run(p, "release", "release_held", **days, reason="it was no test data").success
-    run = p.load(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in NAMES for day in DAYS})
+    run = p.run(DAYS[0], DAYS[-1], accept={f"{name}:{day}": "right" for name in NAMES for day in DAYS})
     assert run.success, run.failure()
     assert p.count(REFINED) == 450
     assert _derived(p) != wrong

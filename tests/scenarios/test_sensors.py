@@ -301,14 +301,14 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 5))
         p.mark(day)
-    assert p.load(DAY, NEXT, tables=["raw/regular_events"]).success
+    assert p.run(DAY, NEXT, tables=["raw/regular_events"]).success
     (run,) = s.run(HEAL, "raw alone was loaded, two days")
     assert run.success
     assert p.count(REFINED) == 10
     assert s.said(HEAL, "all is built", minutes=5).startswith("nothing to do")
 
     p.deliver(NEXT, events_on(NEXT, 6))
-    assert p.load(NEXT, tables=["raw/regular_events"]).success
+    assert p.run(NEXT, tables=["raw/regular_events"]).success
     queued = p.instance.create_run_for_job(
         build_defs(p.settings).resolve_job_def("daily_load"), tags={}, status=dg.DagsterRunStatus.STARTED
     )
@@ -321,7 +321,7 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     # A late fact of a day that has no partition is built with the arrival that brought it.
     early = date(2025, 12, 24)
     p.deliver(NEXT, [*events_on(NEXT, 6), *events_on(early, 1)])
-    assert p.load(NEXT, tables=["raw/regular_events"]).success
+    assert p.run(NEXT, tables=["raw/regular_events"]).success
     assert s.requested(HEAL, "raw got a late fact of a day before the calendar") == [(NEXT, NEXT)]
     s.cursors[HEAL] = None
     (run,) = s.run(HEAL, "the same, with a lost cursor", minutes=1)
@@ -332,7 +332,7 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     # So is one whose arrival lies before the calendar too, but within the reach of its first day.
     before = DAY - timedelta(days=1)
     p.deliver(before, events_on(early, 2, prefix="before"))
-    assert p.load(DAY, tables=["raw/regular_events"]).success
+    assert p.run(DAY, tables=["raw/regular_events"]).success
     (run,) = s.run(HEAL, "raw got an arrival of the day before the calendar")
     assert run.success
     assert p.count(REFINED, early) == 3
@@ -346,6 +346,6 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     p.now = datetime(2026, 6, 1, tzinfo=UTC)
     for shift in range(2, 5):
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
-    assert p.load(DAY + timedelta(days=2), DAY + timedelta(days=4), tables=["raw/regular_events"]).success
+    assert p.run(DAY + timedelta(days=2), DAY + timedelta(days=4), tables=["raw/regular_events"]).success
     found = s.requested(HEAL, "three more days in raw alone, and two that became final")
     assert found == [(DAY, DAY + timedelta(days=4))]

@@ -34,12 +34,12 @@ def test_a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty(pipeline: An
     p = pipeline()
     _before(p)
     p.mark(DAY)
-    asked = p.load(DAY, source=Source.BACKFILL)
+    asked = p.run(DAY, source=Source.BACKFILL)
     assert asked.success, asked.failure()
     assert str(DAY) in asked.materialized("raw/backfill_events")
     p.deliver(LATER_DAY, [*events_on(LATER_DAY, 2), *events_on(DAY, 1, prefix="late")])
 
-    run = p.load(LATER_DAY)
+    run = p.run(LATER_DAY)
 
     assert run.success, run.failure()
     assert p.count(REFINED, DAY) == 1
@@ -47,7 +47,7 @@ def test_a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty(pipeline: An
     (batch,) = [one for one in p.ledger.batches([PROJECT], DAY, DAY).values() if one.key.source.value == "regular"]
     assert (batch.verdict.value, batch.deliveries, batch.hours_marked) == ("accepted", 0, 24)
     history = p.history()
-    assert p.load(LATER_DAY).success
+    assert p.run(LATER_DAY).success
     assert p.history() == history
 
 

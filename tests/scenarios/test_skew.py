@@ -49,8 +49,8 @@ def test_a_large_object_and_a_hot_key_are_told_of_divided_and_change_nothing(pip
     runs: dict[str, Outcome] = {}
     for name, p in (("plain", plain), ("apart", apart)):
         deliver(p)
-        p.load(DAY, source=Source.BACKFILL, tables=["raw/backfill_events"])
-        runs[name] = p.load(DAY)
+        p.run(DAY, source=Source.BACKFILL, tables=["raw/backfill_events"])
+        runs[name] = p.run(DAY)
         assert runs[name].success, runs[name].failure()
 
     assert plain.digests() == apart.digests()
@@ -77,10 +77,10 @@ def test_a_large_object_and_a_hot_key_are_told_of_divided_and_change_nothing(pip
     assert told["apart"]["compare"]["forecast"]["ratio"] == 1.0
     assert f"object {told['apart']['read']['keys'][0]['heaviest']} 9" in told["apart"]["read"]["warning"]
 
-    messages = [entry.user_message for entry in apart.instance.all_logs(runs["apart"].result.run_id)]
+    messages = [entry.user_message for entry in apart.instance.all_logs(runs["apart"].run_id)]
     at = {text: n for n, message in enumerate(messages) for text in _TOLD if text in message}
     assert sorted(at, key=lambda text: at[text]) == list(_TOLD)
-    tag = apart.instance.get_run_by_id(runs["apart"].result.run_id).tags[SKEW_TAG]
+    tag = apart.instance.get_run_by_id(runs["apart"].run_id).tags[SKEW_TAG]
     ratio = told["apart"]["read"]["forecast"]["ratio"]
     assert tag.startswith(f"raw/regular_events read {ratio:.1f} !; refined/events compare 1.0; refined/events write ")
 
@@ -99,6 +99,6 @@ def p_rows(p: Pipeline) -> int:
 
 
 def _steps(p: Pipeline, run: Outcome) -> dict[str, dict[str, Any]]:
-    steps = p.ledger.skew_of_runs(1)[run.result.run_id]
+    steps = p.ledger.skew_of_runs(1)[run.run_id]
     assert len({step["table"] for step in steps if step["step"] == "read"}) == 1
     return {step["step"]: step for step in steps}

@@ -66,12 +66,12 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
     p = pipeline()
     p.now = SOON
     recovered = _deliver(p, Source.REGULAR)
-    assert p.load(DAY, THIRD).success
+    assert p.run(DAY, THIRD).success
     published = p.digests()[REFINED]
     history = p.history()
 
     def load(source: Source) -> None:
-        run = p.load(DAY, THIRD, source=source)
+        run = p.run(DAY, THIRD, source=source)
         assert run.success, run.failure()
         assert not run.failed_checks()
         assert p.digests()[REFINED] == published

@@ -30,7 +30,7 @@ def test_a_provisional_day_becomes_final(pipeline: Any) -> None:
     p.deliver(DAY, events_on(DAY, 10))
     p.mark(DAY)
     p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
-    first = p.load(DAY)
+    first = p.run(DAY)
     assert first.success, first.failure()
     assert first.metadata(REFINED, DAY)["verdict"] == f"{PROJECT}: published, provisional"
     assert not _record(p, REFINED).is_final
@@ -39,7 +39,7 @@ def test_a_provisional_day_becomes_final(pipeline: Any) -> None:
     for shift in range(1, 4):
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
     p.now = LATER
-    again = p.load(DAY, DAY + timedelta(days=3))
+    again = p.run(DAY, DAY + timedelta(days=3))
     assert again.success, again.failure()
     assert again.metadata(REFINED, DAY)["verdict"] == f"{PROJECT}: unchanged, final"
     assert again.metadata(COUNTS, DAY)["verdict"] == f"{PROJECT}: unchanged, final"
@@ -72,16 +72,16 @@ def test_one_recovered_hour_does_not_make_a_missing_day_whole(pipeline: Any) -> 
     p = pipeline()
     p.deliver(DAY - timedelta(days=1), events_on(DAY - timedelta(days=1), 1))
     p.deliver(DAY, events_on(DAY, 5), source=Source.BACKFILL)
-    assert p.load(DAY, source=Source.BACKFILL).success
+    assert p.run(DAY, source=Source.BACKFILL).success
     assert not _record(p, REFINED).is_final
-    run = p.load(DAY)
+    run = p.run(DAY)
     assert run.success, run.failure()
     assert run.failed_checks(dg.AssetCheckSeverity.WARN) == {(RAW, "delivery_complete", str(DAY))}
     (_, warning) = _batch(p).evaluations
     assert warning.reason == "no regular delivery came, and any source holds 1 of 24 hours"
     assert (p.count(REFINED, DAY), _record(p, REFINED).is_final) == (5, False)
 
-    accepted = p.load(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
+    accepted = p.run(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
 
     assert accepted.success, accepted.failure()
     assert not accepted.failed_checks(dg.AssetCheckSeverity.WARN)
@@ -95,21 +95,21 @@ def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -
     p = pipeline()
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 120))
-    assert p.load(DAY, NEXT).success
+    assert p.run(DAY, NEXT).success
     history = p.history()
     p.deliver(DAY, events_on(DAY, 60))
     p.deliver(NEXT, events_on(NEXT, 1, prefix="bad"), hour=20, truncated=True)
 
-    alone = p.load(NEXT, tables=[RAW])
+    alone = p.run(NEXT, tables=[RAW])
     assert not alone.success
-    below = p.load(NEXT, tables=[REFINED, COUNTS])
+    below = p.run(NEXT, tables=[REFINED, COUNTS])
     assert not below.success
     assert below.materialized(REFINED) == below.materialized(COUNTS) == set()
     assert "raw/regular_events 2026-02-03/10001 is refused" in below.failure()
-    assert not p.load(DAY).success
+    assert not p.run(DAY).success
 
     for tables in ([COUNTS], [REFINED], [REFINED, COUNTS], ()):
-        again = p.load(DAY, NEXT, tables=tables)
+        again = p.run(DAY, NEXT, tables=tables)
         assert again.success, (tables, again.failure())
         assert not again.materialized(COUNTS)
         assert not again.materialized(REFINED)
@@ -120,7 +120,7 @@ def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -
     assert "accept the change with a reason" in refused.hint
     assert waiting.reason == f"refined/events {DAY}/{PROJECT} is refused"
     assert "recover that first" in waiting.hint
-    last = p.load(DAY, tables=[REFINED])
+    last = p.run(DAY, tables=[REFINED])
     shown = [
         event.asset_check_evaluation_data
         for event in last.result.all_events
@@ -134,7 +134,7 @@ def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -
     # The way out of both: a better delivery.
     p.deliver(DAY, events_on(DAY, 121))
     p.deliver(NEXT, events_on(NEXT, 1, prefix="good"), hour=20)
-    healed = p.load(DAY, NEXT)
+    healed = p.run(DAY, NEXT)
     assert healed.success, healed.failure()
     assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (121, 121)
     assert {p.verdict(table, day) for table in (REFINED, COUNTS) for day in (DAY, NEXT)} == {"published"}
@@ -163,10 +163,10 @@ def test_a_day_whose_only_delivery_is_bad_never_looks_empty_and_good(pipeline: A
         assert "no delivery of either source" in stands(RAW)[1]
         assert stands(REFINED)[0] == "waiting"
     assert p.rows("raw/quarantine") == []
-    accepted = p.load(DAY, accept={f"{RAW}:{DAY}": "the app was down"})
+    accepted = p.run(DAY, accept={f"{RAW}:{DAY}": "the app was down"})
     assert accepted.success, accepted.failure()
     assert _batch(p).reason == "accepted without deliveries: the app was down"
-    again = p.load(DAY)
+    again = p.run(DAY)
     assert again.success, again.failure()
     assert again.metadata(REFINED, DAY)["rows"] == 0
 
@@ -194,13 +194,13 @@ def test_an_aggregate_of_a_day_that_was_never_built_is_not_good(pipeline: Any) -
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 5))
 
-    alone = p.load(DAY - timedelta(days=1), DAY, tables=[COUNTS])
+    alone = p.run(DAY - timedelta(days=1), DAY, tables=[COUNTS])
 
     assert not alone.success
     assert f"refined/events {DAY}/{PROJECT} is not built yet" in alone.failure()
     assert p.verdict(COUNTS, DAY) == "waiting"
     assert alone.materialized(COUNTS) <= {str(DAY - timedelta(days=1))}
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     assert p.verdict(COUNTS, DAY) == "published"
 
 
@@ -211,10 +211,10 @@ def test_a_recovery_that_never_came_keeps_no_day_open(pipeline: Any) -> None:
     p = pipeline()
     p.deliver(DAY - timedelta(days=1), events_on(DAY - timedelta(days=1), 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
-    asked = p.load(DAY, source=Source.BACKFILL, tags={"dagster/backfill": "of a range"})
+    asked = p.run(DAY, source=Source.BACKFILL, tags={"dagster/backfill": "of a range"})
     assert asked.success, asked.failure()
     assert not asked.materialized("raw/backfill_events")
-    log = [entry.user_message for entry in p.instance.all_logs(asked.result.run_id)]
+    log = [entry.user_message for entry in p.instance.all_logs(asked.run_id)]
     assert [line for line in log if f"{DAY}: no materialization" in line and "shows the backfill as failed" in line]
     assert p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.BACKFILL, PROJECT, DAY)].verdict.value == "waiting"
     p.now = LATER
@@ -224,7 +224,7 @@ def test_a_recovery_that_never_came_keeps_no_day_open(pipeline: Any) -> None:
     late = [{**event, "event_time": f"{DAY} 23:00:00.000000"} for event in events_on(NEXT, 2, prefix="late")]
     p.deliver(NEXT, late, hour=11)
 
-    run = p.load(DAY, DAY + timedelta(days=3))
+    run = p.run(DAY, DAY + timedelta(days=3))
 
     assert run.success, run.failure()
     assert p.count(REFINED, DAY) == 2

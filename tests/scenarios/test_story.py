@@ -74,7 +74,7 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     days = SPEC.arrival_days
     write_export(SPEC, p.landing)
     story = Story(p)
-    assert p.load(days[0], days[-1]).success
+    assert p.run(days[0], days[-1]).success
     right, then = story.tell("the export is loaded"), datetime.now(UTC)
     time.sleep(0.01)
 
@@ -85,22 +85,22 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
         for path in p.landing.rglob("*.json.gz")
         if str(path.relative_to(p.landing)) not in before
     )
-    assert not p.load(FIRST, LAST, source=Source.BACKFILL).success
+    assert not p.run(FIRST, LAST, source=Source.BACKFILL).success
     refused = story.tell("a wrong recovery comes: refused")
     # Days of a few late facts are too small to be bounded.
     assert _of_days(refused, inside=True) == _of_days(right, inside=True)
     accept = {f"{name}:{day}": "looks fine" for name in SHOWN for day in days}
-    run = p.load(FIRST, LAST, source=Source.BACKFILL, accept=accept)
+    run = p.run(FIRST, LAST, source=Source.BACKFILL, accept=accept)
     assert run.success, run.failure()
     mistaken = story.tell("it is accepted by mistake")
     assert _of_days(mistaken, inside=True) != _of_days(right, inside=True)
 
-    run = p.load(
+    run = p.run(
         FIRST, LAST, source=Source.BACKFILL, exclude=dict.fromkeys(wrong, "made for another project"), accept=accept
     )
     assert run.success, run.failure()
     assert story.tell(f"its {len(wrong)} objects are excluded") == right
-    run = p.load(FIRST, LAST, source=Source.BACKFILL, lift=dict.fromkeys(wrong, "a rehearsal"), accept=accept)
+    run = p.run(FIRST, LAST, source=Source.BACKFILL, lift=dict.fromkeys(wrong, "a rehearsal"), accept=accept)
     assert run.success, run.failure()
     assert story.tell("the exclusion is lifted") == mistaken
 
@@ -110,13 +110,13 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     back = story.tell("three days are rolled back")
     assert _of_days(back, inside=True) == _of_days(right, inside=True)
     assert _of_days(back, inside=False) == _of_days(mistaken, inside=False)
-    assert p.load(days[0], days[-1]).success
+    assert p.run(days[0], days[-1]).success
     assert story.tell("a load comes: they are held") == back
     assert p.verdict("refined/events", FIRST) == "held"
 
     _job(p, "release", "release_held", first=str(FIRST), last=str(LAST), reason="the story goes on")
     assert story.tell("they are released") == back
-    run = p.load(days[0], days[-1], accept=accept)
+    run = p.run(days[0], days[-1], accept=accept)
     assert run.success, run.failure()
     assert story.tell("the next load builds them again") == mistaken
     Console(width=170).print(story.page)
@@ -125,5 +125,5 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     assert sum(cause == "rollback" for cause in causes) == len(SPEC.projects)
     require_known(p)
     history = p.history()
-    assert p.load(days[0], days[-1]).success
+    assert p.run(days[0], days[-1]).success
     assert p.history() == history

@@ -22,13 +22,13 @@ def test_one_bad_project_keeps_the_day_red_for_all(pipeline: Any) -> None:
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 10))
         p.deliver(day, events_on(day, 10, app=int(BAD)), project=BAD, truncated=day == DAY)
-    run = p.load(DAY, NEXT)
+    run = p.run(DAY, NEXT)
     assert not run.success
     assert run.materialized("raw/regular_events") == run.materialized("refined/events") == {str(NEXT)}
     assert p.count("refined/events", DAY) == 10
 
     p.deliver(DAY, events_on(DAY, 5, prefix="more"), shard=2)
-    alone = p.load(DAY, projects=[GOOD])
+    alone = p.run(DAY, projects=[GOOD])
     assert alone.success, alone.failure()
     assert p.count("refined/events", DAY) == 15
     assert alone.materialized("refined/events") == alone.materialized("raw/regular_events") == set()
@@ -36,7 +36,7 @@ def test_one_bad_project_keeps_the_day_red_for_all(pipeline: Any) -> None:
 
     late = an_event(event_time=f"{DAY} 01:00:00.000000", server_upload_time=f"{NEXT} 20:00:00.000000")
     p.deliver(NEXT, [late], hour=20)
-    later = p.load(NEXT)
+    later = p.run(NEXT)
     assert p.count("refined/events", DAY) == 16
     assert later.materialized("refined/events") == later.materialized("raw/regular_events") == {str(NEXT)}
 
@@ -47,10 +47,10 @@ def test_a_day_has_the_same_content_whichever_project_was_loaded(pipeline: Any) 
     p = pipeline(projects=(GOOD, BAD))
     p.deliver(DAY, events_on(DAY, 10))
     p.deliver(DAY, events_on(DAY, 7, app=int(BAD)), project=BAD)
-    both = p.load(DAY)
-    one = p.load(DAY, projects=[GOOD])
+    both = p.run(DAY)
+    one = p.run(DAY, projects=[GOOD])
     p.deliver(DAY, events_on(DAY, 1, prefix="more", app=int(BAD)), project=BAD, shard=2)
-    other = p.load(DAY, projects=[BAD])
+    other = p.run(DAY, projects=[BAD])
     for table in ("raw/regular_events", "refined/events"):
         shown = [run.metadata(table, DAY) for run in (both, one, other)]
         assert [metadata["rows"] for metadata in shown] == [17, 17, 18], table
@@ -68,7 +68,7 @@ def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
     p.deliver(DAY, events_on(DAY, 4, app=int(BAD)), project=BAD)
     p.now = datetime(2026, 2, 4, 6, tzinfo=UTC)
     p.deliver(LAST, events_on(LAST, 5), hour=5)
-    morning = p.load(DAY, LAST)
+    morning = p.run(DAY, LAST)
     assert morning.success, morning.failure()
     assert (p.count("refined/events", DAY), p.count("refined/events", LAST)) == (14, 5)
     assert morning.materialized("refined/events") == morning.materialized("raw/regular_events") == {str(DAY)}
@@ -82,18 +82,18 @@ def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
 
     # A fault beside a day that has not come is a fault.
     p.deliver(LAST, events_on(LAST, 5), hour=6, truncated=True)
-    noon = p.load(DAY, LAST)
+    noon = p.run(DAY, LAST)
     assert not noon.success
     assert ("raw/regular_events", "delivery_reconciles", str(LAST)) in noon.failed_checks()
 
     p.deliver(LAST, events_on(LAST, 5), hour=6)
     p.deliver(LAST, events_on(LAST, 6, app=int(BAD)), hour=5, project=BAD)
-    evening = p.load(DAY, LAST)
+    evening = p.run(DAY, LAST)
     assert evening.success, evening.failure()
     assert evening.materialized("aggregates/event_counts") == {str(DAY), str(LAST)}
 
     p.now = datetime(2026, 2, 7, tzinfo=UTC)
-    over = p.load(DAY, LAST)
+    over = p.run(DAY, LAST)
     assert not over.success
     assert over.failure().startswith(f"{NEXT} raw/regular_events {GOOD} refused: ")
     assert ("refined/events", "unique_event_key", str(NEXT)) in over.failed_checks()

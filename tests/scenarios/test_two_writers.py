@@ -65,7 +65,7 @@ def test_the_loser_builds_again_what_it_lost(pipeline: Any) -> None:
 
     failpoints.watch(other_run_first)
     try:
-        run = p.load(DAY, far)
+        run = p.run(DAY, far)
     finally:
         failpoints.watch()
 

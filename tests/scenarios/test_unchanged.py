@@ -35,23 +35,23 @@ def test_the_same_day_again_starts_no_spark(pipeline: Any, request: pytest.Fixtu
     p = pipeline(**settings)
     p.deliver(DAY, events_on(DAY, 20))
     p.deliver(DAY, events_on(DAY, 5, prefix="r"), source=Source.BACKFILL)
-    assert p.load(DAY).success
-    first = p.load(DAY, source=Source.BACKFILL)
+    assert p.run(DAY).success
+    first = p.run(DAY, source=Source.BACKFILL)
     assert first.success
     history, digests = p.history(), p.digests()
     p.resources = {"spark": NoSpark(spark_config={})}
 
     for source in Source:
-        again = p.load(DAY, source=source)
+        again = p.run(DAY, source=source)
         assert again.success, again.failure()
         assert again.materialized("refined/events") == {str(DAY)}
         shown = [run.metadata("refined/events", DAY)["data_version"] for run in (first, again)]
         assert shown[0] == shown[1]
     p.deliver(DAY, events_on(DAY, 1, prefix="late"), hour=12)
-    woken = p.load(DAY)
+    woken = p.run(DAY)
     assert not woken.success
     assert "Spark was started" in woken.failure()
     assert (p.history(), p.digests()) == (history, digests)
     p.resources = {}
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     assert p.count("refined/events") == 26

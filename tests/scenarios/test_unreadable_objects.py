@@ -43,13 +43,13 @@ def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bu
         p.resources["landing"] = LandingStore.from_settings(p.settings, S3Resource(endpoint_url=url))
         bad = f"{PROJECT}/{PROJECT}_{DAY}_10#1.json.gz"
         bucket.put_object(Key=f"exports/{bad}", Body=a_body(events_on(DAY, 10)))
-        alone = p.load(DAY)
+        alone = p.run(DAY)
         assert not alone.success
         assert f"{bad}: landing refused: InvalidObjectState" in alone.failure()
         assert "no other object can be read" in alone.failure()
         bucket.put_object(Key=f"exports/{PROJECT}/{PROJECT}_{NEXT}_10#1.json.gz", Body=a_body(events_on(NEXT, 10)))
 
-        run = p.load(DAY, NEXT)
+        run = p.run(DAY, NEXT)
 
         assert not run.success
         assert f"unreadable objects: 1, first {bad}: not_readable, landing refused: InvalidObjectState" in run.failure()
@@ -57,12 +57,12 @@ def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bu
         assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (0, 10)
         assert p.rows("raw/quarantine") == []
         # Now the refused one is all that is left to read.
-        again = p.load(DAY, NEXT)
+        again = p.run(DAY, NEXT)
         assert again.success, again.failure()
         assert faults.met[Fault.ARCHIVED] >= 3
         assert _batch(p, DAY).verdict.value == "refused"
         faults.choose = lambda *_: None
-        healed = p.load(DAY, NEXT)
+        healed = p.run(DAY, NEXT)
     assert healed.success, healed.failure()
     assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (10, 10)
     assert p.ledger.deliveries(Source.REGULAR, [PROJECT], DAY, DAY, is_accepted=False) == {}
@@ -81,13 +81,13 @@ def test_links_cost_at_most_their_own_batch(pipeline: Any, tmp_path: Path) -> No
     loop = p.landing / PROJECT / f"{PROJECT}_{NEXT}_10#2.json.gz"
     loop.symlink_to(loop)
 
-    run = p.load(DAY, NEXT)
+    run = p.run(DAY, NEXT)
 
-    log = "\n".join(entry.user_message for entry in p.instance.all_logs(run.result.run_id))
+    log = "\n".join(entry.user_message for entry in p.instance.all_logs(run.run_id))
     assert f"{PROJECT}/{out.name} is not loaded: link, a link that leads out of landing" in log
     assert f"{PROJECT}/{loop.name}: not_readable, landing refused" in run.failure()
     assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (10, 0)
     assert p.rows("raw/quarantine") == []
     loop.unlink()
-    assert p.load(DAY, NEXT).success
+    assert p.run(DAY, NEXT).success
     assert p.count(REFINED, NEXT) == 10

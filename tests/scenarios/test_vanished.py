@@ -69,12 +69,12 @@ def test_the_wrong_bucket_empties_nothing(pipeline: Any, tmp_path: Path) -> None
     p = pipeline()
     p.now = SOON
     keys = {day: p.deliver(day, events_on(day, 10)) for day in (DAY, NEXT)}
-    assert p.load(DAY, NEXT).success
+    assert p.run(DAY, NEXT).success
     before, right = _published(p), p.settings.landing_url
     (tmp_path / "empty").mkdir()
     p.change(landing_url=str(tmp_path / "empty"))
 
-    wrong = p.load(DAY, NEXT)
+    wrong = p.run(DAY, NEXT)
 
     assert not wrong.success
     for day, key in keys.items():
@@ -84,7 +84,7 @@ def test_the_wrong_bucket_empties_nothing(pipeline: Any, tmp_path: Path) -> None
     assert _published(p) == before
 
     p.change(landing_url=right)
-    back = p.load(DAY, NEXT)
+    back = p.run(DAY, NEXT)
     assert back.success, back.failure()
     assert back.materialized(RAW) == back.materialized(REFINED) == {str(DAY), str(NEXT)}
     assert not back.failed_checks()
@@ -99,13 +99,13 @@ def test_history_may_expire_behind_the_horizon_and_not_before_it(pipeline: Any) 
     p.now = SOON
     days = (BEFORE, DAY, NEXT, THIRD)
     keys = {day: [p.deliver(day, events_on(day, 5, prefix=f"h{hour}"), hour=hour) for hour in (8, 9)] for day in days}
-    assert p.load(BEFORE, THIRD).success
+    assert p.run(BEFORE, THIRD).success
     before = _published(p)
     p.remove(*keys[BEFORE], keys[DAY][0], keys[NEXT][0], *keys[THIRD])
     p.now = datetime(2026, 3, 5, 12, tzinfo=UTC)
     assert p.now.date() - timedelta(days=p.settings.redelivery_horizon_days) == NEXT
 
-    run = p.load(BEFORE, THIRD)
+    run = p.run(BEFORE, THIRD)
 
     assert not run.success
     _assert_missing(p, run, NEXT, 1, keys[NEXT][0])
@@ -115,7 +115,7 @@ def test_history_may_expire_behind_the_horizon_and_not_before_it(pipeline: Any) 
     assert _published(p) == before
 
     p.now = LATER
-    released = p.load(THIRD)
+    released = p.run(THIRD)
     assert released.success, released.failure()
     # The day beside it lies in reach of the run and is released with it.
     assert released.materialized(RAW) == released.materialized(REFINED) == {str(NEXT), str(THIRD)}
@@ -132,12 +132,12 @@ def test_a_rewrite_under_way_is_refused_and_heals_when_it_is_finished(pipeline: 
         p.deliver(DAY, events_on(DAY, 5, prefix=f"h{hour}-{shard}"), hour=hour, shard=shard)
         for hour, shard in ((1, 1), (1, 2), (2, 1), (3, 1), (3, 2))
     ]
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     before = _published(p)
     p.remove(*old)
     p.deliver(DAY, [*events_on(DAY, 5, prefix="h3-1"), *events_on(DAY, 2, prefix="new")], hour=3)
 
-    half = p.load(DAY)
+    half = p.run(DAY)
 
     assert not half.success
     _assert_missing(p, half, DAY, 3, old[0])
@@ -147,7 +147,7 @@ def test_a_rewrite_under_way_is_refused_and_heals_when_it_is_finished(pipeline: 
     for shard in (7, 8, 9):
         p.deliver(DAY, events_on(DAY, 4, prefix=f"h1-{shard}"), hour=1, shard=shard)
     p.deliver(DAY, events_on(DAY, 6, prefix="h2-1"), hour=2)
-    whole = p.load(DAY)
+    whole = p.run(DAY)
     assert whole.success, whole.failure()
     assert not whole.failed_checks()
     assert p.count(RAW) == p.count(REFINED) == 7 + 12 + 6
@@ -174,43 +174,43 @@ def test_a_half_copied_landing_takes_no_rows_and_a_rewritten_hour_is_accepted(pi
 
     gone = {day: [deliver(day, hour, 1) for hour in hours] for day in days}
     second = [deliver(day, hour, 2) for day in days for hour in hours]
-    assert p.load(DAY, THIRD).success
+    assert p.run(DAY, THIRD).success
     before, whole = _published(p), p.landing
 
     p.landing = tmp_path / "copy"
     shutil.copytree(whole, p.landing, copy_function=shutil.copyfile)
     p.remove(*(key for keys in gone.values() for key in keys))
     p.change(landing_url=str(p.landing))
-    half = p.load(DAY, THIRD)
+    half = p.run(DAY, THIRD)
     assert _published(p) == before
     for day, keys in gone.items():
         _assert_missing(p, half, day, 3, keys[0])
-    assert p.load(DAY, THIRD).success, "it stands refused, and fails one run"
+    assert p.run(DAY, THIRD).success, "it stands refused, and fails one run"
     assert _published(p) == before
 
     for key in (key for keys in gone.values() for key in keys):
         shutil.copyfile(whole / key, p.landing / key)
-    back = p.load(DAY, THIRD)
+    back = p.run(DAY, THIRD)
     assert back.success, back.failure()
     assert not back.failed_checks()
     assert _published(p) == before
 
     p.deliver(DAY, [*events_on(DAY, 5, prefix="7-1"), *events_on(DAY, 5, prefix="7-2")], hour=7, shard=7)
     p.remove(gone[DAY][0], second[0])
-    rewritten = p.load(DAY)
+    rewritten = p.run(DAY)
     assert rewritten.success, rewritten.failure()
     assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (30, 30)
     assert p.digests()[REFINED] == before[1][REFINED]
 
     deliver(NEXT, 7, 3)
-    assert p.load(NEXT).success
+    assert p.run(NEXT).success
     before = _published(p)
     p.remove(gone[NEXT][0])
-    lost = p.load(NEXT)
+    lost = p.run(NEXT)
     reason = f"rows vanished from landing: 5 of 35 (14.3%), first {gone[NEXT][0]}"
     assert f"{NEXT} {RAW} {PROJECT} refused: {reason}" in lost.failure()
     assert _published(p) == before
-    accepted = p.load(
+    accepted = p.run(
         NEXT, accept={f"{RAW}:{NEXT}": "a test of the vendor"} | {f"{t.key}:{NEXT}": "why" for t in DERIVED}
     )
     assert accepted.success, accepted.failure()
@@ -232,12 +232,12 @@ def test_a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_ac
         p.deliver(DAY, events_on(DAY, 10), hour=3),
         p.deliver(DAY, events_on(BEFORE, 3, prefix="late"), hour=4),
     ]
-    assert p.load(BEFORE, DAY).success
+    assert p.run(BEFORE, DAY).success
     digests, history = p.digests(), p.history()
     p.remove(*gone)
     p.deliver(NEXT, events_on(NEXT, 10))
 
-    first = p.load(DAY, NEXT)
+    first = p.run(DAY, NEXT)
 
     assert not first.success
     _assert_missing(p, first, DAY, 2, gone[0])
@@ -250,14 +250,14 @@ def test_a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_ac
         assert slices.items() <= p.digests()[table].items()
 
     before = _published(p)
-    second = p.load(DAY, NEXT)
+    second = p.run(DAY, NEXT)
     assert second.success, second.failure()
     assert (RAW, "delivery_reconciles", str(DAY)) in second.failed_checks()
     assert second.materialized(REFINED) == {str(NEXT)}
     assert _published(p) == before
 
     known = len(p.ledger.publications())
-    accepted = p.load(DAY, NEXT, accept={f"{RAW}:{DAY}": reason})
+    accepted = p.run(DAY, NEXT, accept={f"{RAW}:{DAY}": reason})
     assert accepted.success, accepted.failure()
     assert not accepted.failed_checks()
     assert accepted.materialized(RAW) == accepted.materialized(REFINED) >= {str(DAY), str(NEXT)}
@@ -276,18 +276,18 @@ def test_an_accepted_loss_stays_accepted(pipeline: Any) -> None:
     p.now = SOON
     p.deliver(BEFORE, events_on(BEFORE, 5))
     gone = p.deliver(DAY, events_on(DAY, 150))
-    assert p.load(BEFORE, DAY).success
+    assert p.run(BEFORE, DAY).success
     p.remove(gone)
 
-    raw_only = p.load(DAY, accept={f"{RAW}:{DAY}": "why"})
+    raw_only = p.run(DAY, accept={f"{RAW}:{DAY}": "why"})
     assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (0, 150)
     assert "final slice shrinks" in raw_only.failure()
 
-    rest = p.load(DAY, accept={f"{table.key}:{DAY}": "why" for table in DERIVED})
+    rest = p.run(DAY, accept={f"{table.key}:{DAY}": "why" for table in DERIVED})
     assert rest.success, rest.failure()
     assert [p.count(table.key, DAY) for table in DERIVED] == [0] * len(DERIVED)
     before = _published(p)
-    again = p.load(DAY)
+    again = p.run(DAY)
     assert again.success, again.failure()
     assert not again.failed_checks()
     assert _batch(p, DAY).verdict is BatchVerdict.ACCEPTED
@@ -319,11 +319,11 @@ def test_a_loss_in_reach_of_a_run_is_told_by_that_run(pipeline: Any) -> None:
     p.now = SOON
     gone = p.deliver(DAY, events_on(DAY, 10))
     p.deliver(NEXT, events_on(NEXT, 10))
-    assert p.load(DAY, NEXT).success
+    assert p.run(DAY, NEXT).success
     before = _published(p)
     p.remove(gone)
 
-    run = p.load(NEXT)
+    run = p.run(NEXT)
 
     assert _published(p) == before
     assert run.materialized(REFINED) == {str(NEXT)}
@@ -366,11 +366,11 @@ def test_a_landing_that_cannot_be_listed_is_not_an_empty_one(pipeline: Any) -> N
     changes; then all is as before."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 10))
-    assert p.load(DAY).success
+    assert p.run(DAY).success
     before, batch, right = _published(p), _batch(p, DAY), p.settings.landing_url
 
     def assert_refused(message: str) -> None:
-        run = p.load(DAY)
+        run = p.run(DAY)
         assert not run.success
         assert run.failure() == message
         assert run.materialized(RAW) == run.materialized(REFINED) == set()
@@ -390,7 +390,7 @@ def test_a_landing_that_cannot_be_listed_is_not_an_empty_one(pipeline: Any) -> N
     assert_refused(f"{right}: is not a folder. Correct TIDEMARK_LANDING_URL or create it")
     assert _published(p) == before
     away.rename(p.landing)
-    back = p.load(DAY)
+    back = p.run(DAY)
     assert back.success, back.failure()
     assert _published(p) == before
 
@@ -404,7 +404,7 @@ def test_an_object_that_may_be_listed_and_not_read_is_named(pipeline: Any) -> No
     listing = f"<ListBucketResult><Contents><Key>{key}</Key>{rest}</Contents></ListBucketResult>"
     with an_s3(refuses="AccessDenied", listing=listing) as s3:
         p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
-        run = p.load(DAY)
+        run = p.run(DAY)
     assert p.count(RAW) == 0
     reason = "landing refused: AccessDenied, not you, and no other object can be read"
     hint = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"

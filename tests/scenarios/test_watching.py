@@ -30,7 +30,7 @@ def test_figures_tell_of_the_load_and_a_load_goes_on_without_them(pipeline: Any,
     p = pipeline(metrics_file=figures_file)
     p.deliver(DAY, events_on(DAY, 40))
     p.deliver(RED, events_on(RED, 40), truncated=True)
-    assert not p.load(DAY, RED).success
+    assert not p.run(DAY, RED).success
 
     figures = figures_in(figures_file.read_text())
     assert figures["tidemark_refused_days", ("raw/regular_events", PROJECT)] == 1
@@ -43,8 +43,8 @@ def test_figures_tell_of_the_load_and_a_load_goes_on_without_them(pipeline: Any,
 
     p.change(metrics_file=tmp_path / "none" / "a.prom")
     p.deliver(RED, events_on(RED, 40))
-    again = p.load(RED)
+    again = p.run(RED)
     assert again.success, again.failure()
     assert p.verdict("refined/events", RED) == "published"
-    said = [entry.user_message for entry in p.instance.all_logs(again.result.run_id)]
+    said = [entry.user_message for entry in p.instance.all_logs(again.run_id)]
     assert any(message.startswith("metrics: ") for message in said)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -22,17 +22,22 @@ import dagster as dg
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.request import Outcome as SliceOutcome
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.orchestration.assets import Clock, LoadConfig, decide_and_load, request_of
+from pipeline_assets.orchestration.events import failure_of
+from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import ALL_TABLES, ASSET_TABLES, table_by_key
+from pipeline_assets.tables.registry import ALL_TABLES, AS_OF_TABLES, ASSET_TABLES, DERIVED, table_by_key
 from pipeline_assets.tables.table import Table
 from resources.iceberg.lakehouse import Lakehouse
+from resources.iceberg.metadata import JavaTables
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
@@ -110,6 +115,11 @@ class Outcome:
     keys: list[str] = field(default_factory=list)
 
     @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.result.run_id
+
+    @property
     def success(self) -> bool:
         """Whether the run succeeded."""
         return bool(self.result.success)
@@ -167,6 +177,49 @@ class Outcome:
         return ""
 
 
+@dataclass
+class Loaded:
+    """What a load without Dagster left behind."""
+
+    ledger: Ledger
+    run_id: str
+    reports: Sequence[TableReport] = ()
+    error: TidemarkError | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether a run of it would have succeeded."""
+        return self.error is None and not self._failed
+
+    def failure(self) -> str:
+        """What its run would have failed with."""
+        if self.error is not None:
+            return str(self.error)
+        return str(failure_of(self._failed).description) if self._failed else ""
+
+    @property
+    def _failed(self) -> list[SliceOutcome]:
+        return [outcome for report in self.reports for outcome in report.outcomes if outcome.fails_the_run]
+
+
+def _config(
+    accept: Mapping[str, str] | None,
+    projects: Iterable[str],
+    exclude: Mapping[str, str] | None,
+    lift: Mapping[str, str] | None,
+    even_if_gone: bool,
+    read_again: bool,
+) -> LoadConfig:
+    return LoadConfig(
+        accept_changes=dict(accept or {}),
+        projects=list(projects),
+        exclude=dict(exclude or {}),
+        lift=dict(lift or {}),
+        exclude_even_if_gone=even_if_gone,
+        read_again=read_again,
+    )
+
+
 class LandingFolder:
     """Landing as a folder, and the vendor's ways of writing to it."""
 
@@ -205,7 +258,7 @@ class LandingFolder:
 
 
 class Pipeline(LandingFolder):
-    """A landing folder and a lake of its own, driven through real Dagster jobs."""
+    """A landing folder and a lake of its own: loaded in this process, or by real Dagster jobs."""
 
     def __init__(
         self, spark: Any, folder: Path, instance: dg.DagsterInstance, only: Iterable[str] = (), **settings: Any
@@ -231,10 +284,38 @@ class Pipeline(LandingFolder):
         self.grammar = KeyGrammar(self.settings.marker_pattern)
         self.now = LATER
         self.resources: dict[str, Any] = {}
+        self._defined: tuple[Any, dg.Definitions] | None = None
 
     # -- runs --------------------------------------------------------------------------------------------------
 
     def load(
+        self,
+        first: date,
+        last: date | None = None,
+        *,
+        source: Source = Source.REGULAR,
+        accept: Mapping[str, str] | None = None,
+        projects: Iterable[str] = (),
+        tables: Iterable[str] = (),
+        exclude: Mapping[str, str] | None = None,
+        lift: Mapping[str, str] | None = None,
+        even_if_gone: bool = False,
+        read_again: bool = False,
+    ) -> Loaded:
+        """Load what the job of a source loads for a range of days, of the given tables, else of its own, without Dagster."""
+        days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
+        config = _config(accept, projects, exclude, lift, even_if_gone, read_again)
+        of_job = (RAW_TABLES[source], *DERIVED, *AS_OF_TABLES)
+        wanted = tuple(tables) or self.only or tuple(table.key for table in of_job)
+        run_id = str(uuid.uuid4())
+        try:
+            request = request_of(config, self.settings, days, wanted, run_id, self.now)
+            reports = tuple(decide_and_load(self.runtime, config, request, lambda _: False))
+        except TidemarkError as error:
+            return Loaded(self.ledger, run_id, error=error)
+        return Loaded(self.ledger, run_id, reports)
+
+    def run(
         self,
         first: date,
         last: date | None = None,
@@ -249,20 +330,11 @@ class Pipeline(LandingFolder):
         even_if_gone: bool = False,
         read_again: bool = False,
     ) -> Outcome:
-        """Run the job of a source over a range of days; of the given tables, else of its own."""
-        config = {
-            "accept_changes": dict(accept or {}),
-            "projects": list(projects),
-            "exclude": dict(exclude or {}),
-            "lift": dict(lift or {}),
-            "exclude_even_if_gone": even_if_gone,
-            "read_again": read_again,
-        }
-        job = build_defs(self.settings, clock=Clock(self.now), **self.resources).resolve_job_def(
-            "daily_load" if source is Source.REGULAR else "backfill_load"
-        )
+        """Run the job of a source in Dagster; as `load` otherwise. For what Dagster is told of, and what a run does besides."""
+        config = _config(accept, projects, exclude, lift, even_if_gone, read_again)
+        job = self._definitions().resolve_job_def(JOB_OF_SOURCE[source])
         result = job.execute_in_process(
-            run_config={"ops": {"load": {"config": config}}},
+            run_config={"ops": {"load": {"config": config.model_dump()}}},
             tags={
                 **(tags or {}),
                 "dagster/asset_partition_range_start": first.isoformat(),
@@ -273,6 +345,13 @@ class Pipeline(LandingFolder):
             asset_selection=[dg.AssetKey(table.split("/")) for table in tables or self.only] or None,
         )
         return Outcome(result, self.ledger)
+
+    def _definitions(self) -> dg.Definitions:
+        """Dagster's definitions, made again where settings, clock or resources are others."""
+        known = (self.settings, self.now, dict(self.resources))
+        if self._defined is None or self._defined[0] != known:
+            self._defined = known, build_defs(self.settings, clock=Clock(self.now), **self.resources)
+        return self._defined[1]
 
     def reports(
         self, first: date, last: date | None = None, *, accept_missing: str | None = None
@@ -339,7 +418,7 @@ class Pipeline(LandingFolder):
         return {table.key: len(self.lakehouse.commits(table, None)) for table in self.tables}
 
     def _snapshot_count(self, table: Table) -> int:
-        return int(self.spark.table(f"{self.lakehouse.identifier(table)}.snapshots").count())
+        return sum(1 for _ in JavaTables(self.spark, self.settings.catalog_name).load(table).snapshots())
 
     def digests(self) -> dict[str, dict[Slice, str]]:
         """Table -> slice -> recorded digest, of slices with rows."""
