@@ -105,7 +105,7 @@ MUTATIONS = (
     ),
     Mutation(
         1, "files of a slice built again are added to those that are there", "resources/iceberg/staging.py",
-        "self._commit(table, branch, old, change.files)", "self._commit(table, branch, (), change.files)",
+        "self._commit(table, java, branch, old, change.files)", "self._commit(table, java, branch, (), change.files)",
         "tests/scenarios/test_recovery.py::test_a_replaced_object_replaces_its_rows",
     ),
     Mutation(
