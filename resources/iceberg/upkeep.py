@@ -134,7 +134,7 @@ def begin_history(tables: JavaTables, table: Table) -> None:
 
 
 def _create(tables: JavaTables, table: Table) -> None:
-    """By Iceberg's API: in SQL each statement is analysed as a query, and order and properties are commits of their own."""
+    """By Iceberg's API: in SQL each statement is analysed as a query, and the write order is a commit of its own."""
     catalog, name = tables.catalog(), tables.name(table)
     columns = ", ".join(f"`{c.name}` {c.type}{' NOT NULL' if c.is_required else ''}" for c in table.columns)
     of_spark = tables.java_class("org.apache.spark.sql.types.StructType").fromDDL(columns)
@@ -152,14 +152,9 @@ def _create(tables: JavaTables, table: Table) -> None:
     )
     for key, value in (_PROPERTIES | bounds).items():
         building = building.withProperty(key, value)
-    try:
-        if not catalog.namespaceExists(name.namespace()):
-            catalog.createNamespace(name.namespace())
-        building.create()
-    except FAILURES:
-        # Another process may have created either at the same moment.
-        if not tables.exists(table):
-            raise
+    if not catalog.namespaceExists(name.namespace()):
+        catalog.createNamespace(name.namespace())
+    building.create()
 
 
 _FILES_PER_CALL, _READERS = 1000, 8

@@ -20,15 +20,13 @@ from typing import Any
 import dagster as dg
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.request import Outcome as SliceOutcome
-from pipeline_assets.load.run import run_load
+from pipeline_assets.load.request import TableReport
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.assets import Clock, LoadConfig, decide_and_load, request_of
 from pipeline_assets.orchestration.events import failure_of
@@ -177,6 +175,10 @@ class Outcome:
         return ""
 
 
+def _days(first: date, last: date | None) -> list[date]:
+    return [first + timedelta(days=shift) for shift in range(((last or first) - first).days + 1)]
+
+
 @dataclass
 class Loaded:
     """What a load without Dagster left behind."""
@@ -202,22 +204,12 @@ class Loaded:
         return [outcome for report in self.reports for outcome in report.outcomes if outcome.fails_the_run]
 
 
-def _config(
-    accept: Mapping[str, str] | None,
-    projects: Iterable[str],
-    exclude: Mapping[str, str] | None,
-    lift: Mapping[str, str] | None,
-    even_if_gone: bool,
-    read_again: bool,
-) -> LoadConfig:
-    return LoadConfig(
-        accept_changes=dict(accept or {}),
-        projects=list(projects),
-        exclude=dict(exclude or {}),
-        lift=dict(lift or {}),
-        exclude_even_if_gone=even_if_gone,
-        read_again=read_again,
-    )
+_CONFIG = {"accept": "accept_changes", "even_if_gone": "exclude_even_if_gone"}
+"""Shorter names that stories use."""
+
+
+def _config(decided: Mapping[str, Any]) -> LoadConfig:
+    return LoadConfig(**{_CONFIG.get(name, name): value for name, value in decided.items() if value is not None})
 
 
 class LandingFolder:
@@ -294,26 +286,17 @@ class Pipeline(LandingFolder):
         last: date | None = None,
         *,
         source: Source = Source.REGULAR,
-        accept: Mapping[str, str] | None = None,
-        projects: Iterable[str] = (),
         tables: Iterable[str] = (),
-        exclude: Mapping[str, str] | None = None,
-        lift: Mapping[str, str] | None = None,
-        even_if_gone: bool = False,
-        read_again: bool = False,
+        **decided: Any,
     ) -> Loaded:
-        """Load what the job of a source loads for a range of days, of the given tables, else of its own, without Dagster."""
-        days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
-        config = _config(accept, projects, exclude, lift, even_if_gone, read_again)
+        """Load what the job of a source loads, or the given tables, without Dagster; `decided`: run config, as in `_CONFIG`."""
         of_job = (RAW_TABLES[source], *DERIVED, *AS_OF_TABLES)
         wanted = tuple(tables) or self.only or tuple(table.key for table in of_job)
         run_id = str(uuid.uuid4())
         try:
-            request = request_of(config, self.settings, days, wanted, run_id, self.now)
-            reports = tuple(decide_and_load(self.runtime, config, request, lambda _: False))
+            return Loaded(self.ledger, run_id, self._reports(_config(decided), first, last, wanted, run_id))
         except TidemarkError as error:
             return Loaded(self.ledger, run_id, error=error)
-        return Loaded(self.ledger, run_id, reports)
 
     def run(
         self,
@@ -321,28 +304,25 @@ class Pipeline(LandingFolder):
         last: date | None = None,
         *,
         source: Source = Source.REGULAR,
-        accept: Mapping[str, str] | None = None,
-        projects: Iterable[str] = (),
         tables: Iterable[str] = (),
         tags: Mapping[str, str] | None = None,
-        exclude: Mapping[str, str] | None = None,
-        lift: Mapping[str, str] | None = None,
-        even_if_gone: bool = False,
-        read_again: bool = False,
+        **decided: Any,
     ) -> Outcome:
-        """Run the job of a source in Dagster; as `load` otherwise. For what Dagster is told of, and what a run does besides."""
-        config = _config(accept, projects, exclude, lift, even_if_gone, read_again)
-        job = self._definitions().resolve_job_def(JOB_OF_SOURCE[source])
-        result = job.execute_in_process(
-            run_config={"ops": {"load": {"config": config.model_dump()}}},
-            tags={
-                **(tags or {}),
-                "dagster/asset_partition_range_start": first.isoformat(),
-                "dagster/asset_partition_range_end": (last or first).isoformat(),
-            },
-            instance=self.instance,
-            raise_on_error=False,
-            asset_selection=[dg.AssetKey(table.split("/")) for table in tables or self.only] or None,
+        """The same by the job in Dagster, for stories about its runs, checks, events and logs, and what a run does besides."""
+        result = (
+            self._definitions()
+            .resolve_job_def(JOB_OF_SOURCE[source])
+            .execute_in_process(
+                run_config={"ops": {"load": {"config": _config(decided).model_dump()}}},
+                tags={
+                    **(tags or {}),
+                    "dagster/asset_partition_range_start": first.isoformat(),
+                    "dagster/asset_partition_range_end": (last or first).isoformat(),
+                },
+                instance=self.instance,
+                raise_on_error=False,
+                asset_selection=[dg.AssetKey(table.split("/")) for table in tables or self.only] or None,
+            )
         )
         return Outcome(result, self.ledger)
 
@@ -356,21 +336,22 @@ class Pipeline(LandingFolder):
     def reports(
         self, first: date, last: date | None = None, *, accept_missing: str | None = None
     ) -> dict[str, TableReport]:
-        """The same load without Dagster around it: table -> what it did."""
-        days = tuple(first + timedelta(days=n) for n in range(((last or first) - first).days + 1))
-        tables = frozenset(self.only) or frozenset(table.key for table in ASSET_TABLES)
-        lost = [
-            (table.key, Slice(day, one))
+        """Load both sources without Dagster: table -> what the load did. Raises what it fails with."""
+        named = [
+            f"{table.key}:{day}/{one}"
             for table in RAW_TABLES.values()
-            for day in days
+            for day in _days(first, last)
             for one in self.settings.projects
         ]
-        accepted = [
-            Acceptance(AcceptanceKind.MISSING, *of, accept_missing) for of in lost if accept_missing is not None
-        ]
-        run_id = str(uuid.uuid4())
-        request = LoadRequest(days, self.settings.projects, tables, run_id, self.now, Acceptances(tuple(accepted)))
-        return {report.table: report for report in run_load(self.runtime, request, lambda _: False)}
+        config = LoadConfig(accept_missing=dict.fromkeys(named, accept_missing) if accept_missing else {})
+        wanted = self.only or tuple(table.key for table in ASSET_TABLES)
+        return {one.table: one for one in self._reports(config, first, last, wanted, str(uuid.uuid4()))}
+
+    def _reports(
+        self, config: LoadConfig, first: date, last: date | None, tables: Iterable[str], run_id: str
+    ) -> list[TableReport]:
+        request = request_of(config, self.settings, _days(first, last), tables, run_id, self.now)
+        return list(decide_and_load(self.runtime, config, request, lambda _: False))
 
     # -- tables ------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.acceptance import Acceptances
@@ -67,7 +67,8 @@ def explain(
     not_in_raw = tuple(one for one in batches if one.verdict in (BatchVerdict.REFUSED, BatchVerdict.MOVED))
     excluded = tuple(one for one in ledger.interventions.all_exclusions(chosen) if one.lifted_at is None)
     quarantined = tuple(quarantined_lines(search))
-    return Explanation(identifier, chosen, first, last, (), False, quarantined, not_in_raw, excluded)
+    found_nothing = Explanation(identifier, chosen, first, last)
+    return replace(found_nothing, quarantined=quarantined, not_in_raw=not_in_raw, excluded=excluded)
 
 
 @dataclass(frozen=True)
