@@ -27,7 +27,7 @@ from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.operations.split.evidence import by_evidence, read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE
 from resources.export_api.credentials import ExportCredentials
 from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
@@ -123,7 +123,7 @@ def table_heads(ledger: Ledger, settings: Settings) -> Iterator[TableHead]:
                 continue
             branches = tuple(sorted(name for name in resting.refs if name.startswith(PREFIX)))
             seen = (resting.head, snapshot, resting.is_head_ours, branches, len(resting.snapshot_ids))
-            kept = (resting.oldest_at, settings.history_days(SOURCE_OF_TABLE.get(table.key)))
+            kept = (resting.oldest_at, settings.rollback_days)
             yield TableHead(table.key, *seen, *kept, deletes=resting.deletes)
 
 

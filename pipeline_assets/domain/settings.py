@@ -233,13 +233,9 @@ class Settings(BaseSettings):
     """How often a load rebuilds slices that another writer changed meanwhile."""
 
     rollback_days: int = Field(30, ge=1)
-    """How far back refined and aggregates can be rolled back; older snapshots are expired."""
-    regular_history_days: int = Field(30, ge=1)
-    backfill_history_days: int = Field(30, ge=1)
-    """How far back the raw table of a source can be read as it was; raw rows themselves are kept for good."""
-    regular_quarantine_days: int = Field(90, ge=1)
-    backfill_quarantine_days: int = Field(90, ge=1)
-    """How long refused lines of a source are kept, from their arrival."""
+    """How far back tables can be rolled back, and read as they were; older snapshots are expired, raw rows are not."""
+    quarantine_days: int = Field(90, ge=1)
+    """How long refused lines are kept, from their arrival."""
     compact_after_days: int = Field(7, ge=0)
     """Event days older than this are cold."""
     compact_min_files: int = Field(4, ge=2)
@@ -407,11 +403,6 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment over what `load_settings` read from the file."""
         return env_settings, init_settings
-
-    def history_days(self, source: Source | None) -> int:
-        """For how many days snapshots are kept: of a source's raw table, or of any other for None."""
-        by_source = {Source.REGULAR: self.regular_history_days, Source.BACKFILL: self.backfill_history_days}
-        return self.rollback_days if source is None else by_source[source]
 
     def require_projects(self, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The asked projects, or all configured ones; raises SettingsError for none or an unknown one."""

@@ -12,7 +12,7 @@ from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.places import is_rest_catalog
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.tables.registry import EVERY_TABLE, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
 from resources.ledger.cuts import Cut
 from resources.ledger.store import Ledger
@@ -85,11 +85,10 @@ def tables_at_rest(settings: Settings, cut: Cut) -> dict[str, TableAtRest]:
 
 
 def _expired(settings: Settings, cut: Cut, name: str, resting: TableAtRest) -> LakehouseError:
-    days = settings.history_days(SOURCE_OF_TABLE.get(name))
     oldest = f"; its oldest is of {resting.oldest_at:%Y-%m-%d %H:%M} UTC" if resting.oldest_at else ""
     reason = (
         f"the snapshot {cut.snapshots[name]} that was published by {cut.published_at[:16]} UTC has expired"
-        f" (kept for {days} days{oldest})"
+        f" (kept for {settings.rollback_days} days{oldest})"
     )
     return LakehouseError(name, reason, "Name a later time, or build the days again from what the tables hold now")
 

@@ -9,12 +9,12 @@ from functools import partial
 
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError, TransientError
 from pipeline_assets.domain.retention import YOUNGEST, expirable, is_bulk, is_living_fork, least_age, outlived_metadata
-from pipeline_assets.domain.slices import Slice, Source
+from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.rewrites import Rewritten, compact, remove_rows, small_files
 from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
+from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Table
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose, catalog_place, unknown_lake
@@ -231,7 +231,7 @@ def _maintain(
     is_dry_run: bool,
 ) -> TableUpkeep:
     branches = tuple(runtime.lakehouse.branches.dead(table, is_live))
-    history = max(timedelta(days=runtime.settings.history_days(SOURCE_OF_TABLE.get(table.key))), youngest)
+    history = max(timedelta(days=runtime.settings.rollback_days), youngest)
     # Checked first: files that another catalog's table may need must not be compacted away or expired.
     name, max_share = runtime.lakehouse.identifier(table), runtime.settings.max_orphan_share
     find = partial(leftovers, upkeep, table, name, now, history, youngest, max_share)
@@ -280,12 +280,7 @@ def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], i
 
 def _old_quarantine(runtime: Runtime, now: datetime, run_id: str, *, is_dry_run: bool) -> int:
     """The number of quarantine rows past retention; removes them, except in a dry run or where a load writes the same slices."""
-    settings = runtime.settings
-    kept = {Source.REGULAR: settings.regular_quarantine_days, Source.BACKFILL: settings.backfill_quarantine_days}
-    condition = " OR ".join(
-        f"(source = '{source.value}' AND arrival_date < DATE '{now.date() - timedelta(days=days)}')"
-        for source, days in kept.items()
-    )
+    condition = f"arrival_date < DATE '{now.date() - timedelta(days=runtime.settings.quarantine_days)}'"
     old = runtime.lakehouse.read(QUARANTINE, runtime.lakehouse.head(QUARANTINE)).where(condition)
     counts = old.groupBy(*QUARANTINE.partition_columns).count().collect()
     if is_dry_run:

@@ -91,8 +91,7 @@ def origin_of(
 
 
 _GONE = (
-    "Compare with today's inputs: --current; with landing: tidemark verify. Longer histories keep more: rollback_days,"
-    " regular_history_days, backfill_history_days"
+    "Compare with today's inputs: --current; with landing: tidemark verify. A longer history keeps more: rollback_days"
 )
 _FILES = "Restore the files from the bucket's versions or a copy, or load the day again: docs/operations.md"
 _REPLAY_ELSEWHERE = "Replay it with the version of Tidemark, and the settings, that published it"
