@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load.build import refined
 from pipeline_assets.load.request import LoadRequest, TableReport
@@ -144,10 +144,17 @@ def _nothing(_: Pipeline) -> None:
 def _roll_back_and_release(day: date, then: datetime) -> Callable[[Pipeline], None]:
     def act(p: Pipeline) -> None:
         runtime = _runtime(p)
-        with suppress(UsageError):  # keys that other days share, or nothing to go back to: in both lakes alike
-            roll_back(
-                runtime, RollbackRequest((REFINED,), (PROJECT,), day, day, then, "a look back", str(uuid.uuid4()))
-            )
+
+        def back(first: date, last: date) -> None:
+            why = "a look back", str(uuid.uuid4())
+            roll_back(runtime, RollbackRequest((REFINED,), (PROJECT,), first, last, then, *why))
+
+        with suppress(UsageError):  # nothing to go back to: in both lakes alike
+            try:
+                back(day, day)
+            except LakehouseError as torn:
+                assert "events have moved between these days" in torn.reason
+                back(DAYS[0], DAYS[-1])
         held = preview(runtime.ledger, runtime.settings, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
         release(runtime.ledger, held, "go on", str(uuid.uuid4()))
 
