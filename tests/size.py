@@ -94,8 +94,8 @@ def counted() -> Iterator[Calls]:
 
 def loads() -> Iterator[tuple[str, Calls]]:
     """Load a day of one project, and load it again; yields the title of a load and its calls."""
-    from tests.support.builders import a_pipeline, events_on  # noqa: PLC0415 - sizes are counted without Spark
-    from tests.support.small_spark import small_session  # noqa: PLC0415 - as above
+    from tests.support.builders import a_pipeline, events_on
+    from tests.support.small_spark import small_session
 
     with tempfile.TemporaryDirectory() as folder:
         session = small_session("local[2]", "2g", **{"spark.sql.warehouse.dir": folder})
