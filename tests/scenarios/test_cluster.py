@@ -38,6 +38,9 @@ pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 EVENTS = 10
 SHARDS = 5
+_NOISE_BYTES = 20_000
+"""Random bytes of an event: together the objects are more than one task of Spark is given to read."""
+_PATIENCE_SECONDS = 240
 _MARK = b"tidemark-worker "
 SHOWN_NOWHERE = ("TIDEMARK_CATALOG_URL", "TIDEMARK_SPARK_CONFIG", "AWS_SECRET_ACCESS_KEY")
 ON_DEMAND = {
@@ -140,13 +143,15 @@ class _Deployment:
     ) -> list[dict[str, Any]]:
         """Its lines; in the middle of reading the last object `happens`. Who reads it again is let go on."""
         with self.load(name, python or self.python, **self.armed, **config) as process:
-            while not self.paused.exists():
-                assert process.poll() is None, self.said(name)
-                time.sleep(0.05)
+            _until(lambda: self.paused.exists() or process.poll() is not None, "a worker waits")
+            assert process.poll() is None, self.said(name)
             happens()
-            while process.poll() is None:
+
+            def is_ended() -> bool:
                 self.paused.unlink(missing_ok=True)
-                time.sleep(0.05)
+                return process.poll() is not None
+
+            _until(is_ended, "the load ends")
         assert process.returncode == 0, self.said(name)
         lines: list[dict[str, Any]] = json.loads((self.folder / f"{name}.out").read_text())
         return lines
@@ -161,13 +166,19 @@ class _Deployment:
 
     def wait_for_a_refusal(self) -> None:
         """Until the Python of a second executor has compared itself."""
-        while not any(_MARK in log.read_bytes() for log in self.cluster.folder.glob("work/*/app-*/1/stderr")):
-            time.sleep(0.1)
+        logs = self.cluster.folder.glob
+        _until(lambda: any(_MARK in log.read_bytes() for log in logs("work/*/app-*/1/stderr")), "a refusal")
 
     def wait_for_another_executor(self) -> None:
         """While one waits, the tasks behind it are reason enough to ask for another one."""
-        while len(self.cluster.executors()) < 2:
-            time.sleep(0.1)
+        _until(lambda: len(self.cluster.executors()) > 1, "another executor")
+
+
+def _until(is_so: Callable[[], bool], hoped: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {_PATIENCE_SECONDS} s: {hoped}"
+        time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -189,7 +200,9 @@ def _a_world(pipeline: Any, bucket: Any, tmp_path: Path) -> Iterator[_World]:
     place = {"AWS_ENDPOINT_URL_S3": os.environ["AWS_ENDPOINT_URL_S3"], "AWS_REGION": "us-east-1"}
     for shard in range(1, SHARDS + 1):
         key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
-        bucket.put_object(Key=key, Body=a_body(events_on(DAY, EVENTS, prefix=f"s{shard}")))
+        events = events_on(DAY, EVENTS, prefix=f"s{shard}")
+        noisy = [event | {"event_properties": {"noise": os.urandom(_NOISE_BYTES).hex()}} for event in events]
+        bucket.put_object(Key=key, Body=a_body(noisy))
     written = tmp_path / "written"
     written.mkdir()
     with a_postgres("superuser") as server:
