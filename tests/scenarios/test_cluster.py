@@ -201,8 +201,9 @@ def _a_world(pipeline: Any, bucket: Any, tmp_path: Path) -> Iterator[_World]:
     for shard in range(1, SHARDS + 1):
         key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
         events = events_on(DAY, EVENTS, prefix=f"s{shard}")
-        noisy = [event | {"event_properties": {"noise": os.urandom(_NOISE_BYTES).hex()}} for event in events]
-        bucket.put_object(Key=key, Body=a_body(noisy))
+        for event in events:
+            event["event_properties"] = event["event_properties"] | {"noise": os.urandom(_NOISE_BYTES).hex()}
+        bucket.put_object(Key=key, Body=a_body(events))
     written = tmp_path / "written"
     written.mkdir()
     with a_postgres("superuser") as server:
