@@ -14,7 +14,7 @@ DEMO := $(DEMO_$(or $(PROFILE),embedded))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers faults mutations canaries fuzz bench labs images dev check audit sbom lock wheel wheel-test
+.PHONY: help setup demo up down stack-test test test-full test-fast crash-matrix two-writers lost-workers readers faults mutations canaries fuzz bench labs images dev size check audit sbom lock wheel wheel-test
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,12 +109,16 @@ wheel: $(STAMP) ## Build the wheel that users install: dist/*.whl
 wheel-test: wheel $(CLASSES) ## Install the wheel into empty environments, and do there what a user does (a few minutes; ARGS=...)
 	@$(VENV)/bin/python -m tests.wheel $(ARGS)
 
-check: $(JARS) ## Lint, formatting, layers, types, Dockerfile, licences, known holes in what is locked (OFFLINE=1: not those)
+size: $(STAMP) ## Count the code by folder, against its budget (ARGS=--loads: also the functions of ours that a load runs)
+	@$(VENV)/bin/python -m tests.size $(ARGS)
+
+check: $(JARS) ## Lint, formatting, layers, types, size, Dockerfile, licences, known holes in what is locked (OFFLINE=1: not those)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/hadolint Dockerfile
+	@$(VENV)/bin/python -m tests.size
 	@$(VENV)/bin/python -m supply_chain.licences
 	@$(VENV)/bin/python -m supply_chain.vulnerabilities $(if $(OFFLINE),--offline)
 

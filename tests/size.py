@@ -37,12 +37,12 @@ class Size:
     dataclasses: int = 0
 
 
-def sizes(budgets: dict[str, int]) -> dict[str, Size]:
+def sizes(budgets: dict[str, int], root: Path = _ROOT) -> dict[str, Size]:
     """Folder of a budget -> its size, without the folders below it that have a budget of their own."""
     found = {name: Size() for name in budgets}
     for top in sorted({name.split("/")[0] for name in budgets}):
-        for path in sorted((_ROOT / top).rglob("*.py")):
-            place = path.relative_to(_ROOT).as_posix()
+        for path in sorted((root / top).rglob("*.py")):
+            place = path.relative_to(root).as_posix()
             size = found[max((name for name in budgets if place.startswith(f"{name}/")), key=len)]
             text = path.read_text("utf-8")
             size.lines += sum(1 for line in text.splitlines() if line.strip())
