@@ -149,6 +149,7 @@ def _roll_back_and_release(day: date, then: datetime, refused: list[str]) -> Cal
         except LakehouseError as torn:
             # Keys that other days share since: in both lakes alike.
             refused.append(torn.reason)
+            return
         held = preview(runtime.ledger, runtime.settings, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
         release(runtime.ledger, held, "go on", str(uuid.uuid4()))
 
