@@ -223,7 +223,7 @@ def test_random_histories_end_in_the_same_rows(
                 act = _compact
             else:
                 key = lakes.deliver(day, files[day, hour], hour, Source.REGULAR)
-                lakes.deliver(day, files.pop((day, hour)), hour, Source.REGULAR, shard=2)
+                lakes.deliver(day, files[day, hour], hour, Source.REGULAR, shard=2)
                 act = lambda p, key=key: p.remove(key)  # noqa: E731 - one of the acts above
             for lake in lakes.lakes:
                 act(lake)
