@@ -70,10 +70,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """`pipeline(**settings)` makes a pipeline of its own."""
+def pipeline(spark: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """`pipeline(**settings)` makes a pipeline of its own; all its tasks go to Spark's workers where the test is marked so."""
     from tests.support.builders import a_pipeline
 
+    form = {"local_bytes": 0} if request.node.get_closest_marker("workers") else {}
     with ExitStack() as stack:
         made = 0
 
@@ -82,7 +83,7 @@ def pipeline(spark: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
             made += 1
             folder = tmp_path / f"p{made}"
             folder.mkdir()
-            return stack.enter_context(a_pipeline(spark, folder, **settings))
+            return stack.enter_context(a_pipeline(spark, folder, **{**form, **settings}))
 
         yield make
 

@@ -577,7 +577,9 @@ def _files(case: Case, day: date) -> dict[str, bytes]:
 def bad_landing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     """All cases and the plain days between them, loaded by one run."""
     folder = tmp_path_factory.mktemp("bad_inputs")
-    with a_pipeline(spark, folder, max_line_bytes=MAX_LINE_BYTES, max_object_bytes=MAX_OBJECT_BYTES) as p:
+    with a_pipeline(
+        spark, folder, local_bytes=0, max_line_bytes=MAX_LINE_BYTES, max_object_bytes=MAX_OBJECT_BYTES
+    ) as p:
         for case in CASES:
             _put(p, CASE_DAYS[case.name], _files(case, CASE_DAYS[case.name]))
         for day in PLAIN_DAYS:

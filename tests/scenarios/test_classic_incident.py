@@ -11,7 +11,7 @@ import pytest
 from pipeline_assets.domain.slices import Source
 from tests.support.builders import events_on
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 FIRST = date(2026, 2, 2)
 DAYS = [FIRST + timedelta(days=shift) for shift in range(3)]
 

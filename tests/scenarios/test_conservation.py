@@ -31,7 +31,7 @@ from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
 from tests.support.builders import Pipeline, a_pipeline
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 
 SPEC = ExportSpec(
     first_day=date(2026, 2, 2),
@@ -299,7 +299,7 @@ def _moment(title: str, pipeline: Pipeline, account: ExportAccount) -> Moment:
 @pytest.fixture(scope="module")
 def moments(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Moment]]:
     """Four days in two runs, the second with facts of the first's days; then a recovery of two days that lost events."""
-    with a_pipeline(spark, tmp_path_factory.mktemp("conservation"), projects=SPEC.projects) as p:
+    with a_pipeline(spark, tmp_path_factory.mktemp("conservation"), projects=SPEC.projects, local_bytes=0) as p:
         write_export(SPEC, p.landing)
         for first, last in (DAYS[:2], DAYS[2:]):
             run = p.load(first, last)

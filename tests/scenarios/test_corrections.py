@@ -15,7 +15,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from tests.support.builders import PROJECT, an_event, events_on
 from tests.support.reference import raw_rows, refined_rows, require_known, winners
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 1, 30)
 SOON = datetime(2026, 2, 20, tzinfo=UTC)
 REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"

@@ -18,7 +18,7 @@ from pipeline_assets.tables.registry import table_by_key
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, a_body, an_event, events_on
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 NEXT = DAY + timedelta(days=1)
 RAW = "raw/regular_events"

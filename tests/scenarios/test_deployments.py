@@ -26,7 +26,7 @@ from tests.support.postgres import a_postgres
 from tests.support.reference import require_known
 from tests.support.s3 import BUCKET
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 
 

@@ -172,7 +172,7 @@ def test_random_histories_end_in_the_same_rows(
     bounds = {"change_min_rows": 1, "change_max_shrink": 9, "change_max_growth": 9, "change_max_changed": 9}
     with (
         a_pipeline(spark, tmp_path / "difference", **window, **bounds) as p,
-        a_pipeline(spark, tmp_path / "whole", **window, **bounds) as q,
+        a_pipeline(spark, tmp_path / "whole", local_bytes=0, **window, **bounds) as q,
     ):
         by_difference = refined.held_files
         monkeypatch.setattr(

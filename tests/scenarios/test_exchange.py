@@ -14,7 +14,7 @@ from pipeline_assets.load.build import competing_rows, refined_audit
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from tests.support.builders import PROJECT, an_event, events_on
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]
 REFINED = "refined/events"
 

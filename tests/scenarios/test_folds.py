@@ -37,7 +37,7 @@ from resources.landing.store import LandingStore
 from resources.spark.tasks import Tasks
 from tests.support.builders import PROJECT, an_event
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 DAYS = [DAY, DAY + timedelta(days=1)]
 SLICES = frozenset(Slice(day, PROJECT) for day in DAYS)

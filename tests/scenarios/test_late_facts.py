@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.builders import an_event, events_on
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]
 CHANGED = ("raw/regular_events", "refined/events", "aggregates/event_counts", "aggregates/active_users")
 

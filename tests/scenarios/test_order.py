@@ -116,7 +116,7 @@ def test_every_order_of_delivery_ends_in_the_same_tables(spark: Any, tmp_path: P
         cuts = sorted(rng.sample(range(1, len(steps)), rng.randrange(3)))
         folder = tmp_path / f"order{number}"
         folder.mkdir()
-        with a_pipeline(spark, folder) as p:
+        with a_pipeline(spark, folder, local_bytes=0) as p:
             p.now = SOON
             for start, end in zip([0, *cuts], [*cuts, len(steps)], strict=True):
                 _apply(p, steps[start:end])

@@ -14,7 +14,7 @@ import pytest
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
 from pipeline_assets.formats.base import ColumnType
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DATA = Path(__file__).parents[1] / "data" / "airbyte_source_amplitude"
 PROJECT = "434735"
 D24, D25 = date(2023, 8, 24), date(2023, 8, 25)

@@ -18,7 +18,7 @@ from tests.support.builders import events_on
 from tests.support.reference import require_known
 from tests.support.rest_catalog import TRANSACTIONS, a_rest_catalog
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 
 

@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.specs import SKEW_TAG
 from tests.support.builders import Outcome, Pipeline, events_on
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 NEVER = 10**15
 

@@ -21,7 +21,7 @@ from sample_export.objects import write_export, write_recovery
 from sample_export.spec import ExportSpec
 from tests.support.reference import require_known
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 SPEC = ExportSpec(projects=("10001",), days=5, events_per_day=150, shards=1, hours=(1, 17), tail_share=0.0)
 FIRST, LAST = date(2026, 1, 2), date(2026, 1, 4)
 """What the wrong recovery delivers, and what is rolled back."""

@@ -17,7 +17,7 @@ from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, RAW_AND_REFINED, Pipeline, a_body, events_on
 from tests.support.faulty_proxy import Fault, Faults, a_faulty_proxy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 NEXT = DAY + timedelta(days=1)
 REFINED = "refined/events"

@@ -20,7 +20,7 @@ from pipeline_assets.load.runtime import Runtime
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, Pipeline, an_event
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY, NEXT = date(2026, 2, 2), date(2026, 2, 3)
 REFINED, REVENUE, USERS = "refined/events", "aggregates/daily_revenue", "aggregates/active_users"
 SALE = {"$price": 20, "$quantity": 1, "$revenue": 20, "$currency": "USD"}

@@ -19,7 +19,7 @@ from resources.spark.session import configure_catalog
 from tests.support.builders import Pipeline, an_event
 from tests.support.small_spark import FIRST_COMPILER, small_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 APIA = "Pacific/Apia"
 """Thirteen hours ahead of UTC today, eleven behind it before 30 December 2011, a day that it never had."""

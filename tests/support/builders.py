@@ -266,8 +266,6 @@ class Pipeline(LandingFolder):
             "catalog_name": f"lake_{uuid.uuid4().hex[:8]}",
             "projects": (PROJECT,),
             "calendar_start": date(2026, 1, 1),
-            # As on a cluster; tests/scenarios/test_both_forms.py compares it with the process that drives the load.
-            "local_bytes": 0,
         }
         self.settings = Settings(**{**defaults, **settings})
         self.instance = instance

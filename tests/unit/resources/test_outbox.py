@@ -365,7 +365,7 @@ def test_answers_are_tried_again_where_that_can_help(
 def test_a_receiver_that_hangs_is_left_alone_in_time(
     lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "ROUND_SECONDS", 0.3)
+    monkeypatch.setattr(notices, "ROUND_SECONDS", 2)
     settings = settings_of(lite, webhook.url)
     lite.record(Changes(slices=[FINAL]), "run-1")
     register_receivers(lite, settings)
@@ -373,7 +373,7 @@ def test_a_receiver_that_hangs_is_left_alone_in_time(
     webhook.answer_next(HANG)
     begun = time.monotonic()
     (told,) = send_notices(lite, settings)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 20
     assert told.left == 1
     assert told.reason in ("it did not answer in time", "it cannot be reached (ReadTimeout)")
     assert send_notices(lite, settings) == [Told(f"{webhook.url.partition('/services')[0]}/***", sent=1)]
