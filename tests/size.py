@@ -99,7 +99,7 @@ def loads() -> Iterator[tuple[str, Calls]]:
 
     with tempfile.TemporaryDirectory() as folder:
         session = small_session("local[2]", "2g", **{"spark.sql.warehouse.dir": folder})
-        with a_pipeline(session, Path(folder), local_bytes=2**18) as pipeline:
+        with a_pipeline(session, Path(folder)) as pipeline:
             pipeline.deliver(_DAY, events_on(_DAY, 100))
             titles: tuple[tuple[str, Callable[[], bool]], ...] = (
                 ("first load, makes the tables", lambda: pipeline.load(_DAY).success),

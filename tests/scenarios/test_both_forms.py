@@ -1,9 +1,4 @@
-"""A load gives the same tables whether Spark's workers run its tasks or its own process does.
-
-Contains: loads, late facts, refused lines, an exclusion and a rollback in both forms; and what the process gives back to Spark.
-Add here: another decision whose result could depend on where tasks run.
-Does not contain: when a step runs where (unit/resources/test_tasks.py), kills (test_crash_matrix.py).
-"""
+"""A load gives the same tables whether Spark's workers run its tasks or its own process does."""
 
 from __future__ import annotations
 
@@ -108,6 +103,12 @@ def _story(p: Pipeline) -> Iterator[Any]:
     roll_back(runtime, RollbackRequest((), (PROJECT,), *DAYS, published, "why", str(uuid.uuid4())))
     require_known(p)
     yield p.digests(), _bad(p)
+
+
+@pytest.mark.parametrize("bound", [DEFAULT, pytest.param(0, marks=pytest.mark.workers)])
+def test_a_mark_leaves_all_tasks_to_the_workers(pipeline: Any, bound: int) -> None:
+    """Without it a story loads as an operator's deployment does."""
+    assert pipeline().settings.local_bytes == bound
 
 
 def test_both_forms_make_the_same_tables(pipeline: Any) -> None:

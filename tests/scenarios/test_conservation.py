@@ -31,7 +31,7 @@ from sample_export.objects import account_of, write_export, write_recovery
 from sample_export.spec import ExportSpec, Recovery
 from tests.support.builders import Pipeline, a_pipeline
 
-pytestmark = [pytest.mark.slow, pytest.mark.workers]
+pytestmark = pytest.mark.slow
 
 SPEC = ExportSpec(
     first_day=date(2026, 2, 2),
