@@ -1,9 +1,4 @@
-"""`make bench`: every contender, interleaved, in one run on one machine; medians, ratios and memory as table, JSON and chart.
-
-Contains: the command.
-Add here: another comparison.
-Does not contain: contenders, files, measuring.
-"""
+"""`make bench`: every contender, interleaved, in one run on one machine; medians, ratios and memory as table, JSON and chart."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`python -m benchmarks.cases`: how the cost of a load grows, and what odd shapes of deliveries cost.
-
-Contains: the cases, all through the whole pipeline.
-Add here: another shape.
-Does not contain: other ways of loading (contenders.py).
-"""
+"""`python -m benchmarks.cases`: how the cost of a load grows, and what odd shapes of deliveries cost."""
 
 from __future__ import annotations
 

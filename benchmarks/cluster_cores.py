@@ -1,9 +1,4 @@
-"""`python -m benchmarks.cluster_cores`: rows a second of the same load by a worker of 1, 2 and 4 cores of a standalone cluster.
-
-Contains: rounds, each with a cluster and a driver of its own for every number of cores, one after the other.
-Add here: another size of a cluster.
-Does not contain: starting a cluster (tests/support/spark_cluster.py), what is loaded (workload.py).
-"""
+"""`python -m benchmarks.cluster_cores`: rows a second of one load by a worker of 1, 2 and 4 cores of a standalone cluster."""
 
 from __future__ import annotations
 

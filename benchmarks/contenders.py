@@ -1,9 +1,4 @@
-"""The compared ways of loading: each loads the same files into a table with the same columns.
-
-Contains: one class per contender.
-Add here: another way of loading.
-Does not contain: timing (measure.py), files (workload.py).
-"""
+"""The compared ways of loading: each loads the same files into a table with the same columns."""
 
 from __future__ import annotations
 

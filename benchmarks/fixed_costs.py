@@ -1,9 +1,4 @@
-"""`python -m benchmarks.fixed_costs`: what a day of ten events costs on the shell, beside a bare Spark process.
-
-Contains: whole processes, interleaved.
-Add here: another command whose start is felt.
-Does not contain: cost per row (cases.py).
-"""
+"""`python -m benchmarks.fixed_costs`: what a day of ten events costs on the shell, beside a bare Spark process."""
 
 from __future__ import annotations
 

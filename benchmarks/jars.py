@@ -1,9 +1,4 @@
-"""Pinned jars of other table formats, which only benchmarks need.
-
-Contains: their coordinates and checksums.
-Add here: another format to compare with.
-Does not contain: the product's own jars (resources/spark/jars.py).
-"""
+"""Pinned jars of other table formats, which only benchmarks need."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Run one contender in a separate process: it reports its seconds, and the operating system its peak memory.
-
-Contains: starting the process, sampling memory, collecting figures.
-Add here: another figure measured from outside.
-Does not contain: the files to load (workload.py).
-"""
+"""Run one contender in a separate process: it reports its seconds, and the operating system its peak memory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""One contender in a separate process: start, warm up, load each stage, print the figures as JSON.
-
-Contains: timing the stages.
-Add here: another figure that only the process itself can measure.
-Does not contain: memory, which is measured from outside (measure.py).
-"""
+"""One contender in a separate process: start, warm up, load each stage, print the figures as JSON."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`python -m benchmarks.publishing`: what a load's publish takes in one transaction, and what it takes table by table.
-
-Contains: the loads of a day, of a month and of three years under both promises, and the moments of their publishes.
-Add here: another range.
-Does not contain: the rest of a load (cases.py, replay.py), what readers see meanwhile (tests/readers.py).
-"""
+"""`python -m benchmarks.publishing`: what a load's publish takes in one transaction, and what it takes table by table."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`python -m benchmarks.replay`: three years of one project through Dagster, again unchanged, then corrections to ten old days.
-
-Contains: the passes, their figures and goals.
-Add here: another pass over a long history.
-Does not contain: growth within a day (cases.py).
-"""
+"""`python -m benchmarks.replay`: three years of a project through Dagster, again unchanged, corrections to ten old days."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Report a comparison: medians, ratios to the naive contender and memory, as table, JSON and chart.
-
-Contains: computing and printing the figures.
-Add here: another view of the figures.
-Does not contain: measuring (measure.py).
-"""
+"""Report a comparison: medians, ratios to the naive contender and memory, as table, JSON and chart."""
 
 from __future__ import annotations
 

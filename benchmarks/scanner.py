@@ -1,9 +1,4 @@
-"""`python -m benchmarks.scanner`: CPU time a row of the native scanner and of the parser in Python, on the same lines.
-
-Contains: both parsers and both forms of hashing, compared equal, in one process on one core.
-Add here: another form of reading lines.
-Does not contain: whole loads (__main__.py).
-"""
+"""`python -m benchmarks.scanner`: CPU time a row of the native scanner and of the parser in Python, on the same lines."""
 
 from __future__ import annotations
 

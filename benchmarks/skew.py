@@ -1,9 +1,4 @@
-"""`python -m benchmarks.skew`: a day with most rows on one key and in one object, loaded with and without what divides it.
-
-Contains: the skewed day, the two loads, and the times of Spark's tasks step by step.
-Add here: another step whose tasks are compared.
-Does not contain: even shapes of deliveries (cases.py).
-"""
+"""`python -m benchmarks.skew`: a day with most rows on one key and in one object, loaded with and without what divides it."""
 
 from __future__ import annotations
 

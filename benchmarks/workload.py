@@ -1,9 +1,4 @@
-"""The files to load: generated once, kept, and given to every contender.
-
-Contains: stages of deliveries below a landing folder.
-Add here: another kind of export to measure.
-Does not contain: loading them (contenders.py).
-"""
+"""The files to load: generated once, kept, and given to every contender."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`make labs`: run the three labs in a scratch folder, print their stories, write their page.
-
-Contains: the order, and where the page goes.
-Add here: another lab.
-Does not contain: what a lab does.
-"""
+"""`make labs`: run the three labs in a scratch folder, print their stories, write their page."""
 
 from __future__ import annotations
 

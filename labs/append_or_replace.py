@@ -1,9 +1,4 @@
-"""Append versus atomic replace: three years of revenue, delivered twice.
-
-Contains: the lab.
-Add here: another way to load the same files.
-Does not contain: other ways of loading (benchmarks/contenders.py).
-"""
+"""Append versus atomic replace: three years of revenue, delivered twice."""
 
 from __future__ import annotations
 

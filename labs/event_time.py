@@ -1,9 +1,4 @@
-"""Event time versus processing time: Monday's total on each day as late events arrive.
-
-Contains: the lab.
-Add here: another way to assign events to days.
-Does not contain: how the load finds days with late events (pipeline_assets/load/staleness/).
-"""
+"""Event time versus processing time: Monday's total on each day as late events arrive."""
 
 from __future__ import annotations
 

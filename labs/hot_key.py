@@ -1,9 +1,4 @@
-"""Skew and its remedies: a day with 60 % of its rows on one key and in one object, loaded with and without splitting.
-
-Contains: the lab.
-Add here: another remedy.
-Does not contain: the skewed day, and task times at full size (benchmarks/skew.py).
-"""
+"""Skew and its remedies: a day with 60 % of its rows on one key and in one object, loaded with and without splitting."""
 
 from __future__ import annotations
 

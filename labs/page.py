@@ -1,9 +1,4 @@
-"""The labs' page: one HTML file with every story and chart, in the style of the health page.
-
-Contains: the page's HTML.
-Add here: another part of a story's figure.
-Does not contain: the stories, the style sheet (pipeline_assets/inspection/templates/).
-"""
+"""The labs' page: one HTML file with every story and chart, in the style of the health page."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The result of a lab, and the scratch deployment that it uses.
-
-Contains: the story; a deployment with its own lake, ledger and landing folder.
-Add here: another query that several labs need.
-Does not contain: the labs, the page (page.py).
-"""
+"""The result of a lab, and the scratch deployment that it uses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`make up`, `make down`: `python -m local_stack up | down [--wipe] | status`.
-
-Contains: the commands, their output and exit codes: 0 done, 1 not all of it, 2 usage.
-Add here: another command for the local stack.
-Does not contain: starting and stopping servers (supervisor.py).
-"""
+"""`make up`, `make down`: `python -m local_stack up | down [--wipe] | status`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Query a server on this machine over HTTP, without proxies.
-
-Contains: GET and GraphQL requests with JSON answers.
-Add here: another kind of request.
-Does not contain: interpreting answers.
-"""
+"""Query a server on this machine over HTTP, without proxies."""
 
 from __future__ import annotations
 

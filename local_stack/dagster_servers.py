@@ -1,9 +1,4 @@
-"""Dagster: code server, webserver and daemon, with runs and events in PostgreSQL.
-
-Contains: the commands and health checks of these servers.
-Add here: another process of Dagster.
-Does not contain: the definitions (pipeline_assets/definitions.py), settings (environment.py).
-"""
+"""Dagster: code server, webserver and daemon, with runs and events in PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`make demo PROFILE=cluster`: run the demo on the running local stack, and compare its digests with an embedded run.
-
-Contains: the local stack as a deployment for the demo, delivering to its bucket, the comparison.
-Add here: another property in which the local stack and an embedded run must agree.
-Does not contain: the demo itself (sample_export/demo.py).
-"""
+"""`make demo PROFILE=cluster`: run the demo on the running local stack, and compare its digests with an embedded run."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The environment of the local stack: settings of Tidemark and Dagster and keys of the store, as values and as a file.
-
-Contains: variables of loads and of Dagster's processes, what every process of the stack inherits, the
-file that shells read, shielding the stack from other deployments.
-Add here: a setting that the stack decides.
-Does not contain: variables of a single server (postgres.py, spark.py).
-"""
+"""The environment of the local stack: settings of Tidemark and Dagster and keys of the store, as values and as a file."""
 
 from __future__ import annotations
 

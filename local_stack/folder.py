@@ -1,9 +1,4 @@
-"""The folder of the local stack: its layout, its owner, a lock for commands, and removing it.
-
-Contains: paths, the mark, the lock, the generated secrets, wiping the folder.
-Add here: another file of the stack.
-Does not contain: the content of the files.
-"""
+"""The folder of the local stack: its layout, its owner, a lock for commands, and removing it."""
 
 from __future__ import annotations
 

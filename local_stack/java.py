@@ -1,9 +1,4 @@
-"""The Java of the stack's servers, and the options of all JVMs.
-
-Contains: finding Java, its options.
-Add here: an option for every JVM.
-Does not contain: which versions are supported (resources/spark/jars.py).
-"""
+"""The Java of the stack's servers, and the options of all JVMs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The S3-compatible server: s3proxy over a folder, which checks credentials and supports conditional writes.
-
-Contains: its jar, its configuration, its buckets, the server.
-Add here: another bucket of the stack.
-Does not contain: downloading jars (resources/spark/jars.py).
-"""
+"""The S3-compatible server: s3proxy over a folder, which checks credentials and supports conditional writes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Options of the local stack: ports, and the size of a Spark worker, from variables that begin with STACK_.
-
-Contains: the options, their defaults, reading and validating them.
-Add here: another option.
-Does not contain: settings of Tidemark (pipeline_assets/domain/settings.py), which the stack decides.
-"""
+"""Options of the local stack: ports, and the size of a Spark worker, from variables that begin with STACK_."""
 
 from __future__ import annotations
 

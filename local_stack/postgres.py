@@ -1,9 +1,4 @@
-"""PostgreSQL for the catalog, the ledger and Dagster's storage.
-
-Contains: finding PostgreSQL, creating the cluster, its roles and databases, the server.
-Add here: another database of the stack.
-Does not contain: the rights of roles (deploy/policies/*.sql).
-"""
+"""PostgreSQL for the catalog, the ledger and Dagster's storage."""
 
 from __future__ import annotations
 

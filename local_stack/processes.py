@@ -1,9 +1,4 @@
-"""Start, identify and stop the processes of the local stack.
-
-Contains: the record of a server's process, finding its living processes, signals.
-Add here: another proof that a process belongs to the stack.
-Does not contain: the servers and their order (stack.py, supervisor.py).
-"""
+"""Start, identify and stop the processes of the local stack."""
 
 from __future__ import annotations
 

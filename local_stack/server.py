@@ -1,10 +1,4 @@
-"""The description of a server: how to start it, check its health and stop it.
-
-Contains: the dataclass, and the errors of a stack that does not start or stop.
-Add here: another property of every server.
-Does not contain: the servers themselves (postgres.py, objects.py, spark.py, dagster_servers.py), starting and
-stopping them (supervisor.py).
-"""
+"""The description of a server: how to start it, check its health and stop it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Spark's standalone cluster: a master and two workers.
-
-Contains: their settings and health checks.
-Add here: another worker, another setting of the daemons.
-Does not contain: what an application requests from the cluster (environment.py).
-"""
+"""Spark's standalone cluster: a master and two workers."""
 
 from __future__ import annotations
 

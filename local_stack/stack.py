@@ -1,9 +1,4 @@
-"""The local stack as a whole: its servers and their order.
-
-Contains: the stages of servers.
-Add here: another server, in a stage after the servers that it needs.
-Does not contain: the servers themselves, starting and stopping them (supervisor.py).
-"""
+"""The local stack as a whole: its servers and their order."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Start all servers in order and stop them in reverse; after a failed start, stop what was started.
-
-Contains: the checks before the first start, waiting for health, undoing a failed start.
-Add here: another rule about the stack as a whole.
-Does not contain: the servers themselves, processes (processes.py).
-"""
+"""Start all servers in order and stop them in reverse; after a failed start, stop what was started."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Write a sample export from the shell: `python -m sample_export --out landing --days 14`.
-
-Contains: options and the printed account.
-Add here: a new option.
-Does not contain: generating.
-"""
+"""Write a sample export from the shell: `python -m sample_export --out landing --days 14`."""
 
 from __future__ import annotations
 

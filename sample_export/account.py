@@ -1,10 +1,4 @@
-"""What an export holds, counted while it is made: the truth that a pipeline's tables are compared with.
-
-Contains: the account and how copies of an event are counted.
-Add here: another number to compare with.
-Does not contain: making copies (events.py), writing objects (objects.py) and any code of the
-pipeline: the account is of what was meant.
-"""
+"""What an export holds, counted while it is made: the truth that a pipeline's tables are compared with."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""`make demo`: two weeks loaded, loaded again, a lost part recovered, and the account of it.
-
-Contains: the story of the demo and how it is told.
-Add here: another step a newcomer should see.
-Does not contain: anything the pipeline does, which the demo calls as `tidemark`; where it plays
-(demo_place.py); what is read of tables and ledger (demo_account.py).
-"""
+"""`make demo`: two weeks loaded, loaded again, a lost part recovered, and the account of it."""
 
 from __future__ import annotations
 

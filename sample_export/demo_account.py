@@ -1,9 +1,4 @@
-"""The account at the end of the demo: what tables and ledger hold, beside what the exporter meant.
-
-Contains: reading a deployment's state, the table of figures and the verdict.
-Add here: another figure to compare.
-Does not contain: the story (demo.py), where it plays (demo_place.py), the exporter's own count (account.py).
-"""
+"""The account at the end of the demo: what tables and ledger hold, beside what the exporter meant."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Where the demo plays, and that it plays nowhere else.
-
-Contains: the place as a value, the embedded one, the environment of a command there.
-Add here: another thing by which a command finds its deployment.
-Does not contain: the set of `make up` as a place (local_stack/demo.py), what is told of a place (demo_account.py).
-"""
+"""Where the demo plays, and that it plays nowhere else."""
 
 from __future__ import annotations
 

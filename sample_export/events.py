@@ -1,9 +1,4 @@
-"""One day's events of a project: who did what, when it reached the server, how often it was sent and exported.
-
-Contains: the ways in which an event is late, repeated, moved or corrected.
-Add here: another realistic habit of exports.
-Does not contain: the content of a row (rows.py), how rows are spread over objects (objects.py).
-"""
+"""One day's events of a project: who did what, when it reached the server, how often it was sent and exported."""
 
 from __future__ import annotations
 

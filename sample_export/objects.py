@@ -1,9 +1,4 @@
-"""Rows to objects: hourly files, shards, markers, bad and blank lines; the regular export and a recovery of it.
-
-Contains: how copies of events are spread over objects, written and counted.
-Add here: another way of delivering.
-Does not contain: which copies there are (events.py, recovery.py).
-"""
+"""Rows to objects: hourly files, shards, markers, bad and blank lines; the regular export and a recovery of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A recovery of an event: the copies a manual export makes of it.
-
-Contains: what a recovery holds of an event.
-Add here: another way in which recovered rows differ.
-Does not contain: the regular export's copies (events.py), writing objects (objects.py).
-"""
+"""A recovery of an event: the copies a manual export makes of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The content of one exported row: the 55 delivered keys and what a shop's app writes into them.
-
-Contains: keys and values of a row.
-Add here: another realistic value.
-Does not contain: when and how often a row is sent (events.py).
-"""
+"""The content of one exported row: the 55 delivered keys and what a shop's app writes into them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a sample export is like: every knob of the generator.
-
-Contains: the specifications of the regular export and of a recovery, with defaults.
-Add here: a new behaviour's rate.
-Does not contain: generating anything.
-"""
+"""What a sample export is like: every knob of the generator."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`python -m supply_chain.licences`: every installed package has an allowed licence, or is an exception with a reason.
-
-Contains: the allowed licences, and parsing how packages declare theirs.
-Add here: an allowed licence, an exception, another spelling.
-Does not contain: which packages are locked (locked.py).
-"""
+"""`python -m supply_chain.licences`: every installed package has an allowed licence, or is an exception with a reason."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Pinned dependencies: packages of `requirements.lock` and jars, with hashes and the packages that require them.
-
-Contains: parsing the lock, finding the packages needed at run time.
-Add here: another file that pins dependencies.
-Does not contain: checks and documents about packages (licences.py, vulnerabilities.py, sbom.py).
-"""
+"""Pinned dependencies: packages of `requirements.lock` and jars, with hashes and the packages that require them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""`make sbom`: the components of a wheel as CycloneDX 1.5, from the lock and the pinned jars; the same for the same lock.
-
-Contains: the document.
-Add here: another thing that it tells of a component.
-Does not contain: reading the lock (locked.py), licences (licences.py).
-Source of the form: https://cyclonedx.org/docs/1.5/json/.
-"""
+"""`make sbom`: the components of a wheel as CycloneDX 1.5, from the lock and the pinned jars; the same for the same lock."""
 
 from __future__ import annotations
 

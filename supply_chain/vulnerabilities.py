@@ -1,9 +1,4 @@
-"""`python -m supply_chain.vulnerabilities`: known holes in what is locked, packages and jars, as osv.dev knows them.
-
-Contains: asking, what is accepted, what is said where nobody answers.
-Add here: a hole that is accepted, with its reason.
-Does not contain: what is locked (locked.py).
-"""
+"""`python -m supply_chain.vulnerabilities`: known holes in what is locked, packages and jars, as osv.dev knows them."""
 
 from __future__ import annotations
 

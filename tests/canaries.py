@@ -1,9 +1,4 @@
-"""`make canaries`: a deployment whose every secret is a canary loads, fails in ways that quote its settings, and is searched.
-
-Contains: what is done with the deployment, and the places that are searched.
-Add here: another failure that quotes a secret (`failures`).
-Does not contain: the deployment and its secrets (support/canary_deployment.py), the search (support/canaries.py).
-"""
+"""`make canaries`: a deployment whose every secret is a canary loads, fails in ways that quote its settings, and is searched."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`make faults`: a real load meets each fault of the outside world; the table tells what became of it.
-
-Contains: running the faults, the judgement, the table.
-Add here: another thing that must hold after a fault.
-Does not contain: the faults (support/outside_faults.py), what they are run on (support/fault_lake.py).
-"""
+"""`make faults`: a real load meets each fault of the outside world; the table tells what became of it."""
 
 from __future__ import annotations
 

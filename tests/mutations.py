@@ -1,9 +1,4 @@
-"""Break the one line that upholds each law and see a test fail (`make mutations`, about twenty minutes).
-
-Contains: the lines, and the tests that must fail without them.
-Add here: the line of a new law.
-Does not contain: the tests.
-"""
+"""Break the one line that upholds each law and see a test fail (`make mutations`, about twenty minutes)."""
 
 from __future__ import annotations
 

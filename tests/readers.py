@@ -1,9 +1,4 @@
-"""A reader in a loop beside a writer that publishes (`make readers`): refined, aggregates and the ledger agree in every cut.
-
-Contains: what the writer publishes, one after the other, and the account of what the reader saw.
-Add here: another thing that is published.
-Does not contain: what the reader does (support/reader.py, support/cuts.py), what the writer does (support/writer.py).
-"""
+"""A reader in a loop beside a writer that publishes (`make readers`): refined, aggregates and the ledger agree in every cut."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""`make fuzz`: damaged lines for the native scanner, in Rust under an address sanitizer and beside the parser in Python.
-
-Contains: the corpus, both loops.
-Add here: another source of lines.
-Does not contain: how lines are damaged in Rust (native/src/fuzz.rs), cases with names (unit/native/).
-"""
+"""`make fuzz`: damaged lines for the native scanner, in Rust under an address sanitizer and beside the parser in Python."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rounds of loads at once on the same tables (`make two-writers`): what was lost, doubled or published stale must be nothing.
-
-Contains: what the writers are told, and the account of it.
-Add here: another way for two writers to meet.
-Does not contain: what one writer does (support/writer.py).
-"""
+"""Rounds of loads at once on the same tables (`make two-writers`): what was lost, doubled or published stale must be nothing."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""`make wheel-test`: the built wheel in empty environments outside of the clone, used as a person uses it.
-
-Contains: installing, every command between an empty folder and Dagster, upgrades both ways, and the transcript of it.
-Add here: another thing that has to work without a clone.
-Does not contain: what the commands refuse (unit/cli/test_install.py), how jars are fetched
-(unit/resources/test_jars.py).
-"""
+"""`make wheel-test`: the built wheel in empty environments outside of the clone, used as a person uses it."""
 
 from __future__ import annotations
 

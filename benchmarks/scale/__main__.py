@@ -1,9 +1,4 @@
-"""`python -m benchmarks.scale`: fill ledgers of growing sizes, take every look in a fresh process, print what it took.
-
-Contains: the order of the looks, the table, what grows with time.
-Add here: another column.
-Does not contain: looks (looks.py), sizes (sizes.py), rows (fill.py).
-"""
+"""`python -m benchmarks.scale`: fill ledgers of growing sizes, take every look in a fresh process, print what it took."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Growth of Dagster's storage: one-day runs with the events of a load, and partitions of many years.
-
-Contains: a real instance in a separate folder, and the queries that our sensors and the UI run.
-Add here: another query.
-Does not contain: the events of a load (pipeline_assets/orchestration/events.py).
-"""
+"""Growth of Dagster's storage: one-day runs with the events of a load, and partitions of many years."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 import json

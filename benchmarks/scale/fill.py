@@ -1,9 +1,4 @@
-"""Fill a real ledger with the rows that loads would have written, without any data.
-
-Contains: bulk inserts that repeat a day's rows for each project.
-Add here: another table of the ledger.
-Does not contain: the rows (rows.py), their number (sizes.py), queries (looks.py).
-"""
+"""Fill a real ledger with the rows that loads would have written, without any data."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A simulated bucket of many years: it generates its listing on demand, in key order.
-
-Contains: keys between two bounds, and the number of pages that a bucket would return.
-Add here: another kind of object that a bucket of this size may list.
-Does not contain: parsing a listing (the base class in resources/landing/store.py).
-"""
+"""A simulated bucket of many years: it generates its listing on demand, in key order."""
 
 from __future__ import annotations
 

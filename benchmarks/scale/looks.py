@@ -1,9 +1,4 @@
-"""The looks, queries of a large deployment: sensor ticks, the plan of a load, commands and pages.
-
-Contains: one function per look, each through the product's own functions.
-Add here: another look.
-Does not contain: measuring (one.py), the simulated deployment (fill.py, landing.py).
-"""
+"""The looks, queries of a large deployment: sensor ticks, the plan of a load, commands and pages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Growth of a table's Iceberg metadata with daily snapshots, and the effect of expiring them and merging manifests.
-
-Contains: a table in a separate catalog, whose snapshots list files that do not exist.
-Add here: another figure about metadata.
-Does not contain: the product's maintenance (operations/maintenance.py), which uses Iceberg's procedures.
-"""
+"""Growth of a table's Iceberg metadata with daily snapshots, and the effect of expiring them and merging manifests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Run one look in this process and print its seconds, result and peak memory.
-
-Contains: measuring.
-Add here: another figure of the process.
-Does not contain: the looks (looks.py).
-"""
+"""Run one look in this process and print its seconds, result and peak memory."""
 
 from __future__ import annotations
 

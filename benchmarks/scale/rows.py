@@ -1,9 +1,4 @@
-"""The ledger rows that loads would have written, converted from records by the ledger's own functions.
-
-Contains: the rows of each table for one day, with a placeholder for the project (fill.py).
-Add here: the rows of another table of the ledger.
-Does not contain: writing them (fill.py), their number (sizes.py).
-"""
+"""The ledger rows that loads would have written, converted from records by the ledger's own functions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Sizes of the simulated deployment, and the settings and time of its looks.
-
-Contains: sizes, days, settings.
-Add here: another size.
-Does not contain: rows (rows.py), objects (landing.py), looks (looks.py).
-"""
+"""Sizes of the simulated deployment, and the settings and time of its looks."""
 
 from __future__ import annotations
 

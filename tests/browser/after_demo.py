@@ -1,9 +1,4 @@
-"""Pictures of what a newcomer sees right after `make demo`: the group page and the partitions of a table (`make images`).
-
-Contains: the two pages, and what must be on them.
-Add here: another page that the README shows.
-Does not contain: pictures of days that go wrong (test_ui.py).
-"""
+"""Pictures of what a newcomer sees right after `make demo`: the group page and the partitions of a table (`make images`)."""
 
 from __future__ import annotations
 

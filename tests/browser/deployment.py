@@ -1,9 +1,4 @@
-"""A deployment as a person runs it: landing, tables and Dagster's webserver and daemon, started by `tidemark dev`.
-
-Contains: starting and stopping it, and asking Dagster how its runs ended.
-Add here: another thing that takes waiting.
-Does not contain: what is seen in the browser (test_ui.py).
-"""
+"""A deployment as a person runs it: landing, tables and Dagster's webserver and daemon, started by `tidemark dev`."""
 
 from __future__ import annotations
 

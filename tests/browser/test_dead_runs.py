@@ -1,10 +1,4 @@
-"""What dies is noticed and done again with nobody helping: a run's process alone, then everything at once.
-
-Contains: deaths under a real daemon and code server.
-Add here: another way to die there.
-Does not contain: what a kill leaves in tables (scenarios/test_crash_matrix.py), when a process
-counts as dead (unit/domain/test_processes.py).
-"""
+"""What dies is noticed and done again with nobody helping: a run's process alone, then everything at once."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The page of health in a browser: wide and narrow, light and dark, and a red day whose reason is one click away.
-
-Contains: what a person sees and clicks there.
-Add here: another thing to click on the page.
-Does not contain: what is on the page (unit/orchestration/test_health_page.py), Dagster's pages (test_ui.py).
-"""
+"""The page of health in a browser: wide and narrow, light and dark, and a red day whose reason is one click away."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The three labs of `make labs`, run small: what their stories claim is so, and a browser shows their page.
-
-Contains: the claims, the page.
-Add here: another lab's claim.
-Does not contain: the rules that the labs show (scenarios/test_deliveries.py, test_late_facts.py, test_skew.py).
-"""
+"""The three labs of `make labs`, run small: what their stories claim is so, and a browser shows their page."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A daily load does not wait for a long backfill: it goes after the chunk that is under way.
-
-Contains: the queue of a real daemon.
-Add here: another rule about which run goes first.
-Does not contain: what runs do (scenarios/).
-"""
+"""A daily load does not wait for a long backfill: it goes after the chunk that is under way."""
 
 from __future__ import annotations
 

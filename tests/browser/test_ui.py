@@ -1,9 +1,4 @@
-"""What a person does and sees in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, an asset's page.
-
-Contains: stories told through a real browser at a running webserver and daemon.
-Add here: another thing users click.
-Does not contain: what is true of tables (scenarios/).
-"""
+"""What an operator does and sees in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, a page."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""aggregates.city_events: events per city, an aggregate of a team's own beside Tidemark's.
-
-Contains: the table, its build, its control totals and a check of its own.
-Add here: what this table holds.
-Does not contain: anything of Tidemark; the setting extra_aggregates names this module.
-"""
+"""aggregates.city_events: events per city, an aggregate of a team's own beside Tidemark's."""
 
 from __future__ import annotations
 

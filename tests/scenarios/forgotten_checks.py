@@ -1,9 +1,4 @@
-"""A table with a check that nothing evaluates, as a check that blocks and as one that warns.
-
-Contains: the two tables, in a module of their own that imports nothing of the shell.
-Add here: another mistake in a table's checks.
-Does not contain: what becomes of it (test_extending.py).
-"""
+"""A table with a check that nothing evaluates, as a check that blocks and as one that warns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""dimensions.shop_snapshot and dimensions.shop_validity: a dimension of a team's own beside Tidemark's.
-
-Contains: the dimension.
-Add here: what is known of shops.
-Does not contain: anything of Tidemark; the setting extra_dimensions names this module.
-"""
+"""dimensions.shop_snapshot and dimensions.shop_validity: a dimension of a team's own beside Tidemark's."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Every bad input ends as the table says: its line, its object, its batch, and all other days.
-
-Contains: the table of cases, one landing that holds them all, and the rendering of
-docs/bad-inputs.md.
-Add here: another way for an export to be bad.
-Does not contain: single lines and bodies (unit tests), bad days among good ones (test_bad_days.py), snapshots and golden
-totals (tests/unit/test_bad_inputs_beside_exports.py).
-`python -m tests.scenarios.test_bad_inputs` writes the table into docs/bad-inputs.md again.
-"""
+"""Every bad input ends as the table says: its line, its object, its batch, and all other days."""
 
 from __future__ import annotations
 

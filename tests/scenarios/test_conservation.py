@@ -1,12 +1,4 @@
-"""Nothing disappears and nothing is counted twice (law 7), from the bytes in landing to the rows in refined.events.
-
-Contains: the balance of lines per source and arrival day and of rows per event day, each figure
-from three places that know nothing of each other.
-Add here: another figure that must balance.
-Does not contain: what is done about one that does not (test_bad_days.py). `pytest -s
-tests/scenarios/test_conservation.py 2>/dev/null` prints the balance; figures that differ stand side
-by side in it.
-"""
+"""Nothing disappears and nothing is counted twice (law 7), from the bytes in landing to the rows in refined.events."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A slice published as its difference is the slice built whole, whatever came before, and whoever else writes.
-
-Contains: random histories told to two lakes, and other hands between build and commit.
-Add here: another thing that may come between.
-Does not contain: the task that compares (unit/transforms/test_slice_difference.py), which slices change
-(test_exactness.py).
-"""
+"""A slice published as its difference is the slice built whole, whatever came before, and whoever else writes."""
 
 from __future__ import annotations
 

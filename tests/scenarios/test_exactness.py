@@ -1,10 +1,4 @@
-"""Late files and corrections republish exactly the slices whose winners changed, and build exactly those that could change.
-
-Contains: the sets of slices found by brute force.
-Add here: another claim on them.
-Does not contain: random changes (tests/support/random_exports.py), orders of delivery
-(test_order.py).
-"""
+"""Late files and corrections republish exactly the slices whose winners changed, and build exactly those that could change."""
 
 from __future__ import annotations
 

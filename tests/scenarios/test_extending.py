@@ -1,9 +1,4 @@
-"""A table and a check from outside the package, registered in one line; and a check that somebody forgot to evaluate.
-
-Contains: what docs/extending.md promises, in processes of its own, because tables are known from the first import on.
-Add here: another thing that users may add.
-Does not contain: the built-in tables.
-"""
+"""A table and a check from outside the package, registered in one line; and a check that somebody forgot to evaluate."""
 
 from __future__ import annotations
 

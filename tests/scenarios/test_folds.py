@@ -1,9 +1,4 @@
-"""One fold of refined.events for all aggregates: from files, divided by user, and through Spark it is the same.
-
-Contains: the three ways against each other over a load's own tables, what is read, what a wrong file list meets.
-Add here: another way to the rows of a slice.
-Does not contain: the rules (unit/transforms/test_fold.py), a user's aggregate (test_extending.py).
-"""
+"""One fold of refined.events for all aggregates: from files, divided by user, and through Spark it is the same."""
 
 from __future__ import annotations
 

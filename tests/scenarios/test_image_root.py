@@ -1,9 +1,4 @@
-"""The steps of the Dockerfile, carried out below a folder of this machine, and what a container of that image would do.
-
-Contains: install, warm and seal; then every entry point as another user who may write nothing of the program.
-Add here: another role of a container.
-Does not contain: the files themselves (unit/deploy/test_files.py); an engine of containers, which tests need none of.
-"""
+"""The steps of the Dockerfile, carried out below a folder of this machine, and what a container of that image would do."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What writes to landing, killed anywhere, goes on: every point x object x way of starting again (`make crash-matrix`).
-
-Contains: recoveries from the vendor, and moves within landing, as processes of the shell; no Spark.
-Add here: another command that writes to landing.
-Does not contain: loads (test_crash_matrix.py); each point once, in every run of the tests
-(unit/operations/test_recover.py, test_split_landing.py).
-"""
+"""What writes to landing, killed anywhere, goes on: every point x object x way of starting again (`make crash-matrix`)."""
 
 from __future__ import annotations
 

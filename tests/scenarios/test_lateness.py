@@ -1,10 +1,4 @@
-"""Two weeks of late rows: how late they came is on record with them, a narrow window is named, and the doctor sees what is wrong.
-
-Contains: sketches of real loads, what a load says of its window, and the checklist on a good deployment and on one with faults.
-Add here: another step that must keep or replace a sketch, another fault that the doctor must see.
-Does not contain: the sketch (unit/domain/test_lateness.py), windows (unit/inspection/test_window_report.py), the rules of the
-checklist (unit/doctor/).
-"""
+"""Two weeks of late rows: how late they came is on record with them, a narrow window is named, and the doctor sees it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The set of `make up` with its real servers: what they let in, what stays and what goes; with `--full`, a load on all of it.
-
-Contains: PostgreSQL, the S3-compatible server and Spark's daemons; all servers with a load (`make stack-test`).
-Add here: another promise of a running set.
-Does not contain: how processes are supervised (unit/local_stack), the demo's story (`make demo PROFILE=cluster`).
-"""
+"""The set of `make up` with its real servers: what they let in, what stays and what goes; with `--full`, a load on all of it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The tables depend on what landing holds in the end, never on the order, the runs or the sources by which it came.
-
-Contains: random orders of delivery that end in the same landing.
-Add here: another way to get there.
-Does not contain: what is published on the way (test_exactness.py).
-"""
+"""The tables depend on what landing holds in the end, never on the order, the runs or the sources by which it came."""
 
 from __future__ import annotations
 

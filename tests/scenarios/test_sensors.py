@@ -1,11 +1,4 @@
-"""Days are loaded without anybody asking: markers, changed and vanished objects, deadlines, failures, stale days.
-
-Contains: situations of landing, ledger and runs, and what an evaluation makes of them, on a real
-instance.
-Add here: another situation.
-Does not contain: what makes an hour complete (unit/load/test_readiness.py), the daemon and the UI
-(browser/).
-"""
+"""Days are loaded without anybody asking: markers, changed and vanished objects, deadlines, failures, stale days."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Days of which nothing was delivered: empty where markers or a setting say so, refused otherwise; late facts find them.
-
-Contains: days without objects, and late facts for them.
-Add here: another way for a day to be silent.
-Does not contain: days that become empty (test_emptied_days.py), lost objects (test_vanished.py).
-"""
+"""Days of which nothing was delivered: empty where markers or a setting say so, refused otherwise; late facts find them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A delivery of which most lies in one object and on one event key: told before it hurts, and divided, with the same result.
-
-Contains: what a whole load does about skew, and where it tells of it.
-Add here: another step that is forecast.
-Does not contain: the rules (unit/domain/test_skew.py), parts of objects (unit/transforms/test_write_objects.py), hot keys row
-by row (unit/transforms/test_contest_tasks.py).
-"""
+"""A delivery of which most lies in one object and on one event key: told before it hurts, and divided, with the same result."""
 
 from __future__ import annotations
 

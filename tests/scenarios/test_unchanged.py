@@ -1,9 +1,4 @@
-"""A load that finds nothing to do starts no Spark.
-
-Contains: what is answered from ledger, catalog and a listing.
-Add here: another load that has nothing to do.
-Does not contain: what is stale, and why (test_standing.py).
-"""
+"""A load that finds nothing to do starts no Spark."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What the vendor adds to an export counts once: computed sales, merged users, and bags whose JSON is delivered as text.
-
-Contains: scenarios of whole loads.
-Add here: another addition of the vendor.
-Does not contain: how one value is read (unit/formats/, spark/test_revenue.py).
-"""
+"""What the vendor adds to an export counts once: computed sales, merged users, and bags whose JSON is delivered as text."""
 
 from __future__ import annotations
 

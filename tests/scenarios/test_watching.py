@@ -1,9 +1,4 @@
-"""Runs that are watched from outside: the file of figures tells what the ledger does, and a load goes on without it.
-
-Contains: what one load with a red day tells, and what a place that cannot be written does to a load: nothing.
-Add here: another listener.
-Does not contain: figures one by one (unit/inspection/test_metrics.py).
-"""
+"""Runs that are watched from outside: the file of figures tells what the ledger does, and a load goes on without it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Files that tasks write are to Iceberg what its own writer would have made of the same rows.
-
-Contains: metrics, rolling, columns that came later.
-Add here: another property of a file.
-Does not contain: what a task puts into them (unit/transforms/test_write_objects.py), who reads them
-(scenarios/test_readers.py).
-"""
+"""Files that tasks write are to Iceberg what its own writer would have made of the same rows."""
 
 from __future__ import annotations
 

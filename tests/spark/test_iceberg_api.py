@@ -1,9 +1,4 @@
-"""What is relied on of Iceberg beyond its SQL: where an upgrade changes it, these tests say what and which module rests on it.
-
-Contains: classes and methods called by name, and how they behave; the row of the catalog that a publish swaps.
-Add here: another assumption about Iceberg.
-Does not contain: what is made of it (test_one_transaction.py), metrics of files (test_data_files.py).
-"""
+"""What is relied on of Iceberg beyond its SQL: where an upgrade changes it, these tests say what and which module rests on it."""
 
 from __future__ import annotations
 

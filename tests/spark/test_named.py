@@ -1,9 +1,4 @@
-"""Spark and Python see the same blanks in ids.
-
-Contains: every character that may be one.
-Add here: another text that both read.
-Does not contain: keys of ids (unit/domain/test_identity.py), Arrow (unit/transforms/test_row_hash_arrow.py).
-"""
+"""Spark and Python see the same blanks in ids."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Python workers of Spark find the native library that the driver finds.
-
-Contains: the library in a task.
-Add here: another way of starting workers.
-Does not contain: what it computes (unit/native/).
-"""
+"""Python workers of Spark find the native library that the driver finds."""
 
 from __future__ import annotations
 

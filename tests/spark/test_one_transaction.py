@@ -1,10 +1,4 @@
-"""A publish of several tables and the ledger's rows: all of it or nothing, whoever else writes and wherever it ends.
-
-Contains: the publisher on real tables and a real ledger in one database, beside foreign commits, holds, lost answers.
-Add here: another thing that may happen between a change that is prepared and the end of its transaction.
-Does not contain: a whole load beside another one (scenarios/test_two_writers.py), kills (scenarios/test_crash_matrix.py),
-what is relied on of Iceberg (test_iceberg_api.py).
-"""
+"""A publish of several tables and the ledger's rows: all of it or nothing, whoever else writes and wherever it ends."""
 
 from __future__ import annotations
 

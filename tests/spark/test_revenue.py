@@ -1,9 +1,4 @@
-"""Revenue and users are read as Spark reads JSON and casts numbers: the pure rules against its own functions.
-
-Contains: the same rules as Spark expressions, over edge cases and generated property bags, all in one query each.
-Add here: a way of writing a property that the rules should read as Spark does.
-Does not contain: what is a sale and what is none (unit/domain/test_revenue.py), the table built of it (scenarios/).
-"""
+"""Revenue and users are read as Spark reads JSON and casts numbers: the pure rules against its own functions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rows of a DataFrame get the hashes of the rule, and those whose stored hashes are false are counted.
-
-Contains: rows of other tables, and of events.
-Add here: another way in which a DataFrame differs from a file.
-Does not contain: random values (unit/transforms/test_row_hash_arrow.py).
-"""
+"""Rows of a DataFrame get the hashes of the rule, and those whose stored hashes are false are counted."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A publish through a REST catalog that commits several tables at once: all of them or none, and the ledger after them.
-
-Contains: the publisher on real tables, a protocol server and a ledger of its own; refusals, races, lost answers.
-Add here: another thing that a server may do with a transaction.
-Does not contain: a whole load (scenarios/test_rest_catalog.py), a catalog in a database (test_one_transaction.py).
-"""
+"""A publish through a REST catalog that commits several tables at once: all of them or none, and the ledger after them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What it takes to show that a bad input beside exports ends as docs/bad-inputs.md says.
-
-Contains: a row of its tables, and reading one object of a dimension.
-Add here: what several of its tables need.
-Does not contain: the rows (tests/unit/).
-"""
+"""What it takes to show that a bad input beside exports ends as docs/bad-inputs.md says."""
 
 from __future__ import annotations
 

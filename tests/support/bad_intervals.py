@@ -1,9 +1,4 @@
-"""Every bad delivery of intervals, as docs/bad-inputs.md shows it.
-
-Contains: the cases.
-Add here: another way for delivered intervals to be bad.
-Does not contain: their test (tests/unit/test_bad_inputs_beside_exports.py), every single reason (tests/unit/formats/).
-"""
+"""Every bad delivery of intervals, as docs/bad-inputs.md shows it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Builders for tests: an event, an hour's object, a landing folder with a pipeline behind it.
-
-Contains: keyword-only builders with full defaults.
-Add here: a shape that several tests need.
-Does not contain: assertions.
-"""
+"""Builders for tests: an event, an hour's object, a landing folder with a pipeline behind it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Secrets that can be found again: canary values, and the search for them in whatever was written.
-
-Contains: values, the forms in which a text may hold one, looking through files, bytes and processes.
-Add here: another form that a secret may take, another place that is searched.
-Does not contain: what is done with the secrets (tests/canaries.py).
-"""
+"""Secrets that can be found again: canary values, and the search for them in whatever was written."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A deployment whose every secret is a canary: what it is told, what it finds, and all that it leaves behind.
-
-Contains: secrets, databases, environment, engine, deliveries; keeping what lies in places that are no files.
-Add here: another secret (`SECRETS`), another place that may hold one.
-Does not contain: what is done with it (tests/canaries.py), the search (canaries.py).
-"""
+"""A deployment whose every secret is a canary: what it is told, what it finds, and all that it leaves behind."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The shell's commands one after the other in a process of its own: what is known from the first import on is known to all.
-
-Contains: a process that answers each command with its exit code and what it wrote.
-Add here: nothing; a command is the shell's own.
-Does not contain: what is asked of it (scenarios/).
-"""
+"""The shell's commands one after the other in a process of its own: what is known from the first import on is known to all."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What any reader sees at one moment: every table as the catalog names it then, and the ledger's rows beside it.
-
-Contains: taking such a cut in one SQL statement, reading its tables with PyIceberg, what does not fit together in it.
-Add here: another thing that must hold in every cut.
-Does not contain: how often a cut is taken (reader.py), writers (writer.py). Nothing here starts Spark.
-"""
+"""What any reader sees at one moment: every table as the catalog names it then, and the ledger's rows beside it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Snapshots of dimensions for tests: delivered, loaded, and events that name items.
-
-Contains: keyword-only builders over a pipeline.
-Add here: a shape that several tests need.
-Does not contain: assertions.
-"""
+"""Snapshots of dimensions for tests: delivered, loaded, and events that name items."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The vendor's Export API on this machine: it answers as the vendor's documentation says, and with faults on request.
-
-Contains: the server, its exports, its faults.
-Add here: another fault seen in the wild.
-Does not contain: what a recovery makes of an answer.
-"""
+"""The vendor's Export API on this machine: it answers as the vendor's documentation says, and with faults on request."""
 
 from __future__ import annotations
 

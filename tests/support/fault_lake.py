@@ -1,10 +1,4 @@
-"""A small deployment of its own for faults of the outside world: a bucket behind a proxy, PostgreSQL behind another one.
-
-Contains: starting it, a state to begin from again and again, the ways to spoil it.
-Add here: another part that may fail.
-Does not contain: the faults (outside_faults.py), what is promised of them (tests/faults.py), what a load said
-(fault_loads.py), what a reader sees (fault_reader.py).
-"""
+"""A small deployment of its own for faults of the outside world: a bucket behind a proxy, PostgreSQL behind another one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Loads of the deployment that faults meet: how one is ordered, and what it said and did.
-
-Contains: the words of a load, what of its log is a failure, a process that loads calmly, how often a run began again.
-Add here: another thing that a load tells of itself.
-Does not contain: the deployment (fault_lake.py), a load that is paused (pipeline_assets/drill/process.py).
-"""
+"""Loads of the deployment that faults meet: how one is ordered, and what it said and did."""
 
 from __future__ import annotations
 

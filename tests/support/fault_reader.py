@@ -1,9 +1,4 @@
-"""What a reader of the deployment sees, without Spark: by the catalog's pointers and by the ledger.
-
-Contains: a digest of each slice of each table, twice.
-Add here: another thing that must be the same after a fault.
-Does not contain: the deployment (fault_lake.py).
-"""
+"""What a reader of the deployment sees, without Spark: by the catalog's pointers and by the ledger."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""An HTTP proxy before an S3 server that fails as networks and servers do: errors, throttling, delays, cut requests and answers.
-
-Contains: the faults.
-Add here: another one.
-Does not contain: what a load makes of them.
-"""
+"""A proxy before an S3 server that fails as networks and servers do: errors, throttling, delays, cut requests and answers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A TCP proxy before PostgreSQL that cuts a connection before a statement, or between what it did and its answer.
-
-Contains: passing bytes on, looking for a moment in what clients send, cutting.
-Add here: another moment.
-Does not contain: a server that is stopped (postgres.py), what a load makes of it.
-"""
+"""A TCP proxy before PostgreSQL that cuts a connection before a statement, or between what it did and its answer."""
 
 from __future__ import annotations
 

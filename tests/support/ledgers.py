@@ -1,9 +1,4 @@
-"""Ledgers for tests: rows that only a publish writes.
-
-Contains: one writer per kind of row.
-Add here: another row that a test needs and no method of Ledger writes.
-Does not contain: whole histories (recorded_history.py).
-"""
+"""Ledgers for tests: rows that only a publish writes."""
 
 from __future__ import annotations
 

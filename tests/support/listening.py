@@ -1,9 +1,4 @@
-"""Where the processes of a session listen: to this machine alone, or to everybody.
-
-Contains: reading /proc.
-Add here: another protocol.
-Does not contain: who may listen where.
-"""
+"""Where the processes of a session listen: to this machine alone, or to everybody."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The faults of the outside world that a load is run against: what is spoiled, when, and what is promised of it.
-
-Contains: one value for each fault.
-Add here: another fault (`FAULTS`).
-Does not contain: the deployment (fault_lake.py), running them and the table (tests/faults.py).
-"""
+"""The faults of the outside world that a load is run against: what is spoiled, when, and what is promised of it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Policies of `deploy/policies/` beside what was really asked of a store: what is refused, and what is granted for nothing.
-
-Contains: recording requests, the right that each needs, evaluating policies.
-Add here: another request of S3, with the right that it needs.
-Does not contain: what makes the requests.
-Source: Amazon S3 user guide, "Required permissions for Amazon S3 API operations".
-"""
+"""Policies of `deploy/policies/` beside what was really asked of a store: what is refused, and what is granted for nothing."""
 
 from __future__ import annotations
 

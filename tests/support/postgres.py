@@ -1,9 +1,4 @@
-"""A private PostgreSQL cluster for tests, run by an ordinary user because `initdb` refuses root.
-
-Contains: starting, restarting and stopping it.
-Add here: another way a database may behave.
-Does not contain: what is done with it.
-"""
+"""A private PostgreSQL cluster for tests, run by an ordinary user because `initdb` refuses root."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A pipeline's first loads done once: for each test that begins with them it is put back in its place, as it was.
-
-Contains: keeping a folder with its files and databases, and putting it back.
-Add here: another kind of thing that a pipeline leaves in its folder.
-Does not contain: what is loaded (the tests).
-"""
+"""A pipeline's first loads done once: for each test that begins with them it is put back in its place, as it was."""
 
 from __future__ import annotations
 

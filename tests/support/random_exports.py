@@ -1,9 +1,4 @@
-"""What a vendor may export next, from one seed: first exports, and random changes of them.
-
-Contains: random files and changes.
-Add here: another kind of change.
-Does not contain: what tables must hold then (reference.py).
-"""
+"""What a vendor may export next, from one seed: first exports, and random changes of them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What a task is given of landing, and what it reads there, without Spark.
-
-Contains: shares of objects, and all that reading them yields.
-Add here: another thing that a task is given.
-Does not contain: landing itself (each test has a shelf of its own).
-"""
+"""What a task is given of landing, and what it reads there, without Spark."""
 
 from __future__ import annotations
 

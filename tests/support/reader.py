@@ -1,9 +1,4 @@
-"""A process that reads in a loop, beside whoever publishes: how many cuts it took, and what did not fit together in them.
-
-Contains: the loop and its account.
-Add here: another figure of the account.
-Does not contain: what a cut is (cuts.py), who starts it (readers.py).
-"""
+"""A process that reads in a loop, beside whoever publishes: how many cuts it took, and what did not fit together in them."""
 
 from __future__ import annotations
 

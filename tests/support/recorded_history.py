@@ -1,10 +1,4 @@
-"""A ledger of some history, written through the ledger's own code: good days, and one of each kind that is not.
-
-Contains: `record_history`, for tests of what is read from a ledger alone; run as a module, three years of 20 projects and
-how long their page takes (`python -m tests.support.recorded_history FOLDER [DAYS] [PROJECTS]`).
-Add here: another kind of day.
-Does not contain: loads, which need Spark (builders.py).
-"""
+"""A ledger of some history, written through the ledger's own code: good days, and one of each kind that is not."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What the tables must hold, by brute force over all raw rows.
-
-Contains: raw rows as plain values, winners by the reference rule, refined as it is.
-Add here: another table's truth.
-Does not contain: how the tables came to be so.
-"""
+"""What the tables must hold, by brute force over all raw rows."""
 
 from __future__ import annotations
 

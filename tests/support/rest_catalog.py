@@ -1,9 +1,4 @@
-"""A REST catalog for tests: the protocol's requests, answered by PyIceberg's own models over a catalog in a file.
-
-Contains: what Spark and PyIceberg ask of a catalog, and the errors that they are told.
-Add here: another request.
-Does not contain: credentials, views.
-"""
+"""A REST catalog for tests: the protocol's requests, answered by PyIceberg's own models over a catalog in a file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""S3-compatible servers for tests: one that works, and one that answers what a test wants.
-
-Contains: starting and stopping them.
-Add here: another kind of server.
-Does not contain: what is done with it.
-"""
+"""S3-compatible servers for tests: one that works, and one that answers what a test wants."""
 
 from __future__ import annotations
 

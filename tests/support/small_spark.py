@@ -1,9 +1,4 @@
-"""The product's Spark session, made small for tests.
-
-Contains: its settings.
-Add here: a setting that spares every test time.
-Does not contain: what is done with the session.
-"""
+"""The product's Spark session, made small for tests."""
 
 from __future__ import annotations
 

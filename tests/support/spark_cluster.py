@@ -1,9 +1,4 @@
-"""A Spark cluster on this machine: a standalone master and workers, each a process of its own.
-
-Contains: starting and stopping it, its executors and pages, a Python that workers have.
-Add here: another kind of cluster.
-Does not contain: what runs on it.
-"""
+"""A Spark cluster on this machine: a standalone master and workers, each a process of its own."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A load of a test's pipeline in a process of its own, that is paused and killed where the test wants it.
-
-Contains: the settings of such a process.
-Add here: another one of them.
-Does not contain: pausing and killing (pipeline_assets/drill/).
-"""
+"""A load of a test's pipeline in a process of its own, that is paused and killed where the test wants it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A webhook on this machine: it takes what is signed, and fails as servers do where a test wants it.
-
-Contains: the server and what it received.
-Add here: another way of failing.
-Does not contain: what is sent to it.
-"""
+"""A webhook on this machine: it takes what is signed, and fails as servers do where a test wants it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A process that loads on command, pausing at random between the steps of the load path.
-
-Contains: what one writer does, in a process and a JVM of its own.
-Add here: another thing a writer may do.
-Does not contain: what it is told (two_writers.py).
-"""
+"""A process that loads on command, pausing at random between the steps of the load path."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Every bad snapshot, history of intervals and file of golden totals ends as docs/bad-inputs.md says.
-
-Contains: the cases of snapshots and golden totals, the test of all, and their rendering into the document.
-Add here: another way for one of them to be bad.
-Does not contain: delivered intervals (tests/support/bad_intervals.py), exports
-(tests/scenarios/test_bad_inputs.py), every single reason (tests/unit/formats/).
-`python -m tests.unit.test_bad_inputs_beside_exports` writes the tables into docs/bad-inputs.md again.
-"""
+"""Every bad snapshot, history of intervals and file of golden totals ends as docs/bad-inputs.md says."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Every `tidemark …` that a document names is a command with these options, and a test runs it.
-
-Contains: commands of README and docs, parsed by the shell's own parser.
-Add here: another thing that documents promise of the shell.
-Does not contain: what the commands do (scenarios/test_shell.py).
-"""
+"""Every `tidemark …` that a document names is a command with these options, and a test runs it."""
 
 from __future__ import annotations
 

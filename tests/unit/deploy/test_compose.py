@@ -1,9 +1,4 @@
-"""What the compose file does once, and what each of its services is given: own keys, own roles, a disk where one is needed.
-
-Contains: databases.sh on a real server, buckets.sh with an mc that writes down what it is told, secrets of each service.
-Add here: another script of deploy/compose/.
-Does not contain: form and hardening of the file (test_files.py), what the policies grant (test_policies.py).
-"""
+"""What the compose file does once, and what each of its services is given: own keys, own roles, a disk where one is needed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Dockerfile, compose file, chart values and build scripts are what their readers take, and keep what they promise.
-
-Contains: each linter over each file, and over a broken copy; promises that no linter knows.
-Add here: another file of a deployment.
-Does not contain: carrying out the build (scenarios/test_image_root.py), dashboards and rules (unit/inspection/test_metrics.py).
-"""
+"""Dockerfile, compose file, chart values and build scripts are what their readers take, and keep what they promise."""
 
 from __future__ import annotations
 

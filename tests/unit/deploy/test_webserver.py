@@ -1,9 +1,4 @@
-"""What `make dev` starts listens to this machine alone, and READ_ONLY=1 starts what can only be looked at.
-
-Contains: the words that its processes are called with.
-Add here: another way to start it.
-Does not contain: what a read-only webserver refuses (tests/canaries.py, which starts a real one).
-"""
+"""What `make dev` starts listens to this machine alone, and READ_ONLY=1 starts what can only be looked at."""
 
 from __future__ import annotations
 

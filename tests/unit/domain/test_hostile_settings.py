@@ -1,9 +1,4 @@
-"""Whatever settings, run config and words of a command hold: a value that is good, or one sentence that refuses it.
-
-Contains: every setting, run config and command that names a place, a day, a project or a key, given random text.
-Add here: another text that comes from outside.
-Does not contain: what is exported (formats/), addresses (test_addresses.py), what is shown of a text (test_hostile_text.py).
-"""
+"""Whatever settings, run config and words of a command hold: a value that is good, or one sentence that refuses it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What is revenue of an event, and what is not; how JSON and numbers read is compared with Spark (spark/test_revenue.py).
-
-Contains: names of properties, amounts that are none, events that repeat revenue.
-Add here: another way revenue is written.
-Does not contain: the table built of it (scenarios/).
-"""
+"""What is revenue of an event, and what is not; how JSON and numbers read is compared with Spark (spark/test_revenue.py)."""
 
 from __future__ import annotations
 

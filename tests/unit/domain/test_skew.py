@@ -1,10 +1,4 @@
-"""Shares, sizes of tasks and what is worth a warning; how a large object is divided.
-
-Contains: the rules alone.
-Add here: another rule.
-Does not contain: parts of an object that are read (unit/transforms/test_write_objects.py), hot keys in Spark
-(unit/transforms/test_contest_tasks.py), what a load tells (scenarios/test_skew.py).
-"""
+"""Shares, sizes of tasks and what is worth a warning; how a large object is divided."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Whole columns parsed at once are what parsing line by line gives, or nothing.
-
-Contains: claims on the columnar fast path.
-Add here: another way for a column to look right and be wrong.
-Does not contain: what a line means (test_event_lines.py).
-"""
+"""Whole columns parsed at once are what parsing line by line gives, or nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Every delivered line becomes the event it says, or one named refusal; the fast and the lenient parser agree.
-
-Contains: claims on single lines.
-Add here: another way for a value to be delivered.
-Does not contain: objects (test_object_bodies.py) and Spark (test_parse.py).
-"""
+"""Every delivered line becomes the event it says, or one named refusal; the fast and the lenient parser agree."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What is delivered costs no more than its length to read, whatever it is.
-
-Contains: long values that make a reader look at the same digit again and again.
-Add here: another shape of that kind.
-Does not contain: what the values mean (test_event_lines.py) and amounts of money
-(tests/spark/test_revenue.py).
-"""
+"""What is delivered costs no more than its length to read, whatever it is."""
 
 from __future__ import annotations
 

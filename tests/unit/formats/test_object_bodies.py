@@ -1,9 +1,4 @@
-"""An object is read whole or refused whole, within its bound, and every byte of it lies in a numbered line.
-
-Contains: claims on gzip framing and splitting.
-Add here: another way for an object to be broken.
-Does not contain: what a line says (test_event_lines.py).
-"""
+"""An object is read whole or refused whole, within its bound, and every byte of it lies in a numbered line."""
 
 from __future__ import annotations
 

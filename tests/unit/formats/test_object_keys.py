@@ -1,9 +1,4 @@
-"""The grammar of keys reads back what it writes, and has an answer for every other text.
-
-Contains: claims on names.
-Add here: a new form of name.
-Does not contain: listing (test_landing_store.py).
-"""
+"""The grammar of keys reads back what it writes, and has an answer for every other text."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What the page of health tells is what the ledger holds: days, questions, figures, revisions.
-
-Contains: `read_health` over real SQLite ledgers that were filled through the ledger's own code.
-Add here: another figure.
-Does not contain: the page (test_health_page.py).
-"""
+"""What the page of health tells is what the ledger holds: days, questions, figures, revisions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Figures for Prometheus are those of the page of health; dashboard and rules name only figures that there are.
-
-Contains: the file as a collector reads it, over real SQLite ledgers; what of it is there when the ledger is not.
-Add here: another figure, or another use of one.
-Does not contain: what a load writes at its end (scenarios/test_watching.py).
-"""
+"""Figures for Prometheus are those of the page of health; dashboard and rules name only figures that there are."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Metadata is asked for the bytes of columns only where the answer decides where a step runs.
-
-Contains: the bytes that a step reads.
-Add here: another case in which whole files decide.
-Does not contain: where a step then runs (unit/resources/test_tasks.py).
-"""
+"""Metadata is asked for the bytes of columns only where the answer decides where a step runs."""
 
 from __future__ import annotations
 

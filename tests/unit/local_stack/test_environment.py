@@ -1,9 +1,4 @@
-"""What works on the set, or on the demo's own folder, works there alone, whatever else the clone and the shell name.
-
-Contains: the environment file, settings of the clone, variables of a person's shell, for servers, loads and commands.
-Add here: another way in which a second deployment could be meant.
-Does not contain: the folder (test_folder.py), the servers with their clients (scenarios/test_local_stack.py).
-"""
+"""What works on the set, or on the demo's own folder, works there alone, whatever else the clone and the shell name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The set's folder is its own before anything in it is touched, keeps its secrets, and lets one command work at a time.
-
-Contains: the folder, what may be chosen, what the commands say.
-Add here: another file of the set.
-Does not contain: processes (test_supervisor.py), the environment (test_environment.py).
-"""
+"""The set's folder is its own before anything in it is touched, keeps its secrets, and lets one command work at a time."""
 
 from __future__ import annotations
 

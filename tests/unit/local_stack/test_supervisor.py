@@ -1,9 +1,4 @@
-"""A set of small real processes comes up in order or not at all, and nothing of it stays when it goes.
-
-Contains: starting, failing, ending, and telling the set's own processes from all others.
-Add here: another way in which a server misbehaves.
-Does not contain: the servers of the real set (test_servers.py), its folder and settings (test_folder.py).
-"""
+"""A set of small real processes comes up in order or not at all, and nothing of it stays when it goes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The crate passes its own tests, names no host, and is built where cargo is; where it is not, one line says so.
-
-Contains: `cargo test`, clippy, formatting, native/build.sh.
-Add here: another check of the Rust code.
-Does not contain: the crate's tests themselves (native/src).
-"""
+"""The crate passes its own tests, names no host, and is built where cargo is; where it is not, one line says so."""
 
 from __future__ import annotations
 

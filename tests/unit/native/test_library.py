@@ -1,9 +1,4 @@
-"""The library is used where it belongs to the interpreter and fits the code; everywhere else Python does its work.
-
-Contains: switched off, missing, damaged, of another version, in another folder.
-Add here: another reason not to load it.
-Does not contain: what it computes (test_scanner.py, test_row_hash.py).
-"""
+"""The library is used where it belongs to the interpreter and fits the code; everywhere else Python does its work."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The library hashes rows of Arrow columns as Arrow and hashlib do.
-
-Contains: random columns, slices of them, texts around the blocks of SHA-256, other types, damaged arrays.
-Add here: another layout of an array.
-Does not contain: the rule (transforms/test_row_hash_arrow.py).
-"""
+"""The library hashes rows of Arrow columns as Arrow and hashlib do."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The native scanner gives the columns of the parser in Python, or leaves the lines to it.
-
-Contains: both on generated, real, damaged and sample lines, and who owns what the scanner allocated.
-Add here: another way for a line to look plain and be odd.
-Does not contain: single values (native/src, test_crate.py), what a line means (formats/test_event_lines.py).
-"""
+"""The native scanner gives the columns of the parser in Python, or leaves the lines to it."""
 
 from __future__ import annotations
 

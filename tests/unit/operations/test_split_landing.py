@@ -1,9 +1,4 @@
-"""Recovered objects among regular ones: found by their evidence, moved without a loss, wherever the move is killed.
-
-Contains: claims on finding and moving, against real files and a real S3 server; no Spark.
-Add here: another sign of a recovery, another way for a move to go wrong.
-Does not contain: what tables become of it (tests/scenarios/test_split_landing.py).
-"""
+"""Recovered objects among regular ones: found by their evidence, moved without a loss, wherever the move is killed."""
 
 from __future__ import annotations
 

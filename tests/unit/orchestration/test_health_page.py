@@ -1,9 +1,4 @@
-"""The page of health is one well-formed file that loads nothing, runs nothing, and leaves out no red day.
-
-Contains: the page as text, the command and the asset that write it.
-Add here: another promise of the page that needs no browser.
-Does not contain: what figures mean (test_health_figures.py), how it looks (browser/test_health_report.py).
-"""
+"""The page of health is one well-formed file that loads nothing, runs nothing, and leaves out no red day."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Sensors of a deployment that is too large for one look: each evaluation is bounded, and all of it has its turn.
-
-Contains: the days that evaluations look at, on a simulated deployment (benchmarks/scale).
-Add here: another bound of an evaluation.
-Does not contain: how long looks take (`python -m benchmarks.scale`).
-"""
+"""Sensors of a deployment that is too large for one look: each evaluation is bounded, and all of it has its turn."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What Dagster counts of a range: the reason for the word in a run's log (`told_backfill`).
-
-Contains: backfills of a small op by Dagster's own daemon, on a real instance.
-Add here: another thing that Dagster counts.
-Does not contain: which days get a materialization (tests/scenarios/).
-"""
+"""What Dagster counts of a range: the reason for the word in a run's log (`told_backfill`)."""
 
 from __future__ import annotations
 

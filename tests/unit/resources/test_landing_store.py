@@ -1,9 +1,4 @@
-"""Landing behaves the same in a folder and in a bucket, and its failures say what a person can do.
-
-Contains: claims on listing and reading, against real files and a real S3 server.
-Add here: a new kind of place or failure.
-Does not contain: names (test_object_keys.py).
-"""
+"""Landing behaves the same in a folder and in a bucket, and its failures say what a person can do."""
 
 from __future__ import annotations
 

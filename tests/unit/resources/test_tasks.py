@@ -1,9 +1,4 @@
-"""A step gives the same results and the same errors wherever it runs; and it runs in this process only where it may.
-
-Contains: claims on running functions over groups.
-Add here: another reason to leave a step to Spark.
-Does not contain: the steps of a load (scenarios/test_both_forms.py).
-"""
+"""A step gives the same results and the same errors wherever it runs; and it runs in this process only where it may."""
 
 from __future__ import annotations
 

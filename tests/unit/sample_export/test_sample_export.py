@@ -1,9 +1,4 @@
-"""The sample exporter: seeded, stable under range, with all the habits of real exports, and its account is true.
-
-Contains: what demo, benchmarks and scenarios rely on in the exporter.
-Add here: a claim about a new habit of it.
-Does not contain: what the pipeline makes of an export (scenarios/test_conservation.py).
-"""
+"""The sample exporter: seeded, stable under range, with all the habits of real exports, and its account is true."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Late rows of a slice are apart from the day that brought most of them, in a bounded number of files.
-
-Contains: which rows share a file, and the writer of several parts.
-Add here: another spread of arrival days.
-Does not contain: what a change copies (test_slice_difference.py).
-"""
+"""Late rows of a slice are apart from the day that brought most of them, in a bounded number of files."""
 
 from __future__ import annotations
 

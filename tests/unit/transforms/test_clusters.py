@@ -1,9 +1,4 @@
-"""Rows of a task come out by day, each day as it came, whatever the number of days and in bounded memory.
-
-Contains: claims on the order of rows and on what is held.
-Add here: another way for days to come mixed.
-Does not contain: the table that is written so (test_write_objects.py).
-"""
+"""Rows of a task come out by day, each day as it came, whatever the number of days and in bounded memory."""
 
 from __future__ import annotations
 

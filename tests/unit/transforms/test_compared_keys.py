@@ -1,9 +1,4 @@
-"""Keys of two states of a slice are compared as plain Python compares them, and moved keys are found on days within the window.
-
-Contains: random keys; the tasks' functions over batches.
-Add here: another change of a key.
-Does not contain: slices written as a difference (test_slice_difference.py), loads (scenarios/test_bad_loads.py).
-"""
+"""Keys of two states of a slice are compared as by plain Python, and moved keys are found on days within the window."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Digests of competing rows in numpy are those of a comparison of all pairs.
-
-Contains: digests and ties of random rows, whole and in parts.
-Add here: another column that competing rows compare.
-Does not contain: fates (test_contest.py), what a load does about them (scenarios/test_exactness.py).
-"""
+"""Digests of competing rows in numpy are those of a comparison of all pairs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The contest in numpy is the rule of domain/identity.py, row by row.
-
-Contains: fates, losers and reasons of random rows; how a file's rows become rows of a contest.
-Add here: another column that decides.
-Does not contain: the rule itself (unit/domain/test_identity.py), digests of competing rows (test_competing.py).
-"""
+"""The contest in numpy is the rule of domain/identity.py, row by row."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A contest that tasks decide by ranges of keys has the outcome of one that a single process decides.
-
-Contains: the tasks' functions over random rows, with and without hot keys; keys that occur twice; a file's rows.
-Add here: another way to divide rows.
-Does not contain: the rule (test_contest.py), Spark's part (scenarios/test_exchange.py).
-"""
+"""A contest that tasks decide by ranges of keys has the outcome of one that a single process decides."""
 
 from __future__ import annotations
 

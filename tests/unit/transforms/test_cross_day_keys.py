@@ -1,9 +1,4 @@
-"""Slices that exchange keys, and keys that a partial rollback would break, are those that plain Python finds.
-
-Contains: random states of days and projects, against sets of keys; examples of each rule; ranges of keys.
-Add here: another rule over the keys of several days.
-Does not contain: what waits for what (unit/load/test_exchange_groups.py), loads (scenarios/test_exchange.py, test_rollback.py).
-"""
+"""Slices that exchange keys, and keys that a partial rollback would break, are those that plain Python finds."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rows that only Spark can read reach the same functions as those of files: slice by slice.
-
-Contains: the function of `mapInArrow`.
-Add here: another way to bring rows to a task.
-Does not contain: Spark's part, files that another program wrote (scenarios/test_difference.py).
-"""
+"""Rows that only Spark can read reach the same functions as those of files: slice by slice."""
 
 from __future__ import annotations
 

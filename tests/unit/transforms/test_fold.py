@@ -1,9 +1,4 @@
-"""Aggregates are folded from facts exactly: against plain Python, in shares, and with controls that a wrong fold fails.
-
-Contains: facts and folds of random events, controls, files as they are read back.
-Add here: another fold.
-Does not contain: how Spark reads JSON and numbers (spark/test_revenue.py), the tables in a load (scenarios/).
-"""
+"""Aggregates are folded from facts exactly: against plain Python, in shares, and with controls that a wrong fold fails."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The narrow pass over raw counts what each row says, however rows are split over batches and files.
-
-Contains: sums, lineage, lateness and objects against plain Python; false hashes.
-Add here: another figure of the pass.
-Does not contain: the sketch of lateness (unit/domain/test_lateness.py), which files are read (scenarios/test_lateness.py).
-"""
+"""The narrow pass over raw counts what each row says, however rows are split over batches and files."""
 
 from __future__ import annotations
 

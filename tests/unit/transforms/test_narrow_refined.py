@@ -1,9 +1,4 @@
-"""The narrow pass over refined counts what each row says, and finds exactly the rows that share a key nearby.
-
-Contains: sums, ids and lateness, shared keys, each against plain Python.
-Add here: another figure of the pass.
-Does not contain: hashes computed again (test_narrow_raw.py), how slices are judged by these figures (unit/load).
-"""
+"""The narrow pass over refined counts what each row says, and finds exactly the rows that share a key nearby."""
 
 from __future__ import annotations
 

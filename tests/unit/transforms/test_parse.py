@@ -1,9 +1,4 @@
-"""Reading accounts for every line of every object, whatever is in them, and spreads the objects evenly.
-
-Contains: claims on rows, refused lines and summaries, and on how work is spread.
-Add here: what a bad object does to the rest of a load.
-Does not contain: how one line reads (test_event_lines.py) and one body (test_object_bodies.py).
-"""
+"""Reading accounts for every line of every object, whatever is in them, and spreads the objects evenly."""
 
 from __future__ import annotations
 

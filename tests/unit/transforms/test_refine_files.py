@@ -1,9 +1,4 @@
-"""A task that refines leaves out the rows that lost, and only those; a row that is not what was parsed stops it.
-
-Contains: the refining task without Spark, and how files are spread.
-Add here: another thing that a task is told.
-Does not contain: who loses (unit/transforms/test_contest_tasks.py).
-"""
+"""A task that refines leaves out the rows that lost, and only those; a row that is not what was parsed stops it."""
 
 from __future__ import annotations
 

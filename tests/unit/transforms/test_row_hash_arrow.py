@@ -1,9 +1,4 @@
-"""The hash of rows in Arrow is the hash of each row in Python.
-
-Contains: random columns against the reference.
-Add here: another type.
-Does not contain: rows of a DataFrame (spark/test_row_hashes.py).
-"""
+"""The hash of rows in Arrow is the hash of each row in Python."""
 
 from __future__ import annotations
 

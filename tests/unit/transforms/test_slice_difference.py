@@ -1,9 +1,4 @@
-"""A slice written as its difference has the rows of the slice written whole, and tells what becomes of its keys.
-
-Contains: the comparing task without Spark.
-Add here: another way in which rows of a slice change.
-Does not contain: loads (scenarios/test_difference.py), the whole slice (test_refine_files.py).
-"""
+"""A slice written as its difference has the rows of the slice written whole, and tells what becomes of its keys."""
 
 from __future__ import annotations
 

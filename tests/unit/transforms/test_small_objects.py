@@ -1,9 +1,4 @@
-"""Small objects that are read together give what each gives alone; and what is held of them is bounded.
-
-Contains: random shelves of small objects, good and bad.
-Add here: another oddity of a small object.
-Does not contain: the meaning of a line (test_parse.py).
-"""
+"""Small objects that are read together give what each gives alone; and what is held of them is bounded."""
 
 from __future__ import annotations
 

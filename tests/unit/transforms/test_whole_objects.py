@@ -1,9 +1,4 @@
-"""An object that is no export, or whose last line is cut, is refused whole; lines of the vendor never refuse their object.
-
-Contains: claims on objects as the tasks of a load read them.
-Add here: another wrong file that people deliver.
-Does not contain: faults of the gzip file (formats/test_object_bodies.py), single lines (formats/test_event_lines.py).
-"""
+"""An object that is no export, or whose last line is cut, is refused whole; lines of the vendor never refuse their object."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A task writes what it reads: each slice into a file of its own, one open at a time, hashes included.
-
-Contains: the writing task without Spark.
-Add here: another way for rows to reach a task.
-Does not contain: parsing (test_parse.py), the order of rows (test_clusters.py), metrics
-(spark/test_data_files.py).
-"""
+"""A task writes what it reads: each slice into a file of its own, one open at a time, hashes included."""
 
 from __future__ import annotations
 
