@@ -217,7 +217,7 @@ class Upkeep:
         """Expire these snapshots and delete the files that only they needed; returns the number of deleted files.
 
         Files go by what all manifests name before and after. The incremental clean-up of Iceberg's Java API, which this does
-        without, deleted a live file after a rollback (DECISIONS: What snapshots need is read from their manifests).
+        without, deleted a live file after a rollback (DECISIONS: Snapshots are expired by name).
         """
         wanted = list(snapshot_ids)
         while wanted:
