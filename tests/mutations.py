@@ -356,7 +356,7 @@ MUTATIONS = (
         f"{_RECOVER}::test_a_refusal_that_is_not_of_size_is_asked_three_times_in_all",
     ),
     Mutation(
-        8, "a drill looks at the last recovery alone", "pipeline_assets/drill/recovery.py",
+        8, "a drill looks at the last recovery alone", "pipeline_assets/drill/scenarios.py",
         "expected = _landing(place, project)", "expected: dict[str, bytes] = {}",
         "tests/unit/drill/test_drill.py::test_a_drilled_recovery_is_survived_and_what_is_lost_is_told",
     ),

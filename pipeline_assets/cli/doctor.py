@@ -14,7 +14,7 @@ from rich.console import Console
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, VerboseOption
 from pipeline_assets.cli.terminal import line, page, plainly, styled, terminal, write_json
 from pipeline_assets.config import load_settings
-from pipeline_assets.doctor.point import Light, Point, worst
+from pipeline_assets.doctor.rules import Light, Point, worst
 from pipeline_assets.domain.settings import Settings
 from resources.ledger.store import Ledger
 
@@ -82,7 +82,7 @@ def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
 def _replayed(settings: Settings, days: Sequence[date], verbose: bool) -> Point:
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.verify import prove_range  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.doctor.recorded import recomputed  # noqa: PLC0415 - other commands start without it
+    from pipeline_assets.doctor.rules import recomputed  # noqa: PLC0415 - other commands start without it
     from pipeline_assets.inspection.verify import Compared, ReplayMatch  # noqa: PLC0415 - `status` starts without Spark
 
     slices: list[Compared] = []

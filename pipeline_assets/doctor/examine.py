@@ -8,9 +8,8 @@ from datetime import date, datetime, timedelta
 from functools import cache, partial
 from typing import NamedTuple
 
-from pipeline_assets.doctor import places, recorded
-from pipeline_assets.doctor.places import PrefixEvidence, TableHead
-from pipeline_assets.doctor.point import Answer, Point, red
+from pipeline_assets.doctor import rules
+from pipeline_assets.doctor.rules import Answer, Point, PrefixEvidence, TableHead, red
 from pipeline_assets.domain.days import Hour, days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, UnrecognizedObject, unplaced_hours
 from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
@@ -92,7 +91,7 @@ def _one_lake(at: _At) -> Answer:
             if mark is not None and known == {}:
                 raise unknown_lake(settings, mark.id)
         at.ledger.lake.require(lake_of(mark, known or {}), mark)
-        return places.one_lake(mark, settings, is_certain=is_certain)
+        return rules.one_lake(mark, settings, is_certain=is_certain)
     except TidemarkError as error:
         return red(f"{error.subject}: {error.reason}", error.hint)
 
@@ -100,7 +99,7 @@ def _one_lake(at: _At) -> Answer:
 def _atomic(at: _At) -> Answer:
     open_ended = [one for one in at.processes if one.begun_at and not one.ended_at]
     dead = [one for one in open_ended if one.lost_at or sight(one.identity) is Sight.GONE]
-    return places.atomic(at.heads, [one for one in open_ended if one not in dead], dead)
+    return rules.atomic(at.heads, [one for one in open_ended if one not in dead], dead)
 
 
 def _one_load_path(at: _At) -> Answer:
@@ -108,7 +107,7 @@ def _one_load_path(at: _At) -> Answer:
         one.table for one in at.heads if one.ledger is not None and one.catalog != one.ledger and not one.is_ours
     ]
     found, unfinished = at.checkup.found_commits(at.projects), at.checkup.of_unfinished_runs(at.projects)
-    return recorded.one_load_path(found, strange, unfinished, (at.now - _FOREIGN).isoformat())
+    return rules.one_load_path(found, strange, unfinished, (at.now - _FOREIGN).isoformat())
 
 
 def table_heads(ledger: Ledger, settings: Settings) -> Iterator[TableHead]:
@@ -135,7 +134,7 @@ def _files(at: _At) -> Answer:
         resting = {table.key: catalog.table(table) for table in EVERY_TABLE}
     untold = [key for key, one in resting.items() if one is None and key in written]
     lost = {key: lost_at_rest(one, days) for key, one in resting.items() if one is not None}
-    return places.files_are_there(lost, untold, days[0])
+    return rules.files_are_there(lost, untold, days[0])
 
 
 def _prefixes(at: _At) -> Answer:
@@ -158,7 +157,7 @@ def _prefixes(at: _At) -> Answer:
         unplaced = tuple(sorted(key for batch, keys in hours.items() if batch.arrival_date >= since for key in keys))
         note = next(iter(selection.notes), None)
         found.append(PrefixEvidence(project, objects, tuple(sorted(misnamed)), late, note, unplaced))
-    return places.separate_prefixes(found, since)
+    return rules.separate_prefixes(found, since)
 
 
 def _keys(at: _At) -> Answer:
@@ -174,7 +173,7 @@ def _keys(at: _At) -> Answer:
     twice = [f"{one.table} {one.day}/{one.project_id}" for one in duplicates]
     recent = [one for one in days if one.day >= first]
     earlier = [one for one in days if first - _RECENT <= one.day < first]
-    return recorded.stable_keys(recent, earlier, without, blank, twice)
+    return rules.stable_keys(recent, earlier, without, blank, twice)
 
 
 def _recovery(at: _At) -> Answer:
@@ -190,14 +189,14 @@ def _recovery(at: _At) -> Answer:
         with suppress(SettingsError):
             ExportCredentials.of(project)
             lacking.remove(project)
-    return places.recovery_possible(lacking, at.checkup.recoveries(projects), projects, unfinished)
+    return rules.recovery_possible(lacking, at.checkup.recoveries(projects), projects, unfinished)
 
 
 def _notices(at: _At) -> Answer:
     configured = {receiver_id(url) for url in at.settings.notify_urls}
     receivers = [one for name, one in at.ledger.outbox.receivers().items() if name in configured]
     refusing = [one for one in receiver_troubles(at.ledger, at.settings) if one.command == SEND_AGAIN]
-    return recorded.receivers_told(receivers, len(configured), refusing)
+    return rules.receivers_told(receivers, len(configured), refusing)
 
 
 def _decisions(at: _At) -> Answer:
@@ -206,39 +205,39 @@ def _decisions(at: _At) -> Answer:
     for name in names:
         kept.read(name)
     known = at.checkup.known_decisions()
-    return places.decisions_kept(len(names), len(set(names) - known), len(known - set(names)))
+    return rules.decisions_kept(len(names), len(set(names) - known), len(known - set(names)))
 
 
 def _window(at: _At) -> Answer:
     late = recent_lateness(at.ledger, at.settings, Source.REGULAR, at.projects, at.now.date())
-    return recorded.wide_enough(late, at.settings)
+    return rules.wide_enough(late, at.settings)
 
 
 def _skew(at: _At) -> Answer:
     tasks = engine_cores(at.settings.spark_master) * READS_PER_CORE
-    return recorded.not_skewed(at.checkup.object_sizes(at.projects, at.first), at.settings, tasks)
+    return rules.not_skewed(at.checkup.object_sizes(at.projects, at.first), at.settings, tasks)
 
 
 _CHECKLIST: tuple[tuple[str, str, Callable[[_At], Answer]], ...] = (
     ("one lake", "Are warehouse, catalog, ledger and the places of all tables one lake?", _one_lake),
     ("idempotent", "Does loading the same twice leave the same?",
-     lambda at: recorded.idempotent(at.checkup.built_again(at.projects), at.checkup.verdicts())),
+     lambda at: rules.idempotent(at.checkup.built_again(at.projects), at.checkup.verdicts())),
     ("atomic", "Do tables and ledger agree, and is nothing left half done?", _atomic),
     ("data files", "Are the files of recent days there?", _files),
     ("one transaction", "Do all tables change at the same moment?",
-     lambda at: places.one_transaction(promise_of(at.settings))),
+     lambda at: rules.one_transaction(promise_of(at.settings))),
     ("one load path", "Does everything that writes the tables go through the load?", _one_load_path),
     ("separate prefixes", "Do recoveries lie apart from the regular exports?", _prefixes),
     ("window", "Is the reprocessing window wide enough for the lateness seen?", _window),
     ("keys", "Are the keys stable, so that a row that comes again is known?", _keys),
     ("skew", "Does the work divide, or does one object hold up a day?", _skew),
     ("markers", "Do markers come on time, so that complete days are known?",
-     lambda at: recorded.markers_on_time(at.checkup.marked_days(at.projects, at.first), at.settings)),
+     lambda at: rules.markers_on_time(at.checkup.marked_days(at.projects, at.first), at.settings)),
     ("recovery", "Can lost hours be fetched again, and was it tried?", _recovery),
     ("maintenance", "Is the lakehouse looked after?",
-     lambda at: places.looked_after(at.processes, at.heads, at.checkup.first_load(), at.now)),
+     lambda at: rules.looked_after(at.processes, at.heads, at.checkup.first_load(), at.now)),
     ("notices", "Are readers told when a published number changes?", _notices),
     ("decisions", "Would what operators decided outlive a lost ledger?", _decisions),
-    ("clocks", "Do the clocks agree?", lambda at: places.same_clock(LakeObjects.of(at.settings).clock(), at.now)),
+    ("clocks", "Do the clocks agree?", lambda at: rules.same_clock(LakeObjects.of(at.settings).clock(), at.now)),
 )  # fmt: skip
 """Name, question, and the function that reads its evidence and asks its rule; in the order of the guide."""

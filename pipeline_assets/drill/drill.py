@@ -18,10 +18,18 @@ from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.drill.process import VictimError, a_victim, tidemark
-from pipeline_assets.drill.rebuild import COUNTS, REVENUE, rebuild_faults
-from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, scratch
-from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, Trial, faults
+from pipeline_assets.drill.scenarios import (
+    COUNTS,
+    REVENUE,
+    Change,
+    Disturbance,
+    DrillState,
+    Trial,
+    faults,
+    rebuild_faults,
+    recovery_faults,
+)
 from pipeline_assets.in_process import run_job
 from pipeline_assets.load.file_tasks import slice_digests
 from pipeline_assets.load.request import LoadRequest

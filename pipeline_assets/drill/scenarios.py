@@ -1,16 +1,36 @@
-"""The trials of a drill: where a load is killed or meets another one, and how it is started again."""
+"""The trials of a drill: where a load, recovery or rebuild is disturbed, how it starts again, what must hold afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from datetime import date
+import io
+import threading
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
 from enum import StrEnum
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
-from pipeline_assets.domain.slices import EMPTY, Slice
+import obstore
+
+from pipeline_assets.domain.days import Hour
+from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.slices import EMPTY, Slice, Source
+from pipeline_assets.drill.process import failure, kill_at, tidemark
+from pipeline_assets.drill.sandbox import Scratch
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.operations.recover import NO_DATA_MARKER
 from resources.failpoints import Failpoint
-from resources.publishing.promise import Promise
+from resources.ledger.store import Ledger
+from resources.publishing.promise import Promise, promise_of
+from sample_export.account import ExportAccount
+from sample_export.objects import iter_export
+from sample_export.spec import ExportSpec
 
 _K = TypeVar("_K", bound=Any)
 _V = TypeVar("_V")
@@ -167,3 +187,146 @@ def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Seq
     yield from (f"{branch}: a staged branch is left" for branch in state.branches)
     for table, shown in state.shown.items():
         yield from (f"{table} {day}: Dagster shows no materialization" for day in days if day not in shown)
+
+
+REVENUE, COUNTS = "aggregates/daily_revenue", "aggregates/event_counts"
+_OF_SWAPS = frozenset({Failpoint.BEFORE_SWAP, Failpoint.AFTER_SWAPS, *IN_SWAP.values()})
+
+Digests = Mapping[str, Mapping[Slice, str]]
+
+
+def rebuild_faults(place: Scratch, day: date, trial: Trial, measured: Callable[[], Digests]) -> Iterator[str]:
+    """Kill a rebuild of a published day at a point, start it again, swap it in and undo it; yields the broken invariants.
+
+    `measured`: returns table -> slice -> digest of the rows in main. Raises VictimError where the rebuild does not pause.
+    """
+    # Changed settings stand in for changed code: revenue is read from a property that nobody delivers.
+    environment = place.environment(TIDEMARK_REVENUE_PROPERTIES="of_a_drill", TIDEMARK_PRICE_PROPERTIES="of_a_drill")
+    span = ("--from", str(day), "--to", str(day), "--table", REVENUE, "--table", COUNTS)
+    before = measured()
+
+    def carry_out(step: str, *words: str) -> Iterator[str]:
+        if (said := failure(tidemark("rebuild", step, *words), environment)) is not None:
+            yield f"rebuild {step} {words[0]} failed: {said}"
+
+    def changed(expected: Digests, what: str) -> Iterator[str]:
+        now = measured()
+        for name in expected:
+            for key, wanted, found in differing(expected[name], now[name]):
+                yield f"{what}: {name} {key}: {found} instead of {wanted}"
+
+    start = (*span, "--reason", "drill")
+    faults: list[str] = []
+    if trial.point not in _OF_SWAPS:
+        kill_at(tidemark("rebuild", "start", *start), environment, trial.armed, place.home)
+        faults += changed(before, "a rebuild that was killed changed main")
+    faults += carry_out("start", *start)
+    yield from faults
+    if faults:
+        return
+    with closing(Ledger(place.settings.ledger_database_url)) as ledger:
+        rebuild = ledger.rebuilds.all()[-1]
+        number, wanted = str(rebuild.number), dict(before)
+        for name, slices in ledger.rebuilds.slices(rebuild).items():
+            rebuilt = {key: str(one.record.digest) for key, one in slices.items() if one.record.digest.rows}
+            wanted[name] = {key: one for key, one in before[name].items() if key.event_date != day} | rebuilt
+    yield from changed(before, "a rebuild changed main before its swap")
+    if before == wanted:
+        yield "the rebuild would change nothing, so nothing is proven"
+    if trial.point in _OF_SWAPS:
+        kill_at(tidemark("rebuild", "swap", number), environment, trial.armed, place.home)
+        half = measured()
+        if promise_of(place.settings) is Promise.ONE_TRANSACTION and half not in (before, wanted):
+            yield "main shows a part of a swap"
+        for name in before:
+            if half[name] not in (before[name], wanted[name]):
+                yield f"{name}: main shows half of a swap"
+    yield from carry_out("swap", number)
+    yield from changed(wanted, "main does not show what was rebuilt")
+    yield from carry_out("undo", number)
+    yield from changed(before, "main is not what it was before the swap")
+    with closing(Ledger(place.settings.ledger_database_url)) as ledger:
+        # Later trials must not find the slices that the undo holds.
+        held = {name: list(ledger.interventions.holds(name, place.settings.projects)) for name in before}
+        ledger.interventions.release(held, "the drill goes on", "drill")
+
+
+def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date, armed: str) -> list[str]:
+    """Kill a recovery of a day at a point, start it again; returns the broken invariants.
+
+    Raises VictimError where the recovery does not pause.
+    """
+    grammar = EXPORT_FORMAT.keys(place.settings.marker_pattern)
+    batch = BatchKey(Source.BACKFILL, project, day)
+    markers = {grammar.format_marker(batch, hour): hour for hour in range(24)}
+    files: dict[Hour, dict[str, bytes]] = defaultdict(dict)
+    # What earlier trials recovered stays as it is.
+    expected = _landing(place, project)
+    hour_of: dict[str, int] = {}
+    for exported in iter_export(replace(sample, first_day=day, days=1, shards=2), ExportAccount()):
+        parsed = grammar.parse(Source.REGULAR, project, exported.key, "", 0)
+        if isinstance(parsed, Delivery):
+            files[Hour(day, parsed.hour)][exported.key] = exported.body
+            key = grammar.format_delivery(batch, parsed.hour, parsed.shard)
+            expected[key], hour_of[key] = exported.body, parsed.hour
+    expected |= {key: b"" if Hour(day, hour) in files else NO_DATA_MARKER for key, hour in markers.items()}
+    words = tidemark("recover", "--from", str(day), "--to", str(day))
+    keys = {f"TIDEMARK_EXPORT_{name}_{project}": "of-a-drill" for name in ("KEY", "SECRET")}
+    with a_vendor(files) as url:
+        # The vendor runs on this machine, so no proxy may be used.
+        direct = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        api = {"TIDEMARK_EXPORT_API_URL": url, "TIDEMARK_EXPORT_MIN_FREE_BYTES": "0"}
+        environment = place.environment(**api, **direct, **keys)
+        kill_at(words, environment, armed, place.home)
+        after_the_kill = _landing(place, project)
+        said = failure([*words, "--verbose"], environment)
+    faults = [] if said is None else [f"the recovery that came after it failed: {said}"]
+    marked = {hour for key, hour in markers.items() if key in after_the_kill}
+    half = [key for key, hour in hour_of.items() if hour in marked and key not in after_the_kill]
+    faults += [f"{key} was missing beside the marker of its hour" for key in half]
+    for key, wanted, found in differing(expected, _landing(place, project)):
+        what = "is not there" if found is None else "holds other bytes than were exported"
+        faults.append(f"{key} {what if wanted is not None else 'is there, and nobody exported it'}")
+    return faults
+
+
+def _landing(place: Scratch, project: str) -> dict[str, bytes]:
+    """Key -> bytes of the project's recoveries."""
+    root = "landing/"
+    pages = obstore.list(place.store, prefix=f"{root}{Source.BACKFILL.prefix(project)}")
+    names = [item["path"] for page in pages for item in page]
+    return {name.removeprefix(root): bytes(obstore.get(place.store, name).bytes()) for name in names}
+
+
+@contextmanager
+def a_vendor(files: Mapping[Hour, Mapping[str, bytes]]) -> Iterator[str]:
+    """Run the server and yield its URL; it accepts any keys. `files`: hour -> name in the archive -> gzip bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            first, last = (
+                Hour.at(datetime.strptime(query[name][0], "%Y%m%dT%H").replace(tzinfo=UTC)) for name in ("start", "end")
+            )
+            chosen = [found for hour, found in files.items() if first <= hour <= last]
+            body = io.BytesIO()
+            with zipfile.ZipFile(body, "w") as archive:
+                for name, content in (file for found in chosen for file in found.items()):
+                    archive.writestr(name, content)
+            self.send_response(HTTPStatus.OK if chosen else HTTPStatus.NOT_FOUND)
+            self.send_header("Content-Length", str(len(body.getvalue())))
+            self.end_headers()
+            self.wfile.write(body.getvalue())
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: the drill has its own log."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

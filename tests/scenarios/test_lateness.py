@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
-from pipeline_assets.doctor.point import Light
+from pipeline_assets.doctor.rules import Light
 from pipeline_assets.domain.lateness import LatenessSketch, bin_of, merged
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill.sandbox import as_environment

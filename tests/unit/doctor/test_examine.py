@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
-from pipeline_assets.doctor.point import Light, Point
+from pipeline_assets.doctor.rules import Light, Point
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.doctor import places, recorded
-from pipeline_assets.doctor.places import PrefixEvidence, TableHead
-from pipeline_assets.doctor.point import Answer, Light, worst
+from pipeline_assets.doctor import rules
+from pipeline_assets.doctor.rules import Answer, Light, PrefixEvidence, TableHead, worst
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.settings import Settings
@@ -71,80 +70,80 @@ HOURS = [Hour(DAY, hour) for hour in (5, 6, 9)]
 WORKING = a_process("daily_load", 0, ended_at=None)
 
 CASES: list[tuple[Callable[..., Answer], tuple[Any, ...], Light, str]] = [
-    (recorded.idempotent, (BuiltAgain(0, ()), Counter(published=5)), YELLOW, "nothing was loaded twice yet"),
-    (recorded.idempotent, (BuiltAgain(0, ()), Counter(published=5, unchanged=4)), GREEN, "found 4 unchanged"),
-    (recorded.idempotent, (BuiltAgain(3, ()), Counter(published=5)), GREEN, "3 slices were published again"),
-    (recorded.idempotent, (BuiltAgain(3, ("t 2026-03-31/1",)), Counter(unchanged=9)), RED, "other content: t 2026-03-31/1"),
-    (recorded.one_load_path, ([], [], 0, at(30)), GREEN, "no foreign commit"),
-    (recorded.one_load_path, ([foreign(2, CauseKind.UNRECORDED_RUN)], [], 3, at(30)), GREEN, "1 changes of runs that died"),
-    (recorded.one_load_path, ([foreign(2), foreign(50)], [], 0, at(30)), RED, "2 foreign changes of slices are on record, 1 of"),
-    (recorded.one_load_path, ([foreign(50)], [], 0, at(30)), YELLOW, "refined/events 2026-03-31/1"),
-    (recorded.one_load_path, ([], ["refined/events"], 0, at(30)), RED, "the newest commit of refined/events"),
-    (recorded.wide_enough, ({"": WIDE, "1": WIDE, "2": WIDE}, SETTINGS), GREEN, "3 days miss 1 0 %, 2 0 %"),
-    (recorded.wide_enough, ({"": WIDE, "1": WIDE, "2": NARROW}, SETTINGS), RED, "2: 10 % of the rows of 30 arrival days"),
-    (recorded.wide_enough, ({"": WIDE, "1": WIDE}, SETTINGS), YELLOW, "2: nothing arrived"),
-    (recorded.wide_enough, ({"": Lateness({0: 9}, 2)}, SETTINGS), YELLOW, "3 days are set"),
-    (recorded.stable_keys, ([], [], 0, 0, []), YELLOW, "no rows"),
-    (recorded.stable_keys, ([rows(990, 1000)], [rows(98, 100)], 0, 0, []), GREEN, "10 were removed as duplicates (20 in"),
-    (recorded.stable_keys, ([rows(1000, 1000)], [], 10, 0, []), YELLOW, "10 have neither insert_id nor uuid (1 %)"),
-    (recorded.stable_keys, ([rows(1000, 1000)], [], 0, 1, []), YELLOW, "1 a blank one"),
-    (recorded.stable_keys, ([rows(1000, 1000)], [], 11, 0, []), RED, "11 have neither"),
-    (recorded.stable_keys, ([rows(1000, 1000)], [], 0, 0, ["refined/events 2026-03-31/1"]), RED, "keys are twice in refined"),
-    (recorded.not_skewed, ([], SETTINGS, 6), YELLOW, "no objects"),
-    (recorded.not_skewed, (sizes((10 * MiB, 200 * MiB)), SETTINGS, 6), GREEN, "10 MiB, 5 % of all that arrived on 2026-03-31"),
-    (recorded.not_skewed, (sizes((60 * MiB, 63 * MiB)), UNDIVIDED, 192), GREEN, "95.2 %"),
-    (recorded.not_skewed, (LARGE, SETTINGS, 12), GREEN, "60 %"),
-    (recorded.not_skewed, (LARGE, UNDIVIDED, 12), YELLOW, "1 of 12 tasks read an object of 60 MiB (1), and"),
-    (recorded.not_skewed, (LARGE, SETTINGS, 192), YELLOW, "and each has 24.5 times the work of"),
-    (recorded.not_skewed, (sizes((5 * MiB, 120 * MiB)), SETTINGS, 192), GREEN, "4.17 %"),
-    (recorded.not_skewed, ([*LATER, EARLIER], SETTINGS, 48), YELLOW, "on 2026-03-30 8 of 48 tasks read an object of 90 MiB"),
-    (recorded.not_skewed, (sizes((10, 200)), Settings(max_object_bytes=9), 6), RED, "10 B"),
-    (recorded.markers_on_time, (marked(24, 24), SETTINGS), GREEN, "2 of 2 closed days"),
-    (recorded.markers_on_time, (marked(24, 23), SETTINGS), YELLOW, "closed by their deadline: 2026-03-31/1 (23)"),
-    (recorded.markers_on_time, (marked(0, 0), SETTINGS), RED, "no marker was seen at all"),
-    (recorded.markers_on_time, (marked(5, is_closed=False), SETTINGS), YELLOW, "none of 1 days"),
-    (recorded.markers_on_time, (marked(0), Settings(hours_complete_by="quiet")), GREEN, "no markers are awaited"),
-    (recorded.receivers_told, ([], 0), GREEN, "no receiver is configured"),
-    (recorded.receivers_told, ([Receiver("a", "host", 5, waiting=2)], 1), GREEN, "2 notices wait"),
-    (recorded.receivers_told, ([Receiver("a", "host", 5, 3, error="404")], 1), RED, "host failed 3 times, last: 404"),
-    (recorded.receivers_told, ([Receiver("a", "host", 5)], 1, [REFUSING]), RED, "sent; host set aside: 3"),
-    (recorded.receivers_told, ([], 1), YELLOW, "1 were never told"),
-    (recorded.recomputed, (5, [], 0, [DAY]), GREEN, "5 of 5 slices of 2026-03-31 are equal"),
-    (recorded.recomputed, (5, ["refined/events differs"], 1, [DAY]), RED, "3 of 5"),
-    (recorded.recomputed, (5, [], 2, [DAY]), YELLOW, "2 cannot be replayed"),
-    (recorded.recomputed, (0, [], 0, []), YELLOW, "no final day"),
-    (places.atomic, ([], [], []), YELLOW, "no table"),
-    (places.atomic, ([a_head(), a_head(ledger=None, catalog=None)], [], []), GREEN, "1 of 1 tables"),
-    (places.atomic, ([a_head(catalog=None, is_listed=False)], [], []), RED, "the catalog does not show refined/events"),
-    (places.atomic, ([a_head(catalog=None, is_listed=None)], [], []), YELLOW, "does not tell of refined/events without Spark"),
-    (places.atomic, ([a_head(catalog=8)], [], [WORKING]), YELLOW, "0 of 1 tables are at the snapshot that the ledger knows; 1"),
-    (places.atomic, ([a_head(branches=("tidemark_x",))], [WORKING], []), YELLOW, "1 staged branches are left"),
-    (places.atomic, ([a_head(deletes=2)], [], []), YELLOW, "another program's delete files hide rows of refined/events (2)"),
-    (places.one_transaction, (Promise.ONE_TRANSACTION,), GREEN, "in one transaction"),
-    (places.one_transaction, (Promise.TABLES_TOGETHER,), GREEN, "in one commit of the REST catalog"),
-    (places.one_transaction, (Promise.TABLE_BY_TABLE,), YELLOW, "another place than the catalog (TIDEMARK_LEDGER_URL)"),
-    (places.separate_prefixes, ([PrefixEvidence("1", 9, (), ())], DAY), GREEN, "9 regular objects"),
-    (places.separate_prefixes, ([PrefixEvidence("1", 0, (), ())], DAY), YELLOW, "0 regular objects"),
-    (places.separate_prefixes, ([PrefixEvidence("1", 9, (), ("1/a",))], DAY), YELLOW, "1/a"),
-    (places.separate_prefixes, ([PrefixEvidence("1", 9, (), (), unplaced=("1/c_7",))], DAY), RED, "cannot be placed, so no load"),
-    (places.separate_prefixes, ([PrefixEvidence("1", 9, ("1/b",), ("1/a",), "copied")], DAY), RED, "a recovery's name"),
-    (places.recovery_possible, (["2"], {}, ["1", "2"], {}), YELLOW, "no keys of the Export API are set for 2"),
-    (places.recovery_possible, ([], {"1": DAY}, ["1", "2"], {}), YELLOW, "never for 2"),
-    (places.recovery_possible, ([], {"1": DAY}, ["1"], {}), GREEN, "1 last of 2026-03-31"),
-    (places.recovery_possible, ([], {"1": DAY}, ["1"], {"1": HOURS}), YELLOW, "06, 1 2026-03-31T09;"),
-    (places.looked_after, ([a_process("maintenance", 1)], [a_head(snapshots=9)], at(90), NOW), GREEN, "9 snapshots are kept"),
-    (places.looked_after, ([a_process("maintenance", 8)], [], at(90), NOW), YELLOW, "maintenance ran last"),
-    (places.looked_after, ([a_process("maintenance", 1, ended_at=None)], [], at(90), NOW), YELLOW, "no maintenance"),
-    (places.looked_after, ([], [], at(3), NOW), GREEN, "less than 7 days ago"),
-    (places.looked_after, ([], [a_head(oldest_at=NOW - timedelta(days=45))], at(3), NOW), RED, "older than they are kept"),
-    (places.looked_after, ([a_process("maintenance", 1)], [OLD_HEAD], at(90), NOW), GREEN, "ran"),
-    (places.decisions_kept, (3, 0, 0), GREEN, "3 decisions"),
-    (places.decisions_kept, (3, 1, 0), YELLOW, "the ledger lacks 1"),
-    (places.decisions_kept, (3, 0, 2), YELLOW, "2 that it knows are not there"),
-    (places.same_clock, (None, NOW), GREEN, "this machine's clock"),
-    (places.same_clock, (NOW - timedelta(seconds=20), NOW), GREEN, "20 s"),
-    (places.same_clock, (NOW + timedelta(minutes=6), NOW), YELLOW, "360 s"),
-    (places.same_clock, (NOW - timedelta(hours=2), NOW), RED, "7200 s"),
+    (rules.idempotent, (BuiltAgain(0, ()), Counter(published=5)), YELLOW, "nothing was loaded twice yet"),
+    (rules.idempotent, (BuiltAgain(0, ()), Counter(published=5, unchanged=4)), GREEN, "found 4 unchanged"),
+    (rules.idempotent, (BuiltAgain(3, ()), Counter(published=5)), GREEN, "3 slices were published again"),
+    (rules.idempotent, (BuiltAgain(3, ("t 2026-03-31/1",)), Counter(unchanged=9)), RED, "other content: t 2026-03-31/1"),
+    (rules.one_load_path, ([], [], 0, at(30)), GREEN, "no foreign commit"),
+    (rules.one_load_path, ([foreign(2, CauseKind.UNRECORDED_RUN)], [], 3, at(30)), GREEN, "1 changes of runs that died"),
+    (rules.one_load_path, ([foreign(2), foreign(50)], [], 0, at(30)), RED, "2 foreign changes of slices are on record, 1 of"),
+    (rules.one_load_path, ([foreign(50)], [], 0, at(30)), YELLOW, "refined/events 2026-03-31/1"),
+    (rules.one_load_path, ([], ["refined/events"], 0, at(30)), RED, "the newest commit of refined/events"),
+    (rules.wide_enough, ({"": WIDE, "1": WIDE, "2": WIDE}, SETTINGS), GREEN, "3 days miss 1 0 %, 2 0 %"),
+    (rules.wide_enough, ({"": WIDE, "1": WIDE, "2": NARROW}, SETTINGS), RED, "2: 10 % of the rows of 30 arrival days"),
+    (rules.wide_enough, ({"": WIDE, "1": WIDE}, SETTINGS), YELLOW, "2: nothing arrived"),
+    (rules.wide_enough, ({"": Lateness({0: 9}, 2)}, SETTINGS), YELLOW, "3 days are set"),
+    (rules.stable_keys, ([], [], 0, 0, []), YELLOW, "no rows"),
+    (rules.stable_keys, ([rows(990, 1000)], [rows(98, 100)], 0, 0, []), GREEN, "10 were removed as duplicates (20 in"),
+    (rules.stable_keys, ([rows(1000, 1000)], [], 10, 0, []), YELLOW, "10 have neither insert_id nor uuid (1 %)"),
+    (rules.stable_keys, ([rows(1000, 1000)], [], 0, 1, []), YELLOW, "1 a blank one"),
+    (rules.stable_keys, ([rows(1000, 1000)], [], 11, 0, []), RED, "11 have neither"),
+    (rules.stable_keys, ([rows(1000, 1000)], [], 0, 0, ["refined/events 2026-03-31/1"]), RED, "keys are twice in refined"),
+    (rules.not_skewed, ([], SETTINGS, 6), YELLOW, "no objects"),
+    (rules.not_skewed, (sizes((10 * MiB, 200 * MiB)), SETTINGS, 6), GREEN, "10 MiB, 5 % of all that arrived on 2026-03-31"),
+    (rules.not_skewed, (sizes((60 * MiB, 63 * MiB)), UNDIVIDED, 192), GREEN, "95.2 %"),
+    (rules.not_skewed, (LARGE, SETTINGS, 12), GREEN, "60 %"),
+    (rules.not_skewed, (LARGE, UNDIVIDED, 12), YELLOW, "1 of 12 tasks read an object of 60 MiB (1), and"),
+    (rules.not_skewed, (LARGE, SETTINGS, 192), YELLOW, "and each has 24.5 times the work of"),
+    (rules.not_skewed, (sizes((5 * MiB, 120 * MiB)), SETTINGS, 192), GREEN, "4.17 %"),
+    (rules.not_skewed, ([*LATER, EARLIER], SETTINGS, 48), YELLOW, "on 2026-03-30 8 of 48 tasks read an object of 90 MiB"),
+    (rules.not_skewed, (sizes((10, 200)), Settings(max_object_bytes=9), 6), RED, "10 B"),
+    (rules.markers_on_time, (marked(24, 24), SETTINGS), GREEN, "2 of 2 closed days"),
+    (rules.markers_on_time, (marked(24, 23), SETTINGS), YELLOW, "closed by their deadline: 2026-03-31/1 (23)"),
+    (rules.markers_on_time, (marked(0, 0), SETTINGS), RED, "no marker was seen at all"),
+    (rules.markers_on_time, (marked(5, is_closed=False), SETTINGS), YELLOW, "none of 1 days"),
+    (rules.markers_on_time, (marked(0), Settings(hours_complete_by="quiet")), GREEN, "no markers are awaited"),
+    (rules.receivers_told, ([], 0), GREEN, "no receiver is configured"),
+    (rules.receivers_told, ([Receiver("a", "host", 5, waiting=2)], 1), GREEN, "2 notices wait"),
+    (rules.receivers_told, ([Receiver("a", "host", 5, 3, error="404")], 1), RED, "host failed 3 times, last: 404"),
+    (rules.receivers_told, ([Receiver("a", "host", 5)], 1, [REFUSING]), RED, "sent; host set aside: 3"),
+    (rules.receivers_told, ([], 1), YELLOW, "1 were never told"),
+    (rules.recomputed, (5, [], 0, [DAY]), GREEN, "5 of 5 slices of 2026-03-31 are equal"),
+    (rules.recomputed, (5, ["refined/events differs"], 1, [DAY]), RED, "3 of 5"),
+    (rules.recomputed, (5, [], 2, [DAY]), YELLOW, "2 cannot be replayed"),
+    (rules.recomputed, (0, [], 0, []), YELLOW, "no final day"),
+    (rules.atomic, ([], [], []), YELLOW, "no table"),
+    (rules.atomic, ([a_head(), a_head(ledger=None, catalog=None)], [], []), GREEN, "1 of 1 tables"),
+    (rules.atomic, ([a_head(catalog=None, is_listed=False)], [], []), RED, "the catalog does not show refined/events"),
+    (rules.atomic, ([a_head(catalog=None, is_listed=None)], [], []), YELLOW, "does not tell of refined/events without Spark"),
+    (rules.atomic, ([a_head(catalog=8)], [], [WORKING]), YELLOW, "0 of 1 tables are at the snapshot that the ledger knows; 1"),
+    (rules.atomic, ([a_head(branches=("tidemark_x",))], [WORKING], []), YELLOW, "1 staged branches are left"),
+    (rules.atomic, ([a_head(deletes=2)], [], []), YELLOW, "another program's delete files hide rows of refined/events (2)"),
+    (rules.one_transaction, (Promise.ONE_TRANSACTION,), GREEN, "in one transaction"),
+    (rules.one_transaction, (Promise.TABLES_TOGETHER,), GREEN, "in one commit of the REST catalog"),
+    (rules.one_transaction, (Promise.TABLE_BY_TABLE,), YELLOW, "another place than the catalog (TIDEMARK_LEDGER_URL)"),
+    (rules.separate_prefixes, ([PrefixEvidence("1", 9, (), ())], DAY), GREEN, "9 regular objects"),
+    (rules.separate_prefixes, ([PrefixEvidence("1", 0, (), ())], DAY), YELLOW, "0 regular objects"),
+    (rules.separate_prefixes, ([PrefixEvidence("1", 9, (), ("1/a",))], DAY), YELLOW, "1/a"),
+    (rules.separate_prefixes, ([PrefixEvidence("1", 9, (), (), unplaced=("1/c_7",))], DAY), RED, "cannot be placed, so no load"),
+    (rules.separate_prefixes, ([PrefixEvidence("1", 9, ("1/b",), ("1/a",), "copied")], DAY), RED, "a recovery's name"),
+    (rules.recovery_possible, (["2"], {}, ["1", "2"], {}), YELLOW, "no keys of the Export API are set for 2"),
+    (rules.recovery_possible, ([], {"1": DAY}, ["1", "2"], {}), YELLOW, "never for 2"),
+    (rules.recovery_possible, ([], {"1": DAY}, ["1"], {}), GREEN, "1 last of 2026-03-31"),
+    (rules.recovery_possible, ([], {"1": DAY}, ["1"], {"1": HOURS}), YELLOW, "06, 1 2026-03-31T09;"),
+    (rules.looked_after, ([a_process("maintenance", 1)], [a_head(snapshots=9)], at(90), NOW), GREEN, "9 snapshots are kept"),
+    (rules.looked_after, ([a_process("maintenance", 8)], [], at(90), NOW), YELLOW, "maintenance ran last"),
+    (rules.looked_after, ([a_process("maintenance", 1, ended_at=None)], [], at(90), NOW), YELLOW, "no maintenance"),
+    (rules.looked_after, ([], [], at(3), NOW), GREEN, "less than 7 days ago"),
+    (rules.looked_after, ([], [a_head(oldest_at=NOW - timedelta(days=45))], at(3), NOW), RED, "older than they are kept"),
+    (rules.looked_after, ([a_process("maintenance", 1)], [OLD_HEAD], at(90), NOW), GREEN, "ran"),
+    (rules.decisions_kept, (3, 0, 0), GREEN, "3 decisions"),
+    (rules.decisions_kept, (3, 1, 0), YELLOW, "the ledger lacks 1"),
+    (rules.decisions_kept, (3, 0, 2), YELLOW, "2 that it knows are not there"),
+    (rules.same_clock, (None, NOW), GREEN, "this machine's clock"),
+    (rules.same_clock, (NOW - timedelta(seconds=20), NOW), GREEN, "20 s"),
+    (rules.same_clock, (NOW + timedelta(minutes=6), NOW), YELLOW, "360 s"),
+    (rules.same_clock, (NOW - timedelta(hours=2), NOW), RED, "7200 s"),
 ]  # fmt: skip
 
 
@@ -164,19 +163,19 @@ def test_what_to_do_names_each_command() -> None:
     """Outcome: a receiver that fails and refuses needs both; a recovery that died is ended by itself, no hour between is fetched,
     and keys come first where they are missing; an object that is cut as often as can be is cut no more."""
     failing = [Receiver("a", "host", 5, 3, error="404")]
-    both = recorded.receivers_told(failing, 1, [REFUSING])
+    both = rules.receivers_told(failing, 1, [REFUSING])
     assert both.fix == "Correct the address or the receiver, then: tidemark notify, then tidemark notify --again"
-    again = recorded.receivers_told([Receiver("a", "host", 5)], 1, [REFUSING])
+    again = rules.receivers_told([Receiver("a", "host", 5)], 1, [REFUSING])
     assert again.fix == "Correct the address or the receiver, then: tidemark notify --again"
     recovers = (
         "tidemark recover --from 2026-03-31T05 --to 2026-03-31T06 --project 1; "
         "tidemark recover --from 2026-03-31T09 --to 2026-03-31T09 --project 1"
     )
-    assert places.recovery_possible([], {}, ["1"], {"1": HOURS}).fix == recovers
+    assert rules.recovery_possible([], {}, ["1"], {"1": HOURS}).fix == recovers
     keys = "Set TIDEMARK_EXPORT_KEY_1 and TIDEMARK_EXPORT_SECRET_1; then: "
-    assert places.recovery_possible(["1"], {}, ["1"], {"1": HOURS}).fix == keys + recovers
-    assert recorded.not_skewed(LARGE, SETTINGS, 192).fix == "Ask the exporter for smaller objects"
-    whole = recorded.not_skewed(LARGE, UNDIVIDED, 12).fix
+    assert rules.recovery_possible(["1"], {}, ["1"], {"1": HOURS}).fix == keys + recovers
+    assert rules.not_skewed(LARGE, SETTINGS, 192).fix == "Ask the exporter for smaller objects"
+    whole = rules.not_skewed(LARGE, UNDIVIDED, 12).fix
     assert whole is not None
     assert "or lower TIDEMARK_SPLIT_OBJECT_BYTES (1099511627776)" in whole
 

@@ -14,9 +14,8 @@ from obstore.store import LocalStore
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.drill import process
-from pipeline_assets.drill.recovery import recovery_faults
 from pipeline_assets.drill.sandbox import Scratch, as_environment
-from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, faults, planned
+from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, faults, planned, recovery_faults
 from pipeline_assets.inspection.scratch import ledger_url
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from resources.failpoints import OF_MOVES, OF_ROLLBACKS, OF_TABLE_BY_TABLE, Failpoint
