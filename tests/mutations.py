@@ -346,7 +346,7 @@ MUTATIONS = (
         f"{_RECOVER}::test_one_contradicted_hour_discredits_the_whole_answer",
     ),
     Mutation(
-        7, "every 400 of the vendor is told as one of size", "resources/export_api/answers.py",
+        7, "every 400 of the vendor is told as one of size", "resources/export_api.py",
         " and _OF_SIZE.search(_words(body))", "",
         "tests/unit/resources/test_export_api.py::test_a_refusal_in_words_is_told_in_these_words_and_not_as_size",
     ),
@@ -424,7 +424,7 @@ MUTATIONS = (
         "tests/unit/resources/test_publishing.py::test_what_else_a_publish_is_about_is_asked_before_a_table_changes",
     ),
     Mutation(
-        10, "a swap does not ask for what its slices were built from", "pipeline_assets/operations/rebuild/swap.py",
+        10, "a swap does not ask for what its slices were built from", "pipeline_assets/operations/rebuild_swap.py",
         "        rests_on=inputs,", "        rests_on={},",
         "tests/unit/operations/test_rebuild_swap.py::test_a_swap_rests_on_what_its_slices_were_built_from_and_judged_beside",
     ),

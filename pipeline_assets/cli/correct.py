@@ -90,7 +90,7 @@ def rollback(
     Exits 0 when every slice was rolled back or held, 1 when it could not be, 2 on bad usage.
     """
     from pipeline_assets.cli.run import open_runtime, run_operation  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.operations.rollback_plan import plan  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.operations.rollback import plan  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.orchestration.rollback_jobs import ROLLBACK_JOB, ROLLBACK_OP, RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
     from resources.iceberg.lake_identity import Purpose  # noqa: PLC0415 - `status` starts without Iceberg
 

@@ -191,7 +191,7 @@ def rebuild(
 
 
 def _start(number: int | None, given: Mapping[str, Any], reason: str | None, as_json: bool, verbose: bool) -> int:
-    from pipeline_assets.operations.rebuild.begin import asked_for  # noqa: PLC0415 - `show` starts without Spark
+    from pipeline_assets.operations.rebuild_choose import asked_for  # noqa: PLC0415 - `show` starts without Spark
     from pipeline_assets.orchestration.rebuild_job import RebuildConfig, rebuild_request  # noqa: PLC0415 - `show` starts without Dagster
 
     if number is not None:

@@ -58,7 +58,7 @@ def recover(
     from pipeline_assets.cli import render_recovery as render  # noqa: PLC0415 - `status` starts without an HTTP client
     from pipeline_assets.operations.recover import Recovery, whole_days  # noqa: PLC0415 - as above
     from pipeline_assets.operations.recover_plan import plan_recovery, recovery_request  # noqa: PLC0415 - as above
-    from resources.export_api.client import ExportApi  # noqa: PLC0415 - as above
+    from resources.export_api import ExportApi  # noqa: PLC0415 - as above
     from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
 
     settings = load_settings()

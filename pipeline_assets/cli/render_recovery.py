@@ -13,9 +13,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table as RichTable
 
 from pipeline_assets.cli.terminal import line, plainly, styled
-from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, grouped, in_lines, size_text
 from pipeline_assets.operations.recover_plan import HourState, PlannedHour, RecoveryPlan, hours_text
-from pipeline_assets.operations.recover_progress import grouped, in_lines, size_text
 
 _STATES = {HourState.REFUSED: "bold red", HourState.LOST: "bold red"}
 _STATES |= dict.fromkeys((HourState.MISSING, HourState.UNFINISHED), "yellow")

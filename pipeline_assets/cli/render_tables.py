@@ -23,7 +23,7 @@ from resources.ledger.store import Ledger
 
 if TYPE_CHECKING:
     from pipeline_assets.operations.release import Held
-    from pipeline_assets.operations.rollback_plan import SliceRestore
+    from pipeline_assets.operations.rollback import SliceRestore
 
 
 _MOST_MISMATCHES = 20

@@ -20,9 +20,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.ledger.store import own_ledger
 
 if TYPE_CHECKING:
-    from pipeline_assets.operations.split.evidence import Recovered, Selection
-    from pipeline_assets.operations.split.find import Search
-    from pipeline_assets.operations.split.relocate import Relocation
+    from pipeline_assets.operations.split_landing import Recovered, Relocation, Search, Selection
 
 _KiB = 1024
 
@@ -51,7 +49,7 @@ def split_landing(
     """
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
-    from pipeline_assets.operations.split.find import find  # noqa: PLC0415 - `status` starts without it
+    from pipeline_assets.operations.split_landing import find  # noqa: PLC0415 - `status` starts without it
     from resources.landing.move import Mover  # noqa: PLC0415 - `status` starts without it
     from resources.landing.store import LandingStore  # noqa: PLC0415 - `status` starts without it
 
@@ -73,7 +71,7 @@ def split_landing(
 def _search(
     project: str, keys: Path | None, uploaded: tuple[str | None, str | None], days: tuple[str | None, str | None]
 ) -> Search:
-    from pipeline_assets.operations.split.find import Search, parse_keys, parse_time  # noqa: PLC0415 - `status` starts without it
+    from pipeline_assets.operations.split_landing import Search, parse_keys, parse_time  # noqa: PLC0415 - `status` starts without it
 
     options = ("--uploaded-after", "--uploaded-before")
     after, before = (parse_time(name, text) if text else None for name, text in zip(options, uploaded, strict=True))
@@ -98,8 +96,7 @@ def _search(
 def _relocated(
     selection: Selection, search: Search, mover: Any, settings: Settings, console: Console
 ) -> list[Relocation]:
-    from pipeline_assets.operations.split.find import excluded_keys  # noqa: PLC0415 - `status` starts without it
-    from pipeline_assets.operations.split.relocate import relocate  # noqa: PLC0415 - `status` starts without it
+    from pipeline_assets.operations.split_landing import excluded_keys, relocate  # noqa: PLC0415 - `status` starts without it
 
     if not selection.recovered:
         return []

@@ -24,10 +24,10 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.health.report import DUPLICATES
 from pipeline_assets.inspection.receivers import receiver_troubles
 from pipeline_assets.load.staleness.finality import recent_lateness
-from pipeline_assets.operations.split.evidence import by_evidence, read_prefix
+from pipeline_assets.operations.split_landing import by_evidence, read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE
-from resources.export_api.credentials import ExportCredentials
+from resources.export_api import ExportCredentials
 from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
 from resources.iceberg.lake_mark import read_mark

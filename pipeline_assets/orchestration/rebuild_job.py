@@ -17,10 +17,9 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.rebuild.answer import abandon, undo
-from pipeline_assets.operations.rebuild.begin import RebuildRequest, begin, claimed, tables_of
-from pipeline_assets.operations.rebuild.green import build
-from pipeline_assets.operations.rebuild.swap import swap
+from pipeline_assets.operations.rebuild_build import build
+from pipeline_assets.operations.rebuild_choose import RebuildRequest, begin, claimed, tables_of
+from pipeline_assets.operations.rebuild_swap import abandon, swap, undo
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import standing_events

@@ -12,14 +12,13 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.recover import HourOutcome, Recovery, whole_days
+from pipeline_assets.operations.recover import HourOutcome, Recovery, grouped, in_lines, size_text, whole_days
 from pipeline_assets.operations.recover_plan import RecoveryPlan, hours_text, plan_recovery, recovery_request
-from pipeline_assets.operations.recover_progress import grouped, in_lines, size_text
 from pipeline_assets.orchestration.assets import OP_NAME, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.operation_job import operation_job
 from pipeline_assets.orchestration.specs import range_tags
-from resources.export_api.client import ExportApi
+from resources.export_api import ExportApi
 from resources.iceberg.lake_identity import Purpose
 
 RECOVER_JOB = "recover_exports"

@@ -14,8 +14,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import preview, release
-from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest, plan
+from pipeline_assets.operations.rollback import RollbackRequest, plan, roll_back
 from pipeline_assets.orchestration.assets import POOL, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import standing_events

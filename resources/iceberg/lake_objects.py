@@ -26,7 +26,7 @@ from pipeline_assets.domain.errors import (
 )
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
-from resources.landing.backends import Bucket
+from resources.landing.bucket import Bucket
 from resources.landing.place import landing_errors
 from resources.whole_file import sync
 

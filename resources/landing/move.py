@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from pipeline_assets.domain.errors import LandingAccessError, LandingConflictError, ObjectMovedError, SettingsError
 from resources.failpoints import Failpoint, failpoint
-from resources.landing.backends import Bucket
+from resources.landing.bucket import Bucket
 from resources.landing.folder import OUTSIDE, Folder, version_of
 from resources.landing.place import Place, landing_errors
 from resources.landing.store import LandingStore

@@ -28,7 +28,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import KeyStem, ObjectKeys
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
-from resources.landing.backends import Bucket
+from resources.landing.bucket import Bucket
 from resources.landing.folder import Folder
 from resources.landing.place import Listed, Place, landing_errors
 

@@ -17,8 +17,7 @@ from pipeline_assets.domain.placement import MOST_TEXT_BYTES
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore

@@ -21,8 +21,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import exclude, lift
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.operations.release import preview, release
-from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms import refine_task

@@ -24,8 +24,7 @@ from pipeline_assets.inspection.replay.recompute import Chosen, derived_table, r
 from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import preview, release
-from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.item import ITEM

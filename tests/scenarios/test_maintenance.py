@@ -20,9 +20,8 @@ from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
-from pipeline_assets.operations import rewrites
-from pipeline_assets.operations.maintenance import TableUpkeep, maintain, require_done, summary
-from pipeline_assets.operations.rewrites import Rewritten, compact
+from pipeline_assets.operations import maintenance
+from pipeline_assets.operations.maintenance import Rewritten, TableUpkeep, compact, maintain, require_done, summary
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -321,7 +320,7 @@ def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
     p.deliver(DAY, [event | {"city": uuid.uuid4().hex * 9} for event in events_on(DAY, 300)], hour=1)
     p.reports(DAY)
     large = {table: p.files(table, DAY) for table in (RAW, REFINED)}
-    monkeypatch.setattr(rewrites, "_SMALL_BYTES", 30_000)
+    monkeypatch.setattr(maintenance, "_SMALL_BYTES", 30_000)
     small = 0
     for hours in ((2, 3), (4,)):
         for hour in hours:
@@ -397,10 +396,10 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
     assert (p.count(RAW, DAY), p.count(REFINED, DAY), p.verdict(REFINED, DAY)) == (40, 30, "held")
 
     before = p.digests()
-    monkeypatch.setattr(rewrites, "_SLICES_AT_ONCE", 1)
+    monkeypatch.setattr(maintenance, "_SLICES_AT_ONCE", 1)
     assert compact(runtime, raw, [*cold, Slice(NEXT, PROJECT)], str(uuid.uuid4())) == Rewritten(5, 2, 0)
     # The same where the ledger lies elsewhere.
-    monkeypatch.setattr(rewrites, "publisher_of", lambda _, lakehouse, ledger: TableByTable(lakehouse, ledger))
+    monkeypatch.setattr(maintenance, "publisher_of", lambda _, lakehouse, ledger: TableByTable(lakehouse, ledger))
     assert compact(runtime, REFINED_EVENTS, cold, str(uuid.uuid4())).files_after == 1
     assert len(p.files(RAW, DAY)) == len(p.files(REFINED, DAY)) == 1
     assert (p.digests(), p.verdict(REFINED, DAY)) == (before, "held")

@@ -22,9 +22,8 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.operations.rebuild.swap import swap
-from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.operations.rebuild_swap import swap
+from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
 from resources import failpoints
 from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint

@@ -24,10 +24,9 @@ from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.drill.process import a_victim
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.operations.maintenance import maintain
-from pipeline_assets.operations.rebuild.answer import abandon
-from pipeline_assets.operations.rebuild.begin import RebuildRequest, begin, claimed
-from pipeline_assets.operations.rebuild.green import build
-from pipeline_assets.operations.rebuild.swap import swap
+from pipeline_assets.operations.rebuild_build import build
+from pipeline_assets.operations.rebuild_choose import RebuildRequest, begin, claimed
+from pipeline_assets.operations.rebuild_swap import abandon, swap
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.tables.event_counts import EVENT_COUNTS

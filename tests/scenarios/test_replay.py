@@ -23,8 +23,7 @@ from pipeline_assets.inspection.replay.recompute import choose, derived_table, r
 from pipeline_assets.inspection.replay.replay import Keys, Replay, ReplayBasis, ReplayResult, lines_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
-from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from resources.landing.store import LandingStore
 from resources.ledger.schema import PUBLICATIONS

@@ -10,8 +10,7 @@ import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.operations.split.find import Search, find
-from pipeline_assets.operations.split.relocate import relocate
+from pipeline_assets.operations.split_landing import Search, find, relocate
 from pipeline_assets.tables.registry import DERIVED
 from resources import failpoints
 from resources.failpoints import Failpoint

@@ -26,8 +26,7 @@ from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations.release import preview, release
-from pipeline_assets.operations.rollback import roll_back
-from pipeline_assets.operations.rollback_plan import RollbackRequest
+from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints
 from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint

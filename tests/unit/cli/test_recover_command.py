@@ -184,8 +184,8 @@ class _Full(io.BytesIO):
 @pytest.mark.parametrize(
     ("at", "room", "code", "said"),
     [
-        ("resources.export_api.client.a_spool_on_disk", 0, errno.ENOSPC, "is full (No space left on device)"),
-        ("resources.export_api.client.a_spool_on_disk", 0, errno.EIO, "cannot be used (Input/output error)"),
+        ("resources.export_api.a_spool_on_disk", 0, errno.ENOSPC, "is full (No space left on device)"),
+        ("resources.export_api.a_spool_on_disk", 0, errno.EIO, "cannot be used (Input/output error)"),
         ("pipeline_assets.operations.recover.a_spool", 0, errno.EDQUOT, "is full (Disk quota exceeded)"),
         ("pipeline_assets.operations.recover.a_spool", 200, errno.ENOSPC, "is full (No space left on device)"),
     ],

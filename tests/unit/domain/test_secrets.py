@@ -32,7 +32,7 @@ from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.runtime import production_ledger
 from pipeline_assets.orchestration.specs import landing_assets
-from resources.export_api.answers import _told as told_by_vendor
+from resources.export_api import _told as told_by_vendor
 from resources.iceberg.errors import first_line
 from resources.landing.place import _short as landing_errors_short
 from resources.ledger.changes import Changes

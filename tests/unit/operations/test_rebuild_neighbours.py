@@ -15,7 +15,7 @@ from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.inputs import judging
-from pipeline_assets.operations.rebuild.choose import is_judged_beside, refused_beside, states_beside
+from pipeline_assets.operations.rebuild_choose import is_judged_beside, refused_beside, states_beside
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from tests.support.builders import PROJECT

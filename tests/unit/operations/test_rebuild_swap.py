@@ -19,11 +19,12 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, Rebuilt
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.operations import rebuild_build as green
+from pipeline_assets.operations import rebuild_swap as swap
 from pipeline_assets.operations import rollback
-from pipeline_assets.operations.rebuild import answer, green, swap
-from pipeline_assets.operations.rebuild.choose import digests_beside
-from pipeline_assets.operations.rebuild.green import MainAsRead
-from pipeline_assets.operations.rollback_plan import RollbackRequest, SliceRestore, restores_of
+from pipeline_assets.operations.rebuild_build import MainAsRead
+from pipeline_assets.operations.rebuild_choose import digests_beside
+from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, restores_of
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
@@ -64,8 +65,7 @@ class Story:
             patch.setattr(module, "catch_up", self._catch_up)
         patch.setattr(swap, "sync_ledger", lambda *_: self.settle())
         patch.setattr(swap, "drop_branches", lambda *_: None)
-        patch.setattr(answer, "drop_branches", lambda *_: None)
-        patch.setattr(answer, "roll_back", lambda _, request: self.restored.append(request) or [])
+        patch.setattr(swap, "roll_back", lambda _, request: self.restored.append(request) or [])
         self.swap_of = swap._swap_of
         patch.setattr(swap, "_swap_of", lambda _, __, table, rebuilt, *___: self._swap_of(table, rebuilt))
         self.really_publish = swap._publish
@@ -110,7 +110,7 @@ class Story:
         return swap.swap(self.runtime, self.ledger.rebuilds.claim(self.rebuild, run_id), "bob", None, NOW)
 
     def undo(self) -> None:
-        answer.undo(self.runtime, self.rebuild, "bob", None)
+        swap.undo(self.runtime, self.rebuild, "bob", None)
 
     @property
     def rebuild(self) -> RebuildRecord:
@@ -219,7 +219,7 @@ def test_a_swap_that_was_taken_over_tells_so_and_answers_nothing(story: Story) -
     story.reported(made(1000, 1))
 
     def taken(_: Any, rebuild: RebuildRecord, table: Any, rebuilt: Any, *__: Any) -> Any:
-        answer.abandon(story.runtime, story.ledger.rebuilds.claim(rebuild, "another"), "ann", None)
+        swap.abandon(story.runtime, story.ledger.rebuilds.claim(rebuild, "another"), "ann", None)
         return story._swap_of(table, rebuilt)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -252,7 +252,7 @@ def test_a_refusal_before_anything_is_shown_leaves_the_rebuild_to_be_answered(st
         with pytest.raises((UsageError, PublishConflictError), match=said):
             story.swap(list, lambda found=found: [found], run_id=f"swap-{number}")
         assert story.state is RebuildState.READY, said
-    answer.abandon(story.runtime, story.rebuild, "bob", None)
+    swap.abandon(story.runtime, story.rebuild, "bob", None)
     assert story.state is RebuildState.ABANDONED
 
 
@@ -289,7 +289,7 @@ def test_a_refusal_says_what_main_shows_already(story: Story, how: str, is_settl
     for state in (RebuildState.SWAPPING, RebuildState.READY, RebuildState.BUILDING):
         story.ledger.rebuilds.change(story.rebuild, state=state)
         with pytest.raises(UsageError, match=f"main shows {REFINED} of it already"):
-            answer.abandon(story.runtime, story.rebuild, "bob", None)
+            swap.abandon(story.runtime, story.rebuild, "bob", None)
     story.undo()
     assert story.state is RebuildState.UNDONE
 
@@ -467,7 +467,7 @@ def test_an_undo_of_nothing_is_refused(story: Story, state: RebuildState, said: 
         story.undo()
     assert (story.state, story.restored) == (state, [])
     if state.is_open:
-        answer.abandon(story.runtime, story.rebuild, "bob", None)
+        swap.abandon(story.runtime, story.rebuild, "bob", None)
         assert story.state is RebuildState.ABANDONED
 
 

@@ -35,7 +35,7 @@ from pipeline_assets.inspection.health.report import read_health
 from pipeline_assets.inspection.status import day_statuses
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
-from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, size_text, whole_days
 from pipeline_assets.operations.recover_plan import (
     HourState,
     RecoveryPlan,
@@ -43,8 +43,7 @@ from pipeline_assets.operations.recover_plan import (
     hours_text,
     plan_recovery,
 )
-from pipeline_assets.operations.recover_progress import size_text
-from resources.export_api.client import ExportApi
+from resources.export_api import ExportApi
 from resources.failpoints import OF_RECOVERY, Failpoint, watch
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
@@ -572,7 +571,7 @@ from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.operations.recover import Recovery
 from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery
-from resources.export_api.client import ExportApi
+from resources.export_api import ExportApi
 from resources.landing.store import LandingStore
 from resources.ledger.schema import RECOVERIES
 from resources.ledger.store import Ledger

@@ -28,10 +28,16 @@ from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.operations.split import find as comparison
-from pipeline_assets.operations.split.evidence import Selection, late_uploads, read_prefix
-from pipeline_assets.operations.split.find import Search, find
-from pipeline_assets.operations.split.relocate import Relocation, relocate
+from pipeline_assets.operations import split_landing as comparison
+from pipeline_assets.operations.split_landing import (
+    Relocation,
+    Search,
+    Selection,
+    find,
+    late_uploads,
+    read_prefix,
+    relocate,
+)
 from resources import failpoints
 from resources.failpoints import OF_MOVES, Failpoint
 from resources.landing.move import Mover
@@ -308,8 +314,7 @@ _PROGRAM = """
 import sys
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.operations.split.find import Search, find
-from pipeline_assets.operations.split.relocate import relocate
+from pipeline_assets.operations.split_landing import Search, find, relocate
 from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 settings = Settings(landing_url=sys.argv[1])

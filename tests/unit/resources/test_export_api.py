@@ -27,8 +27,8 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
-from resources.export_api import client
-from resources.export_api.client import Download, ExportApi, NoData
+from resources import export_api as client
+from resources.export_api import Download, ExportApi, NoData
 from resources.guarded_http import guarded_client
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor

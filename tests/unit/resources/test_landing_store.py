@@ -40,7 +40,7 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from resources.failpoints import Failpoint
-from resources.landing import backends as landing_places
+from resources.landing import bucket as landing_places
 from resources.landing import folder as landing_folder
 from resources.landing import store as landing_store
 from resources.landing.folder import Folder

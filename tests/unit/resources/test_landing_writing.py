@@ -20,7 +20,8 @@ import pytest
 from pipeline_assets.domain.errors import DiskFullError, LandingAccessError, LandingUnavailableError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from resources.landing import backends, folder
+from resources.landing import bucket as backends
+from resources.landing import folder
 from resources.landing.store import LandingStore
 from tests.support.s3 import BUCKET, a_server_that_answers
 

@@ -158,8 +158,7 @@ def test_what_follows_from_a_table_is_read_from_the_declarations() -> None:
 
 ASKED_ELSEWHERE = {
     "pipeline_assets/load/draft.py": "quarantine is in no ledger: what it holds follows from the deliveries that are",
-    "pipeline_assets/operations/rewrites.py": "quarantine is in no ledger: its slices are found in its files",
-    "pipeline_assets/operations/maintenance.py": "quarantine is in no ledger, and its rows are kept for a time of their own",
+    "pipeline_assets/operations/maintenance.py": "quarantine is in no ledger: its slices and old rows are found in its files",
     "pipeline_assets/orchestration/assets.py": "run config accepts missing deliveries of raw tables, and changes of the others",
     "pipeline_assets/load/build/verdicts.py": "a recovery brings events, so their rows in refined tell what days grow by",
     "pipeline_assets/operations/attach_ledger.py": "quarantine is in no ledger, so a new one needs nothing of it",

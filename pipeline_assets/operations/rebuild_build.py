@@ -21,7 +21,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
-from pipeline_assets.operations.rebuild.choose import (
+from pipeline_assets.operations.rebuild_choose import (
     Chosen,
     GreenSlices,
     accepted,
