@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -174,10 +175,11 @@ def _tidemark(console: Console, deployment: Deployment, source: str, first: date
         str(first),
         "--to",
         str(last),
+        "--json",
     ]
     console.print(styled(f"$ tidemark {' '.join(command[1:])}", "bold"))
     code, shown = _watched(command, environment)
-    verdicts = Counter(line.split()[2] for line in shown.splitlines()[1:] if len(line.split()) > 2)
+    verdicts = Counter(day["verdict"] for day in json.loads(shown or "[]"))
     console.print("days x tables: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
     if code != 0:
         print_lines_of(console, shown.splitlines())
