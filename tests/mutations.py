@@ -160,7 +160,7 @@ MUTATIONS = (
         "ranks = greatest_of(own_ranks, equal)", "ranks = own_ranks", _FATES,
     ),
     Mutation(
-        9, "a row that is delivered again is written again", "pipeline_assets/transforms/slice_difference.py",
+        9, "a row that is delivered again is written again", "pipeline_assets/transforms/refine_task.py",
         "is_new: Mask = ~np.isin(hashes, held)", "is_new: Mask = np.ones(len(hashes), dtype=np.bool_)",
         "tests/unit/transforms/test_slice_difference.py::test_the_difference_makes_the_same_slice",
     ),
@@ -276,12 +276,12 @@ MUTATIONS = (
         "tests/unit/formats/test_event_lines.py::test_a_bag_delivered_as_text_is_the_bag",
     ),
     Mutation(
-        7, "a computed sale is revenue beside the sale", "pipeline_assets/transforms/event_facts.py",
+        7, "a computed sale is revenue beside the sale", "pipeline_assets/transforms/fold.py",
         " & ~repeats)", ")",
         "tests/unit/domain/test_revenue.py::test_what_repeats_the_revenue_of_another_event_neither_has_nor_claims_any",
     ),
     Mutation(
-        7, "a merged user counts twice", "pipeline_assets/transforms/event_facts.py",
+        7, "a merged user counts twice", "pipeline_assets/transforms/fold.py",
         'pc.coalesce(*ids, rows["amplitude_id"])', 'rows["amplitude_id"]',
         "tests/scenarios/test_vendor_events.py::test_what_the_vendor_adds_counts_once",
     ),

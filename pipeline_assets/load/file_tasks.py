@@ -19,18 +19,18 @@ from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.file_rows import ReadingFiles, ReadingRows, RowsOf, SliceFile
-from pipeline_assets.transforms.key_halves import KEY_TYPES, KeyRows, KeysAmong, RangesOfKeys, StateKeys
-from pipeline_assets.transforms.narrow_raw import (
+from pipeline_assets.transforms.keys import KEY_TYPES, KeyRows, KeysAmong, RangesOfKeys, StateKeys
+from pipeline_assets.transforms.row_sums import (
     OBJECT_TYPES,
     ArrivedRows,
     ObjectRows,
     RawSums,
     SummingRaw,
+    SummingRefined,
     arrived,
     objects_of,
     objects_together,
 )
-from pipeline_assets.transforms.narrow_refined import SummingRefined
 from resources.iceberg.metadata import slices_condition
 from resources.spark.tasks import EachTold, naming_what_workers_met
 

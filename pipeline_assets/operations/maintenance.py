@@ -26,7 +26,7 @@ from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests
-from pipeline_assets.transforms.narrow_raw import LINEAGE
+from pipeline_assets.transforms.row_sums import LINEAGE
 from resources.iceberg.errors import FAILURES, lakehouse_failures
 from resources.iceberg.lake_identity import Purpose, catalog_place, unknown_lake
 from resources.iceberg.lake_objects import LakeObjects, require_true_clock

@@ -18,7 +18,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import OPTIONAL_TABLES, RESTORABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.key_halves import NOW, THEN, Tearing
+from pipeline_assets.transforms.keys import NOW, THEN, Tearing
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes

@@ -10,7 +10,7 @@ from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AsOfTable, Measure, TableColumn
-from pipeline_assets.transforms.named import named
+from pipeline_assets.transforms.digests import named
 
 PROPERTIES = ("event_properties",)
 """Columns from which an item is read."""

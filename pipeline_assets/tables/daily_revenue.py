@@ -6,8 +6,7 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.event_facts import MERGED, MONEY, MONEY_COLUMNS, USER, USER_COLUMNS
-from pipeline_assets.transforms.fold import Fold, fold_daily_revenue
+from pipeline_assets.transforms.fold import MERGED, MONEY, MONEY_COLUMNS, USER, USER_COLUMNS, Fold, fold_daily_revenue
 
 DAILY_REVENUE = AggregateTable(
     key="aggregates/daily_revenue",

@@ -6,8 +6,7 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, AggregateTable, Measure, TableColumn
-from pipeline_assets.transforms.event_facts import EVENT_TYPE, MERGED, USER, USER_COLUMNS
-from pipeline_assets.transforms.fold import Fold, fold_event_counts
+from pipeline_assets.transforms.fold import EVENT_TYPE, MERGED, USER, USER_COLUMNS, Fold, fold_event_counts
 
 EVENT_COUNTS = AggregateTable(
     key="aggregates/event_counts",

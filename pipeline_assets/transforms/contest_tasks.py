@@ -31,9 +31,8 @@ from pipeline_assets.transforms.contest import (
 )
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, Longs, Mask, are_among, hashes_of, part_of, whole
-from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows
-from pipeline_assets.transforms.key_halves import halves_of
-from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
+from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows
+from pipeline_assets.transforms.keys import halves_of
 
 _RIVAL = {
     "_day": "int",

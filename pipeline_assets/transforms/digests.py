@@ -1,4 +1,4 @@
-"""Measuring staged data: content digests and figures per slice."""
+"""Rows in Spark: their hashes and content digests, and the ids of events, read as domain/identity.py reads them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import BooleanType, DataType, LongType, StructType
 
+from pipeline_assets.domain.identity import SOMETHING_TO_SEE
 from pipeline_assets.domain.row_hash import ROW_HASH_VERSION, is_text
 from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, HashSource, hashes_of
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_ID, EventHashes, HashSource, hashes_of
 
 HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
 """Event tables store these columns; for other tables they are computed on demand."""
@@ -118,3 +119,26 @@ def slice_digests(frame: DataFrame, columns: Sequence[str], day_column: str) -> 
     """Slice -> digest of its rows; the frame has `day_column` (date), project_id and `columns`."""
     rows = digests(frame, columns, [day_column, "project_id"]).collect()
     return {Slice(row[day_column], row["project_id"]): digest_of(row.asDict()) for row in rows}
+
+
+def named(text: str | Column) -> Column:
+    """The text (a column's name, or an expression), with null for empty and blank ones."""
+    value = F.col(text) if isinstance(text, str) else text
+    return F.when(value.rlike(SOMETHING_TO_SEE), value)
+
+
+def named_sender() -> dict[str, Column]:
+    """Column -> expression, for the columns that identify the sender of an event; blank texts are null."""
+    types = EXPORT_FORMAT.spark_types
+    return {name: named(name) if types[name] == "string" else F.col(name) for name in EXPORT_FORMAT.identity.sender}
+
+
+def is_nameless() -> Column:
+    """Whether an event has neither a send id nor a row id."""
+    return named(SEND_ID).isNull() & named(ROW_ID).isNull()
+
+
+def unread_text() -> Column:
+    """The delivered text of a time that ranks rows second, where it could not be read; else null."""
+    later = EXPORT_FORMAT.rank_columns[1]
+    return F.when(F.col(later).isNull(), F.get_json_object(EXTRA_COLUMN, f"$.{later}"))

@@ -150,3 +150,17 @@ def with_columns(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
         for name, kind in types.items()
     ]
     return pa.Table.from_arrays(arrays, names=list(types))
+
+
+def as_bytes(rows: pa.Table) -> bytes:
+    """Rows as one compressed binary value."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(told: bytes) -> pa.Table:
+    """The rows from a value of `as_bytes`."""
+    with pa.ipc.open_stream(told) as stream:
+        return stream.read_all()

@@ -18,9 +18,8 @@ from pipeline_assets.domain.row_hash import scale_of
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import exact_sum, hashes_of, longs
-from pipeline_assets.transforms.file_rows import SliceFile, narrow_rows, opened
+from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows, opened
 from pipeline_assets.transforms.fold import Folded, SliceFold, shares_of
-from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
 
 _EXACT = Context(prec=80)
 

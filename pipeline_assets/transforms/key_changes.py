@@ -8,9 +8,16 @@ from datetime import date
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from pipeline_assets.transforms.digests import HASH_A, HASH_B, MEANING_HASH, with_row_hashes
+from pipeline_assets.transforms.digests import (
+    HASH_A,
+    HASH_B,
+    MEANING_HASH,
+    is_nameless,
+    named,
+    named_sender,
+    with_row_hashes,
+)
 from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, SEND_ID
-from pipeline_assets.transforms.named import is_nameless, named, named_sender
 
 KEPT, ADDED, REMOVED, CHANGED = "kept", "added", "removed", "changed"
 _AT = ("event_date", "project_id", *KEY)

@@ -15,9 +15,17 @@ from pyspark.sql import DataFrame
 from pipeline_assets.domain.revenue import RevenueRule
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.event_facts import FACT_TYPES, SOURCES, columns_of, event_facts
 from pipeline_assets.transforms.event_hashes import whole
-from pipeline_assets.transforms.fold import Folded, SliceFold, joined, shares_of
+from pipeline_assets.transforms.fold import (
+    FACT_TYPES,
+    SOURCES,
+    Folded,
+    SliceFold,
+    columns_of,
+    event_facts,
+    joined,
+    shares_of,
+)
 
 _PLACE = {"event_date": "date", "project_id": "string"}
 _RESULT = {"folded": "binary"}

@@ -18,7 +18,7 @@ from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import Block, blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.object_text import SAMPLE_BYTES, ObjectReader, ObjectTexts
+from pipeline_assets.transforms.object_text import SAMPLE_BYTES, ObjectReader, ObjectTexts, Share
 from pipeline_assets.transforms.parsed_batches import (
     Found,
     Summary,
@@ -27,7 +27,6 @@ from pipeline_assets.transforms.parsed_batches import (
     rows_of,
     rows_of_events,
 )
-from pipeline_assets.transforms.spread import Share
 
 _MOST_LINES = 2000
 _MOST_BYTES = 4 * 1024**2

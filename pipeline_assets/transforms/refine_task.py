@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,85 @@ import pyarrow.compute as pc
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.compared_keys import KEYS_OF, EventContents, KeyDifference, compared, joined
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, Longs, Mask, longs, whole
-from pipeline_assets.transforms.file_rows import narrow_rows, rows_of, with_columns
-from pipeline_assets.transforms.slice_difference import NAMES, HeldRows, RowNumbers
+from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows, rows_of, with_columns
+from pipeline_assets.transforms.keys import KEYS_OF, EventContents, KeyDifference, compared, joined
+
+NAMES = ("_object_key", "_line_number", "_hash_a")
+"""Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""
+_SEPARATOR = "\x00"
+_LINE_BITS = 32
+
+
+class RowNumbers:
+    """Assigns numbers to rows: the same line of the same object of the same source gets the same number."""
+
+    def __init__(self) -> None:
+        """Start without known objects."""
+        self._objects: dict[str, int] = {}
+
+    def of(self, sources: pa.Array | pa.Scalar, rows: pa.Table) -> Longs:
+        """A number for each row (with NAMES); `sources` holds one source per row, or one for all rows."""
+        joined = pc.binary_join_element_wise(sources, whole(rows["_object_key"]), _SEPARATOR)
+        # Only rows written by another program lack an object. They share a number, so HeldRows finds them not distinct.
+        names = pc.fill_null(joined, "").dictionary_encode()
+        codes = [self._objects.setdefault(name, len(self._objects)) for name in names.dictionary.to_pylist()]
+        at = np.asarray(codes, dtype=np.int64)[names.indices.to_numpy(zero_copy_only=False)]
+        lines = pc.fill_null(rows["_line_number"], 0).to_numpy().astype(np.int64)
+        found: Longs = at << _LINE_BITS | lines
+        return found
+
+
+class HeldRows:
+    """The rows that a slice holds, and which of them it keeps.
+
+    A held row that names a row of raw stays if that row wins, or one that is equal to it: `meet` is told all rows of raw, then
+    `lacks` the winners among them that `meet` did not find.
+    """
+
+    def __init__(self, numbers: Longs, hashes: Longs) -> None:
+        """`numbers` come from RowNumbers; `hashes` are `_hash_a` of the same rows."""
+        self._order = np.argsort(numbers, kind="stable")
+        self._numbers, self._hashes = numbers[self._order], hashes[self._order]
+        self._is_wanted, self._is_in_raw = np.zeros((2, len(numbers)), dtype=np.bool_)
+
+    @property
+    def are_distinct(self) -> bool:
+        """Whether each row occurs once; otherwise rows cannot be compared."""
+        return bool((self._numbers[1:] != self._numbers[:-1]).all())
+
+    def meet(self, numbers: Longs, hashes: Longs, is_winner: Mask) -> Mask:
+        """A mask of the rows that win and that the slice does not hold under their own names."""
+        if not len(self._numbers):
+            return is_winner
+        at = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
+        is_held: Mask = (self._numbers[at] == numbers) & (self._hashes[at] == hashes)
+        self._is_in_raw[at[is_held]] = True
+        self._is_wanted[at[is_held & is_winner]] = True
+        return is_winner & ~is_held
+
+    def lacks(self, hashes: Longs) -> Mask:
+        """A mask of the winners that have to be written, given `_hash_a` of those that `meet` did not find.
+
+        None has to where the rows that go are equal to those that would come: nothing is published for lineage alone.
+        """
+        others = np.flatnonzero(self._is_in_raw & ~self._is_wanted)
+        held, first = np.unique(self._hashes[others], return_index=True)
+        is_new: Mask = ~np.isin(hashes, held)
+        self._is_wanted[others[first[np.isin(held, hashes)]]] = True
+        if np.array_equal(np.sort(hashes[is_new]), np.sort(self._hashes[~self._is_wanted])):
+            self._is_wanted[:] = True
+            is_new[:] = False
+        return is_new
+
+    @property
+    def is_wanted(self) -> Mask:
+        """A mask of the held rows that stay, in the order given to the constructor."""
+        found = np.empty_like(self._is_wanted)
+        found[self._order] = self._is_wanted
+        return found
+
 
 RECEIVED = EXPORT_FORMAT.received_column
 """The column with the time that decides on which day a row arrives. Refined holds it too, unlike `_arrival_date`."""
@@ -71,20 +146,6 @@ _SAMPLED_ROWS = 200
 """Rows of each batch that are hashed again."""
 _MOST_TOLD_KEYS = 200_000
 """Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
-
-
-def as_bytes(rows: pa.Table) -> bytes:
-    """Rows as one compressed binary value."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue())
-
-
-def from_bytes(told: bytes) -> pa.Table:
-    """The rows from a value of `as_bytes`."""
-    with pa.ipc.open_stream(told) as stream:
-        return stream.read_all()
 
 
 @dataclass(frozen=True)
@@ -313,3 +374,99 @@ def _add(writer: DataFileWriter, parts: ArrivalParts, rows: pa.Table, refined: R
 def _tell_wrong(work: SliceWork, file: _File, refined: Refined) -> None:
     if file.wrong is not None:
         refined.wrong[work.key] = f"{file.store.url}/{file.path} {file.wrong}"
+
+
+_FILE_COST_BYTES = 256 * 1024
+"""The cost of opening a file and beginning another one, in bytes written."""
+_NARROW = 0.15
+"""The cost of comparing a byte, as a share of the cost of writing it."""
+_SPLIT_BYTES = 16 * 1024**2
+"""A smaller slice is not divided among tasks, because each would write a small file."""
+
+
+@dataclass(frozen=True)
+class WritingRows:
+    """A function of `mapInArrow`: files (one column, string) of a table from rows with its columns, sorted by slice."""
+
+    layout: FileLayout
+    target: Store
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Raises the TidemarkError of what it writes."""
+        files: list[str] = []
+        with DataFileWriter(self.layout, self.target) as writer:
+            for rows in batches:
+                for placed in with_columns(pa.Table.from_batches([rows]), self.layout.types).to_batches():
+                    files.extend(writer.add(placed))
+            files.extend(writer.finish())
+        yield pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
+
+
+Losers = Mapping[tuple[Slice, str], pa.Table]
+"""Slice and source -> `_object_key` (string, or a dictionary of them) and `_line_number` (int) of the rows to leave out."""
+
+
+def work_of(
+    parts: Sequence[Sequence[SliceFile]], losers: Losers, held: Mapping[Slice, Sequence[SliceFile]]
+) -> list[list[SliceWork]]:
+    """What each task is to do, of which each part (`file_parts`) is the raw files.
+
+    `losers`: with the key of the raw table instead of the source. `held`: slices to write as a difference -> their files in
+    refined; files whose rows all stay are not rewritten. Any other slice gets a file from each task that reads it.
+    """
+    told = {at: as_bytes(rows) for at, rows in losers.items()}
+    work: list[list[SliceWork]] = []
+    for part in parts:
+        work.append([])
+        for key, same in groupby(part, lambda file: file.key):
+            files = list(same)
+            inputs = [
+                Input(table, [file.path for file in of_table], told.get((key, table)))
+                for table, of_table in groupby(files, lambda file: file.table)
+            ]
+            rows = sum(file.rows for file in files)
+            work[-1].append(SliceWork(key, inputs, rows, [file.path for file in held.get(key, ())]))
+    return work
+
+
+def together(results: Iterable[Refined]) -> Refined:
+    """The result of all tasks."""
+    told = Refined()
+    for one in results:
+        told.files.extend(one.files)
+        told.wrong.update(one.wrong)
+        told.gone.update(one.gone)
+        told.keys.update(one.keys)
+        told.tasks.extend(one.tasks)
+    return told
+
+
+def weight_of(file: SliceFile, compared: Collection[Slice]) -> float:
+    """The weight of a file: a fixed cost to open it plus its bytes, which count less if its slice is only compared."""
+    return file.size_bytes * (_NARROW if file.key in compared else 1) + _FILE_COST_BYTES
+
+
+def file_parts(files: Sequence[SliceFile], parallelism: int, compared: Collection[Slice] = ()) -> list[list[SliceFile]]:
+    """Divide files into parts of about equal weight, one for each task.
+
+    The files of a slice stay in one part, unless the slice is large, is not in `compared` and exceeds a task's share.
+    """
+    ordered = sorted(files, key=lambda file: (file.key.project_id, file.key.event_date, file.table, file.path))
+    slices = [list(group) for _, group in groupby(ordered, lambda file: file.key)]
+
+    weights = {file: weight_of(file, compared) for file in ordered}
+    share = sum(weights.values()) / max(1, parallelism)
+    parts: list[list[SliceFile]] = [[]]
+    weight = 0.0
+    for same in slices:
+        if weight and weight + sum(weights[file] for file in same) > 1.5 * share:
+            parts.append([])
+            weight = 0.0
+        is_whole = same[0].key in compared or sum(weights[file] for file in same) < _SPLIT_BYTES
+        for file in same:
+            if weight >= share and (file is same[0] or not is_whole):
+                parts.append([])
+                weight = 0.0
+            parts[-1].append(file)
+            weight += weights[file]
+    return [part for part in parts if part]

@@ -32,8 +32,7 @@ from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import Measure, TableColumn
-from pipeline_assets.transforms.event_facts import EVENT_TYPE, MONEY, USER
-from pipeline_assets.transforms.fold import Fold, Folded, fold_event_counts
+from pipeline_assets.transforms.fold import EVENT_TYPE, MONEY, USER, Fold, Folded, fold_event_counts
 from resources import failpoints
 from resources.failpoints import OF_REBUILDS, Failpoint
 from tests.scenarios.test_shell import InThisProcess

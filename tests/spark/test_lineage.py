@@ -14,7 +14,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.event_facts import columns_of
+from pipeline_assets.transforms.fold import columns_of
 from tests.scenarios.city_events import CITY_EVENTS
 
 SETTINGS = Settings()

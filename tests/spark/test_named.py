@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.identity import named
-from pipeline_assets.transforms.named import named as named_in_spark
+from pipeline_assets.transforms.digests import named as named_in_spark
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.object_text import Share
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.spread import Share
 from tests.support.builders import PROJECT
 
 DAY = date(2026, 2, 2)

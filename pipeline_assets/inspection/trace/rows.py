@@ -23,8 +23,7 @@ from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import HASH_A, HASH_B, with_row_hashes
-from pipeline_assets.transforms.named import named, named_sender, unread_text
+from pipeline_assets.transforms.digests import HASH_A, HASH_B, named, named_sender, unread_text, with_row_hashes
 from resources.iceberg.metadata import slices_condition
 
 MAX_ROWS = 2_000

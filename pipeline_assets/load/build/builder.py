@@ -18,8 +18,8 @@ from pipeline_assets.load.build.step import Build, StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.compared_keys import Contents, NamedContents
 from pipeline_assets.transforms.key_changes import row_contents, with_keys
+from pipeline_assets.transforms.keys import Contents, NamedContents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,10 +25,9 @@ from pipeline_assets.transforms.contest_tasks import (
     RowsAmong,
 )
 from pipeline_assets.transforms.event_hashes import Longs
-from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.key_halves import FIRST_HALF, first_halves, occurring_twice
-from pipeline_assets.transforms.refine_files import Losers
-from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
+from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes
+from pipeline_assets.transforms.keys import FIRST_HALF, first_halves, occurring_twice
+from pipeline_assets.transforms.refine_task import Losers
 
 COMPARE = "compare"
 _LONG = (1 << 64) - 1

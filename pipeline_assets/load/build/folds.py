@@ -12,9 +12,8 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.file_tasks import Place, files_of, read_bytes
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable
-from pipeline_assets.transforms.event_facts import columns_of
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.fold import Folded, SliceFold, joined
+from pipeline_assets.transforms.fold import Folded, SliceFold, columns_of, joined
 from pipeline_assets.transforms.fold_tasks import (
     DividingFiles,
     FoldedTable,

@@ -16,19 +16,20 @@ from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.step import Audit, StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import Place, each_file, each_of, files_of, read_bytes
 from pipeline_assets.load.staleness.decide import SlicePlan
-from pipeline_assets.transforms.compared_keys import (
+from pipeline_assets.transforms.file_rows import SliceFile
+from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
+from pipeline_assets.transforms.keys import (
+    KEY_TYPES,
     Comparing,
     Contents,
     ContentsOf,
     EventContents,
     HeldKeys,
     KeyDifference,
+    KeysAmong,
     TwoStates,
     moved,
 )
-from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
-from pipeline_assets.transforms.key_halves import KEY_TYPES, KeysAmong
 
 _ROWS_OF_A_PART = 4_000_000
 """Rows of both states of a slice that a task compares at a time: 24 bytes each, and about as much to sort them."""

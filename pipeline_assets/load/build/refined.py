@@ -30,13 +30,20 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.compared_keys import Contents, EventContents, KeyDifference
 from pipeline_assets.transforms.event_hashes import KEY
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
-from pipeline_assets.transforms.key_halves import BEFORE, BUILT, RAW, Linking
-from pipeline_assets.transforms.refine_files import Losers, WritingRows, file_parts, together, weight_of, work_of
-from pipeline_assets.transforms.refine_task import Refined, Refining
+from pipeline_assets.transforms.keys import BEFORE, BUILT, RAW, Contents, EventContents, KeyDifference, Linking
+from pipeline_assets.transforms.refine_task import (
+    Losers,
+    Refined,
+    Refining,
+    WritingRows,
+    file_parts,
+    together,
+    weight_of,
+    work_of,
+)
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.staging import FileChange
 from resources.spark.tasks import EachTold, naming_what_workers_met

@@ -15,14 +15,14 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.file_rows import row_count
-from pipeline_assets.transforms.key_halves import (
+from pipeline_assets.transforms.keys import (
     FIRST_HALF,
     KEY_TYPES,
     KeysAmong,
     first_halves,
     occurring_twice,
 )
-from pipeline_assets.transforms.narrow_refined import (
+from pipeline_assets.transforms.row_sums import (
     RefinedSums,
     SummingRefined,
     Twice,

@@ -14,7 +14,7 @@ from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.compared_keys import KeyDifference
+from pipeline_assets.transforms.keys import KeyDifference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,10 +21,9 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.object_text import MOVED, Hashing
+from pipeline_assets.transforms.object_text import MOVED, Hashing, Share, shares, weights
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.parsed_batches import SUMMARY_COUNTS, Summary
-from pipeline_assets.transforms.spread import Share, shares, weights
 from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
 
 

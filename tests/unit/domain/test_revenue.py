@@ -12,7 +12,7 @@ import pytest
 
 from pipeline_assets.domain.revenue import NO_MONEY, Money, RevenueRule
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.transforms.event_facts import MONEY, event_facts
+from pipeline_assets.transforms.fold import MONEY, event_facts
 
 RULE = RevenueRule.of(Settings())
 SALE = "[Amplitude] Revenue"

@@ -16,7 +16,7 @@ ROOT = Path(pipeline_assets.__file__).resolve().parents[1]
 EVERY_FORMAT_HAS = {EVENT_TIME, "event_type", "platform"}
 """What our tables and aggregates expect of every exporter, under these names."""
 MAY_NAME_COLUMNS = {
-    "pipeline_assets/transforms/event_facts.py": "what revenue and a user are is the aggregates' own business",
+    "pipeline_assets/transforms/fold.py": "what revenue and a user are is the aggregates' own business",
     "pipeline_assets/tables/active_item_events.py": "so is what an item is",
     "resources/spark/class_archive.py": "writes an export of its own, to warm the JVM with",
 }

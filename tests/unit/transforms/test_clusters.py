@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain import spool
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.transforms import clusters
-from pipeline_assets.transforms.clusters import DayClusters
+from pipeline_assets.transforms import write_objects
+from pipeline_assets.transforms.write_objects import DayClusters
 
 DAY = date(2026, 2, 2)
 Row = tuple[str, int, int]
@@ -76,7 +76,7 @@ def test_days_come_one_after_the_other_however_they_are_mixed(
         given_rows += rows
         batches.append(a_batch(rows))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(clusters, "_MANY_ROWS", many)
+        patched.setattr(write_objects, "_MANY_ROWS", many)
         days = DayClusters(held)
         passed = rows_of(one for batch in batches for one in days.add(batch))
         rest = rows_of(days.rest())
@@ -113,8 +113,8 @@ def test_another_day_with_most_rows_of_a_large_batch_is_opened_once() -> None:
 
 def test_what_is_held_is_bounded_and_comes_back_from_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that several runs and several windows come of."""
-    monkeypatch.setattr(clusters, "_OUT_BYTES", 40_000)
-    monkeypatch.setattr(clusters, "_PART_BYTES", 10_000)
+    monkeypatch.setattr(write_objects, "_OUT_BYTES", 40_000)
+    monkeypatch.setattr(write_objects, "_PART_BYTES", 10_000)
     chance = random.Random(7)
     batches, given_rows = [], []
     for number in range(40):

@@ -15,19 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.compared_keys import (
+from pipeline_assets.transforms.file_rows import SliceFile, with_columns
+from pipeline_assets.transforms.keys import (
     KEYS,
     Comparing,
     ContentsOf,
     EventContents,
     HeldKeys,
+    KeysAmong,
     NamedContents,
     TwoStates,
     compared,
     moved,
 )
-from pipeline_assets.transforms.file_rows import SliceFile, with_columns
-from pipeline_assets.transforms.key_halves import KeysAmong
 from tests.unit.transforms.test_write_objects import Shelf
 
 DAY = date(2026, 2, 2)

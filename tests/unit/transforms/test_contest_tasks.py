@@ -22,9 +22,8 @@ from pipeline_assets.transforms.contest_tasks import (
     Ranges,
     RowsAmong,
 )
-from pipeline_assets.transforms.file_rows import SliceFile, with_columns
-from pipeline_assets.transforms.key_halves import first_halves, occurring_twice
-from pipeline_assets.transforms.refine_task import as_bytes, from_bytes
+from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, with_columns
+from pipeline_assets.transforms.keys import first_halves, occurring_twice
 from tests.unit.transforms.test_contest import DAY, ROWS, table_of
 
 _PRECEDENCE = (Source.BACKFILL, Source.REGULAR)

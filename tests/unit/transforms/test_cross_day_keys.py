@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.key_halves import (
+from pipeline_assets.transforms.keys import (
     BEFORE,
     BUILT,
     NOW,

@@ -28,9 +28,8 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.data_files import ARROW_TYPES, FileLayout
-from pipeline_assets.transforms.event_facts import columns_of, rows_with
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, joined, shares_of
+from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, columns_of, joined, rows_with, shares_of
 from pipeline_assets.transforms.fold_tasks import (
     DividingFiles,
     FoldedTable,

@@ -21,7 +21,7 @@ from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.narrow_raw import (
+from pipeline_assets.transforms.row_sums import (
     OBJECT_TYPES,
     ObjectRows,
     RawSums,

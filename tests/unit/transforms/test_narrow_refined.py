@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.key_halves import (
+from pipeline_assets.transforms.keys import (
     KEY_TYPES,
     KeysAmong,
     RangesOfKeys,
@@ -21,7 +21,7 @@ from pipeline_assets.transforms.key_halves import (
     first_halves,
     occurring_twice,
 )
-from pipeline_assets.transforms.narrow_refined import (
+from pipeline_assets.transforms.row_sums import (
     RefinedSums,
     SummingRefined,
     Twice,

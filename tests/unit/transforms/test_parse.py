@@ -30,9 +30,8 @@ from pipeline_assets.tables.table import TableColumn
 from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
-from pipeline_assets.transforms.object_text import MOVED, Hashing
+from pipeline_assets.transforms.object_text import MOVED, Hashing, Share, shares
 from pipeline_assets.transforms.parsed_batches import REFUSED, ROWS
-from pipeline_assets.transforms.spread import Share, shares
 from tests.support.builders import PROJECT
 from tests.support.read_objects import DAY, Read, a_share, read
 

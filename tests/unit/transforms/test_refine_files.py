@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.refine_files import file_parts, work_of
-from pipeline_assets.transforms.refine_task import Input, Refining, SliceWork, as_bytes
+from pipeline_assets.transforms.file_rows import SliceFile, as_bytes
+from pipeline_assets.transforms.refine_task import Input, Refining, SliceWork, file_parts, work_of
 from tests.support.builders import PROJECT
 from tests.unit.transforms.test_write_objects import DAY, LAYOUT, Shelf, a_line, rows_of, run
 

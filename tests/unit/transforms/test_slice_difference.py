@@ -25,7 +25,8 @@ from pipeline_assets.domain.identity import Name, RawRow, shown
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms import refine_task
-from pipeline_assets.transforms.refine_task import Input, Refined, Refining, SliceWork, as_bytes
+from pipeline_assets.transforms.file_rows import as_bytes
+from pipeline_assets.transforms.refine_task import Input, Refined, Refining, SliceWork
 from resources.iceberg.lake_objects import LakeObjects
 from tests.support.builders import PROJECT
 from tests.unit.transforms.test_refine_files import KEY, REFINED, _table

@@ -15,8 +15,8 @@ import pytest
 from pipeline_assets.domain.errors import ObjectMovedError
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms import parse
+from pipeline_assets.transforms.object_text import Share
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.spread import Share
 from tests.support.read_objects import a_share, read
 
 DAYS = (date(2026, 2, 2), date(2026, 2, 3))
