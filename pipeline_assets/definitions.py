@@ -11,13 +11,11 @@ from dagster_aws.s3 import S3Resource
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.orchestration.assets import Clock, load_assets
-from pipeline_assets.orchestration.health_asset import health_asset, health_job
-from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, load_jobs, schedules
+from pipeline_assets.orchestration.assets import Clock, health_asset, health_job, load_assets
+from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, calendar, load_jobs, schedules
 from pipeline_assets.orchestration.live_runs import dead_runs_sensor
 from pipeline_assets.orchestration.maintenance_job import maintenance_job
 from pipeline_assets.orchestration.notices import notice_sensors
-from pipeline_assets.orchestration.partitions import calendar
 from pipeline_assets.orchestration.rebuild_job import rebuild_job
 from pipeline_assets.orchestration.reconcile_job import reconcile_job
 from pipeline_assets.orchestration.recover_job import recover_job

@@ -393,7 +393,7 @@ MUTATIONS = (
         "tests/unit/resources/test_ledger_rows.py::test_a_publication_keeps_what_it_was_built_from",
     ),
     Mutation(
-        8, "a replay on other inputs counts as one", "pipeline_assets/inspection/replay/origin.py",
+        8, "a replay on other inputs counts as one", "pipeline_assets/inspection/replay_result.py",
         "if not one.is_gone and not one.is_as_recorded:", "if False:",
         "tests/unit/inspection/test_replay_rules.py::test_the_first_cause_is_the_nearest_to_the_source",
     ),

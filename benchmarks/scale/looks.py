@@ -17,7 +17,7 @@ from benchmarks.scale.sizes import Size
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.inspection.health.report import DUPLICATES, read_health
+from pipeline_assets.inspection.health import DUPLICATES, read_health
 from pipeline_assets.inspection.metrics import read_samples
 from pipeline_assets.inspection.status import day_statuses, joined_statuses
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
@@ -26,9 +26,9 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
+from pipeline_assets.orchestration.arrival_sensors import arrival_sensor
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.sensors.arrivals import arrival_sensor
-from pipeline_assets.orchestration.sensors.heal import heal_sensor
+from pipeline_assets.orchestration.sensors import heal_sensor
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
 

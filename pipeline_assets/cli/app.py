@@ -51,7 +51,7 @@ from pipeline_assets.domain.days import days_between, parse_day, requested_range
 from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.inspection.receivers import receiver_troubles
+from pipeline_assets.inspection.questions import receiver_troubles
 from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.staleness.finality import too_narrow
@@ -186,7 +186,7 @@ def explain(
     """
     from pipeline_assets.cli.render_trace import print_explanation, to_json  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.trace.trace import explain as explain_event  # noqa: PLC0415 - `status` starts without Spark
+    from pipeline_assets.inspection.explain import explain as explain_event  # noqa: PLC0415 - `status` starts without Spark
 
     settings = load_settings()
     start, end = (parse_day(day) if day else None for day in (first, last))

@@ -19,7 +19,7 @@ from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.notices import measures_text
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.changes import ChangesSince, changes_since
-from pipeline_assets.inspection.receivers import receiver_troubles
+from pipeline_assets.inspection.questions import receiver_troubles
 from resources.ledger.store import own_ledger
 
 

@@ -117,8 +117,11 @@ def diff(
     Exits 0 when both are equal, 1 when they differ, 2 on bad usage.
     """
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.diff.compare import compare  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.diff.difference import lines_of, write_page  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection.diff import (  # noqa: PLC0415 - as above
+        compare,
+        lines_of,
+        write_page,
+    )
 
     settings = load_settings()
     chosen, wanted = settings.require_projects(tuple(project or ())), parse_day(day)

@@ -13,7 +13,8 @@ from pipeline_assets.cli.terminal import stacked, styled
 from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.inspection.trace.explanation import (
+from pipeline_assets.inspection.event_rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
+from pipeline_assets.inspection.explain import (
     Delivered,
     Event,
     Explanation,
@@ -22,7 +23,6 @@ from pipeline_assets.inspection.trace.explanation import (
     place,
     spelled,
 )
-from pipeline_assets.inspection.trace.rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:

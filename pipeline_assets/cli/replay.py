@@ -46,9 +46,9 @@ def replay(
     or cannot be replayed, 2 on bad usage.
     """
     from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.replay.recompute import choose, derived_table  # noqa: PLC0415 - as above
-    from pipeline_assets.inspection.replay.recompute import replay as recomputed  # noqa: PLC0415 - as above
-    from pipeline_assets.inspection.replay.replay import ReplayBasis, lines_of, replay_json  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection.replay import choose, derived_table  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection.replay import replay as recomputed  # noqa: PLC0415 - as above
+    from pipeline_assets.inspection.replay_result import ReplayBasis, lines_of, replay_json  # noqa: PLC0415 - as above
 
     if as_published == current:
         raise UsageError("replay", "needs one of --as-published and --current", "Say from which inputs to compute")

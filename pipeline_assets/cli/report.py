@@ -25,8 +25,8 @@ def report(
     Reads the ledger alone and writes nothing else. Exits 0 when the page is written, 1 when the ledger cannot be read,
     2 on bad usage.
     """
-    from pipeline_assets.inspection.health.report import read_health  # noqa: PLC0415 - other commands start without it
-    from pipeline_assets.orchestration.health_page.page import write_page  # noqa: PLC0415 - others start without charts
+    from pipeline_assets.inspection.health import read_health  # noqa: PLC0415 - other commands start without it
+    from pipeline_assets.orchestration.health_page import write_page  # noqa: PLC0415 - others start without charts
 
     settings = load_settings()
     with own_ledger(settings) as ledger:

@@ -56,7 +56,7 @@ def window(
 
 def print_window(console: Console, found: WindowReport) -> None:
     """Print the lateness of rows, then the windows, then the recommendation."""
-    from pipeline_assets.domain.window import percent  # noqa: PLC0415 - as the report itself
+    from pipeline_assets.domain.lateness import percent  # noqa: PLC0415 - as the report itself
 
     arrived = f"{found.source.value} deliveries that arrived {found.first} to {found.last}"
     if not found.all.late.rows:

@@ -21,8 +21,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import READS_PER_CORE
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.inspection.health.report import DUPLICATES
-from pipeline_assets.inspection.receivers import receiver_troubles
+from pipeline_assets.inspection.health import DUPLICATES
+from pipeline_assets.inspection.questions import receiver_troubles
 from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.operations.split_landing import by_evidence, read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

@@ -13,13 +13,13 @@ from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.days import Hour, hour_ranges
 from pipeline_assets.domain.deliveries import RENAME
+from pipeline_assets.domain.lateness import Lateness, advise, deciding, narrowness, percent
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.skew import MOST_PARTS, part_weight, parts_of
 from pipeline_assets.domain.slices import Slice, Verdict
-from pipeline_assets.domain.window import Lateness, advise, deciding, narrowness, percent
-from pipeline_assets.inspection.receivers import ReceiverTrouble
+from pipeline_assets.inspection.questions import ReceiverTrouble
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 from resources.iceberg.lake_identity import catalog_place
 from resources.iceberg.lake_mark import Mark

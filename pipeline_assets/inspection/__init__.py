@@ -1,6 +1,6 @@
 """What an operator asks of published data; nothing is changed.
 
-Contains: status, changes, window, verify, and a folder for each larger question.
-Add here: another question of an operator.
-Does not contain: charts (orchestration/health_page/), printing (cli/), changes of data (operations/).
+Contains: a module for each question (status, changes, explain, diff, verify, replay, window), the health report, metrics.
+Add here: another question of an operator, another figure of the health page.
+Does not contain: charts (orchestration/health_charts.py), printing (cli/), changes of data (operations/).
 """

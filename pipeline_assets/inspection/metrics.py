@@ -19,8 +19,8 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
-from pipeline_assets.inspection.health.answers import TABLES, AnswerKind
-from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.health import read_health
+from pipeline_assets.inspection.questions import TABLES, AnswerKind
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import LOAD_KINDS
 from resources.whole_file import write_whole

@@ -7,19 +7,21 @@ from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import Any
 
-from pipeline_assets.domain.lateness import RELATIVE_ERROR, LatenessSketch, merged
-from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
-from pipeline_assets.domain.window import (
+from pipeline_assets.domain.lateness import (
     ARRIVAL_DAYS,
+    RELATIVE_ERROR,
     Advice,
     Lateness,
+    LatenessSketch,
     OutOfReach,
     advise,
     deciding,
     lateness,
+    merged,
     out_of_reach,
 )
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.finality import last_arrival
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger

@@ -11,13 +11,19 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
+
+# Dagster reads the op's annotations as types, so they are not postponed here.
+from pipeline_assets.domain.errors import TidemarkError, TransientError
+from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.diff.compare import refused_changes
+from pipeline_assets.inspection.diff import refused_changes
+from pipeline_assets.inspection.health import HealthReport, read_health
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.request import LoadRequest, Outcome, TableReport
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.exclude import exclude, lift
+from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import events_of, failure_of, told_backfill
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
@@ -26,6 +32,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import GRAPH_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
+from resources.ledger.store import own_ledger
 
 POOL = "tidemark_load"
 OP_NAME = "load"
@@ -148,3 +155,67 @@ KINDS = {
 """Table -> the kind of acceptance that an operator may give for it."""
 SHARED = frozenset(table.key for table in GRAPH_TABLES if table.kind.is_shared)
 """Tables whose slices are shared by all projects."""
+
+
+REPORT_KEY = dg.AssetKey(["ops", "health_report"])
+JOB_NAME = "health_report"
+_DESCRIPTION = """One page that shows how everything stands: days x tables, figures, revisions of published numbers, and
+what waits for a person with the command that answers it.
+
+**It has no partitions**, and no table depends on it: the page is drawn from the ledger, without Spark, whenever the asset is
+materialized. `tidemark report --out FILE` draws the same page."""
+
+
+def health_asset(settings: Settings) -> dg.AssetsDefinition:
+    """Return the asset; it is part of no load, pool, sensor or backfill."""
+
+    @dg.asset(
+        key=REPORT_KEY,
+        config_schema={},
+        description=_DESCRIPTION,
+        owners=settings.owners,
+        group_name="ops",
+        kinds={"html"},
+        tags={"layer": "ops"},
+        metadata={"dagster/uri": settings.health_report.absolute().as_uri()},
+    )
+    def health_report(clock: dg.ResourceParam[Clock]) -> dg.MaterializeResult[None]:
+        from pipeline_assets.orchestration.health_page import tiles, write_page  # noqa: PLC0415 - charts' library makes folders
+
+        try:
+            with own_ledger(settings) as ledger:
+                report = read_health(ledger, settings, clock.now())
+            path = write_page(report, settings.health_report)
+        except TransientError as error:
+            raise dg.RetryRequested(max_retries=2, seconds_to_wait=10) from tellable(error)
+        except TidemarkError as error:
+            raise dg.Failure(str(error), allow_retries=False) from tellable(error)
+        return dg.MaterializeResult(
+            metadata={
+                "page": dg.MetadataValue.url(path.as_uri()),
+                "file": dg.MetadataValue.path(path),
+                "waits_for_a_person": report.waiting,
+                "red_days": len({one.day for one in report.calendar.red}) if report.calendar is not None else 0,
+                "revisions": len(report.revisions),
+                "figures": markdown_table(("", "", ""), [(tile.name, tile.value, tile.note) for tile in tiles(report)]),
+                **_answers(report),
+            }
+        )
+
+    return health_report
+
+
+def _answers(report: HealthReport) -> dict[str, dg.MarkdownMetadataValue]:
+    rows = [
+        (f"{one.first} to {one.last}", ", ".join(one.tables), one.reason, one.commands[-1])
+        for one in report.for_a_person
+    ]
+    rows += [("", f"notices to {one.place}", one.reason, one.command or one.hint) for one in report.troubles]
+    rows += [("", one.origin, one.reason, one.hint) for one in report.golden_faults]
+    return {"what waits": markdown_table(("days", "tables", "reason", "answer"), rows)} if rows else {}
+
+
+def health_job() -> "dg.UnresolvedAssetJobDefinition":
+    """Return the job that writes the page."""
+    selection = dg.AssetSelection.assets(REPORT_KEY)
+    return dg.define_asset_job(JOB_NAME, selection=selection, description="Draw the page of health from the ledger.")

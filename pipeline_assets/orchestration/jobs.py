@@ -1,4 +1,4 @@
-"""Jobs: which assets are loaded together, and schedules."""
+"""Jobs: which assets are loaded together; their schedules, and the calendar of their partitions."""
 
 from __future__ import annotations
 
@@ -66,3 +66,8 @@ def schedules(settings: Settings) -> list[dg.ScheduleDefinition]:
         dg.ScheduleDefinition(name, cron_schedule=cron, job_name=job, default_status=status)
         for name, (job, cron) in _SCHEDULES.items()
     ]
+
+
+def calendar(settings: Settings) -> dg.DailyPartitionsDefinition:
+    """Return daily event-time partitions in UTC, including today, whose hours arrive one by one."""
+    return dg.DailyPartitionsDefinition(start_date=settings.calendar_start.isoformat(), timezone="UTC", end_offset=1)

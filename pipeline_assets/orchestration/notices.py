@@ -11,7 +11,7 @@ import dagster as dg
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.receivers import unsigned_notices
+from pipeline_assets.inspection.questions import unsigned_notices
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.notices import register_receivers, send_notices
 from pipeline_assets.orchestration.live_runs import under_way

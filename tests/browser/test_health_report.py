@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.orchestration.health_page.page import write_page
+from pipeline_assets.inspection.health import read_health
+from pipeline_assets.orchestration.health_page import write_page
 from resources.ledger.store import Ledger
 from tests.browser.conftest import IMAGES
 from tests.support.recorded_history import UNREADABLE, record_history

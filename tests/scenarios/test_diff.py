@@ -9,8 +9,7 @@ import dagster as dg
 import pytest
 
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.inspection.diff.compare import compare
-from pipeline_assets.inspection.diff.difference import Difference, lines_of, page_of
+from pipeline_assets.inspection.diff import Difference, compare, lines_of, page_of
 from pipeline_assets.load.runtime import Runtime
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, events_on

@@ -20,8 +20,8 @@ from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
-from pipeline_assets.inspection.replay.recompute import Chosen, derived_table, replay
-from pipeline_assets.inspection.replay.replay import Replay, ReplayBasis, ReplayResult
+from pipeline_assets.inspection.replay import Chosen, derived_table, replay
+from pipeline_assets.inspection.replay_result import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back

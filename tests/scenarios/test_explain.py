@@ -16,9 +16,8 @@ from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
 from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.inspection.explain import Event, Explanation, explain, place
 from pipeline_assets.inspection.status import day_statuses
-from pipeline_assets.inspection.trace.explanation import Event, Explanation, place
-from pipeline_assets.inspection.trace.trace import explain
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing.store import LandingStore

@@ -20,7 +20,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.notices import NoticeKind
 from pipeline_assets.drill.sandbox import as_environment
-from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.health import read_health
 from pipeline_assets.transforms.key_changes import STATES
 from tests.support.builders import LATER, PROJECT, a_body, events_on
 from tests.support.export_api import Vendor, a_vendor

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from pipeline_assets.domain.input_state import InputDay
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.inspection.replay.recompute import choose, derived_table, replay
-from pipeline_assets.inspection.replay.replay import Keys, Replay, ReplayBasis, ReplayResult, lines_of
+from pipeline_assets.inspection.replay import choose, derived_table, replay
+from pipeline_assets.inspection.replay_result import Keys, Replay, ReplayBasis, ReplayResult, lines_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.inspection.replay.recompute import choose, derived_table, replay
-from pipeline_assets.inspection.replay.replay import ReplayBasis
+from pipeline_assets.inspection.replay import choose, derived_table, replay
+from pipeline_assets.inspection.replay_result import ReplayBasis
 from pipeline_assets.load.runtime import Runtime
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, Pipeline, an_event

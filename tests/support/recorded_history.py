@@ -249,8 +249,8 @@ def _record_recovery(history: _History, day: date) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Write the ledger where it is missing, then say how long its page takes."""
-    from pipeline_assets.inspection.health.report import read_health
-    from pipeline_assets.orchestration.health_page.page import write_page
+    from pipeline_assets.inspection.health import read_health
+    from pipeline_assets.orchestration.health_page import write_page
 
     folder, days, count = Path(words[0]), int((*words, "1095")[1]), int((*words, "", "20")[2] or 20)
     projects, last = tuple(str(10001 + number) for number in range(count)), date(2026, 3, 31)

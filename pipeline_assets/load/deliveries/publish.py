@@ -12,11 +12,11 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError, ReadTwiceError
 from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.lateness import lateness, out_of_reach
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict, days_by_project
-from pipeline_assets.domain.window import lateness, out_of_reach
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import Attempt

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.arrival_days import ALONE, first_believable
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey, Listing
+from pipeline_assets.domain.lateness import ARRIVAL_DAYS, Lateness, deciding, lateness, narrowness
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.domain.window import ARRIVAL_DAYS, Lateness, deciding, lateness, narrowness
 from resources.ledger.store import Ledger
 
 if TYPE_CHECKING:

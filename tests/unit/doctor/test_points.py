@@ -13,9 +13,9 @@ from pipeline_assets.doctor import rules
 from pipeline_assets.doctor.rules import Answer, Light, PrefixEvidence, TableHead, worst
 from pipeline_assets.domain.causes import CauseKind
 from pipeline_assets.domain.days import Hour
+from pipeline_assets.domain.lateness import Lateness
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.window import Lateness
-from pipeline_assets.inspection.receivers import ReceiverTrouble
+from pipeline_assets.inspection.questions import ReceiverTrouble
 from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
+from pipeline_assets.domain.lateness import Lateness, OutOfReach, advise, lateness, narrowness, out_of_reach
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.window import Lateness, OutOfReach, advise, lateness, narrowness, out_of_reach
 
 DAY = date(2026, 3, 31)
 SEEN = Lateness({0: 99_000, 1: 700, 2: 150, 3: 50, 5: 60, 40: 40}, arrival_days=30)

@@ -19,18 +19,16 @@ from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
-from pipeline_assets.domain.lateness import LatenessSketch
+from pipeline_assets.domain.lateness import Lateness, LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.domain.window import Lateness
-from pipeline_assets.inspection.health.answers import AnswerKind, is_early
-from pipeline_assets.inspection.health.figures import Span, percentile, times_by_point
-from pipeline_assets.inspection.health.report import HealthReport, read_health
-from pipeline_assets.orchestration.health_page.page import page_of
+from pipeline_assets.inspection.health import HealthReport, Span, percentile, read_health, times_by_point
+from pipeline_assets.inspection.questions import AnswerKind, is_early
+from pipeline_assets.orchestration.health_page import page_of
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import CheckFigure

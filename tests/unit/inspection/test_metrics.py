@@ -23,7 +23,7 @@ from pipeline_assets.cli.app import app
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.health import read_health
 from pipeline_assets.inspection.metrics import FAMILIES, read_samples, text_of, write_textfile
 from pipeline_assets.orchestration.live_runs import run_queue
 from resources.ledger.changes import Changes

@@ -14,8 +14,8 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
-from pipeline_assets.inspection.replay.inputs import Items, items_of, without_items
-from pipeline_assets.inspection.replay.origin import Obstacle, Origin
+from pipeline_assets.inspection.replay_inputs import Items, items_of, without_items
+from pipeline_assets.inspection.replay_result import Obstacle, Origin
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.item import ITEM

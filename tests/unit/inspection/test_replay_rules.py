@@ -13,17 +13,20 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.replay.inputs import Kept, places
-from pipeline_assets.inspection.replay.origin import (
+from pipeline_assets.inspection.replay import choose, derived_table
+from pipeline_assets.inspection.replay_inputs import Kept, places
+from pipeline_assets.inspection.replay_result import (
+    InputSlice,
+    Keys,
     Obstacle,
     Origin,
     PublishedToday,
+    Share,
     as_published_causes,
     gone,
     origin_of,
+    other_rows,
 )
-from pipeline_assets.inspection.replay.recompute import choose, derived_table
-from pipeline_assets.inspection.replay.replay import InputSlice, Keys, Share, other_rows
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 DAY, KEY = date(2026, 2, 2), Slice(date(2026, 2, 2), "10001")

@@ -23,7 +23,7 @@ from pipeline_assets.domain.records import DAMAGED, HOURS_HELD, THIS_LOAD, Batch
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.inspection.health.answers import AnswerKind, commands
+from pipeline_assets.inspection.questions import AnswerKind, commands
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.losses import Relocated, sort_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan

@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import lacks_hours
-from pipeline_assets.orchestration.sensors.cursor import Attempt, Cursor, Subject, admit, attempted
+from pipeline_assets.orchestration.sensor_requests import Attempt, Cursor, Subject, admit, attempted
 from tests.unit.load.test_batches import (
     BATCH,
     DAY,

@@ -31,7 +31,7 @@ from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.health import read_health
 from pipeline_assets.inspection.status import day_statuses
 from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals

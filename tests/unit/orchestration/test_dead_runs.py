@@ -24,7 +24,7 @@ from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.orchestration.live_runs import DIED_TAG, OWN_JOBS, liveness, report_dead_runs, under_way
-from pipeline_assets.orchestration.sensors.requests import died_on
+from pipeline_assets.orchestration.sensor_requests import died_on
 from pipeline_assets.orchestration.specs import RANGE_END, RANGE_START
 from resources.ledger import processes as this_process
 from resources.ledger.schema import PROCESSES

@@ -13,7 +13,7 @@ from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.plain_text import LONGEST
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.diff.difference import Difference, Sample, lines_of
+from pipeline_assets.inspection.diff import Difference, Sample, lines_of
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.request import LoadRequest, Outcome
 from pipeline_assets.load.runtime import Runtime

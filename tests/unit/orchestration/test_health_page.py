@@ -26,10 +26,9 @@ from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.health.report import HealthReport, read_health
-from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.health_asset import REPORT_KEY, health_asset
-from pipeline_assets.orchestration.health_page.page import page_of, write_page
+from pipeline_assets.inspection.health import HealthReport, read_health
+from pipeline_assets.orchestration.assets import REPORT_KEY, Clock, health_asset
+from pipeline_assets.orchestration.health_page import page_of, write_page
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from resources.publishing.promise import Promise

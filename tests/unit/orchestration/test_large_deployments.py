@@ -27,9 +27,9 @@ from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan
 from pipeline_assets.load.staleness.inputs import judging
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
+from pipeline_assets.orchestration import arrival_sensors, sensors
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.sensors import arrivals, heal
-from pipeline_assets.orchestration.sensors.cursor import Cursor
+from pipeline_assets.orchestration.sensor_requests import Cursor
 from pipeline_assets.orchestration.specs import REASON_TAG
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DIMENSIONS
@@ -95,7 +95,7 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
     """Scenario: 80 days of projects where one look is at 24; an old day and the newest are stale. Outcome: no look reads more
     slices than it may; the newest day is asked for at once and the old one when its turn comes, until it is given up;
     everything has been looked at after so many looks as it takes."""
-    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    monkeypatch.setattr(sensors, "MOST_SLICES", 24)
     settings = SIZE.settings(place.folder)
     old = DAYS[20]
     for day in (old, DAYS[-1]):
@@ -107,12 +107,12 @@ def test_heal_looks_at_recent_days_each_time_and_at_all_others_in_turn(
         seen.append(set(days))
         return scan_stale_days(*args, days=days)
 
-    monkeypatch.setattr(heal, "scan_stale_days", looking)
+    monkeypatch.setattr(sensors, "scan_stale_days", looking)
     cursor: str | None = None
     asked: list[list[str]] = []
     said: list[str] = []
     for number in range(6):
-        found = tick(heal.heal_sensor(settings), cursor, minutes=5 * number)
+        found = tick(sensors.heal_sensor(settings), cursor, minutes=5 * number)
         cursor = found.cursor
         asked.append([one.tags[FIRST] for one in found.run_requests or []])
         said.append(str(found.skip_message))
@@ -143,13 +143,13 @@ def _looks_at_a_stale_day(
     place: Place, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, day: date, settings: Settings | None = None
 ) -> list[tuple[list[date], str]]:
     """What 24 looks, each at 24 of 80 days of projects, five a round, asked for and said."""
-    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    monkeypatch.setattr(sensors, "MOST_SLICES", 24)
     record = ledger.slices(RAW, ["10001"], [day])[Slice(day, "10001")]
     ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
     cursor: str | None = None
     found = []
     for number in range(24):
-        look = tick(heal.heal_sensor(settings or SIZE.settings(place.folder)), cursor, minutes=10 * number)
+        look = tick(sensors.heal_sensor(settings or SIZE.settings(place.folder)), cursor, minutes=10 * number)
         cursor = look.cursor
         found.append((_first_days(look), str(look.skip_message)))
     return found
@@ -188,15 +188,15 @@ def test_an_interval_of_a_dimension_is_tried_apart_from_the_days_of_the_look(
         found.setdefault(day, []).append(Stale(dimension.validity.key, "is stale", state[0], True))
         return found
 
-    monkeypatch.setattr(heal, "scan_stale_days", with_interval)
-    monkeypatch.setattr(heal, "MOST_SLICES", 24)
+    monkeypatch.setattr(sensors, "scan_stale_days", with_interval)
+    monkeypatch.setattr(sensors, "MOST_SLICES", 24)
     record = ledger.slices(RAW, ["10001"], [DAYS[20]])[Slice(DAYS[20], "10001")]
     ledger.record(Changes(slices=[replace(record, digest=OTHER_ROWS)]), "a-run")
     cursor: str | None = None
     reasons = []
     for number in range(24):
         state[0] = "s1" if number < 12 else "s2"
-        look = tick(heal.heal_sensor(SIZE.settings(place.folder)), cursor, minutes=10 * number)
+        look = tick(sensors.heal_sensor(SIZE.settings(place.folder)), cursor, minutes=10 * number)
         cursor = look.cursor
         reasons += [(number, one.tags[REASON_TAG]) for one in look.run_requests or [] if day in _first_days(look)]
     of_interval = [number for number, why in reasons if dimension.validity.key in why]
@@ -225,7 +225,7 @@ def test_what_is_in_memory_at_once_is_bounded_by_days_that_lie_together(
 
 
 def test_a_small_deployment_is_looked_at_whole(place: Place, ledger: Ledger) -> None:
-    found = tick(heal.heal_sensor(SIZE.settings(place.folder)), None)
+    found = tick(sensors.heal_sensor(SIZE.settings(place.folder)), None)
     assert found.skip_message == "nothing to do: every published day matches its inputs"
     assert Cursor.parse(found.cursor).sweep_from is None
     assert days_on_record(ledger) == DAYS
@@ -270,7 +270,7 @@ def _looks_at_landing(
             return ask(of, projects, first, last, *rest)
 
         monkeypatch.setattr(landing, "list", noted)
-        found = tick(arrivals.arrival_sensor(settings, source), cursor, landing, minutes=20 * number)
+        found = tick(arrival_sensors.arrival_sensor(settings, source), cursor, landing, minutes=20 * number)
         cursor = found.cursor
         listed.append(of_look)
         tags = [one.tags for one in found.run_requests or []]
@@ -283,7 +283,7 @@ def test_arrivals_are_listed_in_bounded_parts_of_which_the_newest_days_are_in_ea
 ) -> None:
     """Scenario: 40 days of two projects where one look lists 24 of theirs; then a day of the horizon is delivered anew. Outcome:
     each look lists the newest days, no more than it may, and everything comes in turn, the horizon more often than older days."""
-    monkeypatch.setattr(arrivals, "MOST_BATCHES", 24)
+    monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 24)
     settings = SIZE.settings(place.folder)
     listed, asked = _looks_at_landing(settings, Source.REGULAR, monkeypatch, 10)
     days = [{day for first, last in look for day in _between(first, last)} for look in listed]
@@ -302,7 +302,7 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
     horizon and at as many older days as the setting says; what was recovered is asked for in one run, when it rested."""
     settings = SIZE.settings(place.folder).model_copy(update={"sensor_days_per_tick": 10})
     whole = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8])
-    monkeypatch.setattr(arrivals, "MOST_BATCHES", 24)
+    monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 24)
     assert _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8]) == whole
     recent = SIZE.now.date() - timedelta(days=settings.redelivery_horizon_days)
     listed, asked = whole
@@ -313,8 +313,8 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
 def test_many_recovered_names_are_listed_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: all of 14 days of both projects was recovered, 240 names a day, and a look is at 2,000 names. Outcome: no
     look is at more than these; the newest days are in each, and everything is asked for in turn."""
-    monkeypatch.setattr(arrivals, "MOST_BATCHES", 12)
-    monkeypatch.setattr(arrivals, "MOST_NAMES", 2_000)
+    monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 12)
+    monkeypatch.setattr(arrival_sensors, "MOST_NAMES", 2_000)
     few_days = {"calendar_start": DAYS[26], "redelivery_horizon_days": 10}
     settings = SIZE.settings(place.folder).model_copy(update=few_days)
     listed, asked = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 10, DAYS[26:])
@@ -341,7 +341,7 @@ def _looks_of_a_round(source: Source, settings: Settings, today: date) -> int:
     cursor, looks = Cursor(), 0
     landing = NoLanding()
     while cursor.sweep_from is None or looks == 0 or cursor.sweep_from < today - timedelta(days=30):
-        arrivals.list_windows(landing, source, settings, cursor, today)  # type: ignore[arg-type]  # what is asked is nothing here
+        arrival_sensors.list_windows(landing, source, settings, cursor, today)  # type: ignore[arg-type]  # what is asked is nothing here
         looks += 1
     return looks
 

@@ -18,10 +18,10 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.inspection.changes import changes_since
-from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.health import read_health
 from pipeline_assets.load.golden import Reconciliation, golden_names, read_landing, reconcile
 from pipeline_assets.operations.notices import envelope
-from pipeline_assets.orchestration.health_page.page import page_of
+from pipeline_assets.orchestration.health_page import page_of
 from resources.landing.store import LandingStore
 from resources.ledger import golden
 from resources.ledger.changes import Changes

@@ -16,7 +16,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source
-from pipeline_assets.inspection.health.report import read_health
+from pipeline_assets.inspection.health import read_health
 from pipeline_assets.load.staleness.finality import first_arrivals, last_arrival
 from resources.ledger.changes import Changes
 from resources.ledger.notices import arrivals_since

@@ -34,11 +34,11 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.health.report import read_health
-from pipeline_assets.inspection.receivers import receiver_troubles
+from pipeline_assets.inspection.health import read_health
+from pipeline_assets.inspection.questions import receiver_troubles
 from pipeline_assets.operations import notices
 from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
-from pipeline_assets.orchestration.health_page.page import page_of
+from pipeline_assets.orchestration.health_page import page_of
 from pipeline_assets.orchestration.notices import telling_receivers
 from resources.guarded_http import signature
 from resources.ledger.changes import Changes

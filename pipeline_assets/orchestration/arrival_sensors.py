@@ -19,8 +19,7 @@ from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
-from pipeline_assets.orchestration.sensors.cursor import Cursor, Subject
-from pipeline_assets.orchestration.sensors.requests import Tick, digest, load_sensor, request
+from pipeline_assets.orchestration.sensor_requests import Cursor, Subject, Tick, digest, load_sensor, request
 from pipeline_assets.orchestration.specs import landing_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore

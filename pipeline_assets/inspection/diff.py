@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import pyspark.sql.functions as F
@@ -14,12 +15,12 @@ from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.causes import Cause, CauseKind
 from pipeline_assets.domain.change_rule import explain_change, is_bounded
 from pipeline_assets.domain.changes import Baseline, KeyChange
-from pipeline_assets.domain.checks import Check, number
+from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import Head
-from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
-from pipeline_assets.inspection.diff.difference import Difference, Sample
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
+from pipeline_assets.inspection.pages import render
 from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.key_changes import MOVED, key_change
 from pipeline_assets.load.request import Outcome, TableReport
@@ -33,6 +34,116 @@ from pipeline_assets.transforms.digests import digest_aggregates, digest_of, wit
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, REMOVED, key_changes
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.metadata import slices_condition
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One key that would be added, removed or changed."""
+
+    change: str
+    """`added`, `removed` or `changed`."""
+    cause: str
+    name: str
+    """The row's identifying columns, for display."""
+    values: Mapping[str, tuple[str | None, str | None]]
+    """Column -> (published, proposed) value, for columns that differ."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One slice as published, and as a load would build it now."""
+
+    table: str
+    key: Slice
+    standing: str
+    """The recorded verdict with its reason."""
+    todo: str
+    """What a load would do with the slice."""
+    published: Digest
+    proposed: Digest
+    measures: Mapping[str, tuple[float, float]]
+    """Measure -> (published, proposed)."""
+    keys: KeyChange
+    evaluation: Evaluation
+    """`change_is_explained`, evaluated for the proposed slice."""
+    is_bounded: bool
+    """Whether change bounds apply; they do not for provisional days and small slices."""
+    samples: tuple[Sample, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both hold the same rows."""
+        return self.published == self.proposed
+
+    @property
+    def verdict(self) -> str:
+        """The result of `change_is_explained`, in words."""
+        if not self.is_bounded:
+            return "not bounded: the day was provisional, or the slice is small"
+        return "keeps within bounds" if self.evaluation.is_passed else f"refused: {self.evaluation.reason}"
+
+
+def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[str]:
+    """The difference as lines of text; without values, a sample lists only its differing columns and does not name its row."""
+    found = difference
+    yield f"{found.table} {found.key}"
+    yield f"  on record: {found.standing}"
+    yield f"  a load of the day: {found.todo}"
+    yield ""
+    yield f"  {'':<24}{'published':>16}{'proposed':>16}{'change':>12}"
+    for name, (before, after) in found.measures.items():
+        yield f"  {name:<24}{before:>16,.12g}{after:>16,.12g}{_share(before, after):>12}"
+    yield ""
+    keys = found.keys
+    yield f"  keys only published: {keys.totals['keys_removed']:,}{_by(keys.removed)}"
+    yield f"  keys only proposed:  {keys.totals['keys_added']:,}{_by(keys.added)}"
+    yield f"  keys that differ:    {keys.totals['keys_changed']:,}{_by(keys.changed)}"
+    yield f"  keys that are equal: {keys.kept:,}"
+    yield ""
+    yield f"  {found.verdict}"
+    for sample in found.samples:
+        yield ""
+        if not with_values:
+            # The name of a row is delivered data as well: its ids, its time, a currency.
+            yield f"  {sample.change} ({sample.cause}): {', '.join(sample.values)}"
+            continue
+        yield f"  {sample.change} ({sample.cause}): {sample.name}"
+        for column, (before_value, after_value) in sample.values.items():
+            yield f"    {column}: {before_value} -> {after_value}"
+
+
+def _share(before: float, after: float) -> str:
+    if before == after:
+        return ""
+    return "new" if not before else f"{(after - before) / abs(before):+.1%}"
+
+
+def _by(causes: Mapping[str, int]) -> str:
+    said = ", ".join(f"{cause} {count:,}" for cause, count in sorted(causes.items(), key=lambda part: -part[1]))
+    return f" ({said})" if said else ""
+
+
+def page_of(difference: Difference) -> str:
+    """The whole page as HTML, including its style."""
+    keys = difference.keys
+    parts = (
+        ("kept", "equal", {"": keys.kept}),
+        ("changed", "different", keys.changed),
+        ("removed", "only published", keys.removed),
+        ("added", "only proposed", keys.added),
+    )
+    whole = sum(sum(causes.values()) for _, _, causes in parts) or 1
+    return render("diff.html", found=difference, parts=parts, whole=whole)
+
+
+def write_page(difference: Difference, folder: Path) -> Path:
+    """Write the page to a file in the folder, which is created if missing; returns the file's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key = difference.key
+    path = folder / f"{difference.table.replace('/', '.')}_{key.event_date}_{key.project_id}.html"
+    path.write_text(page_of(difference), "utf-8")
+    return path
+
 
 _LONGEST_VALUE = 200
 

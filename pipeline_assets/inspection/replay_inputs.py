@@ -17,8 +17,7 @@ from pipeline_assets.domain.input_state import InputDay, differing
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.inspection.replay.origin import Obstacle, Origin
-from pipeline_assets.inspection.replay.replay import InputSlice
+from pipeline_assets.inspection.replay_result import InputSlice, Obstacle, Origin
 from pipeline_assets.load.build.builder import Inputs
 from pipeline_assets.load.file_tasks import Place, places_at
 from pipeline_assets.load.runtime import Runtime
