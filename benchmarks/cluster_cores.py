@@ -24,9 +24,8 @@ from benchmarks.contenders import NOW, settings_in
 from benchmarks.measure import run_and_watch
 from benchmarks.workload import KEPT, Stage, deliver, one_day, record_of, stage_of
 from pipeline_assets.domain.machine import cores as cores_here
-from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.tables.registry import ASSET_TABLES
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore

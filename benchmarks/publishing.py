@@ -19,9 +19,8 @@ from rich.table import Table
 
 from benchmarks.contenders import NOW, a_session, settings_in
 from benchmarks.workload import KEPT, PROJECT
-from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.tables.registry import ASSET_TABLES
 from resources import failpoints
 from resources.failpoints import Failpoint

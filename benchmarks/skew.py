@@ -26,9 +26,8 @@ from benchmarks.measure import run_and_watch
 from benchmarks.workload import FIRST_DAY, KEPT, PROJECT
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import StepSkew
-from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime, SkewLog
+from pipeline_assets.load.runtime import LoadRequest, Runtime, SkewLog
 from pipeline_assets.tables.registry import ASSET_TABLES
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore

@@ -15,9 +15,8 @@ from markupsafe import Markup
 
 from benchmarks.contenders import a_session, settings_in
 from pipeline_assets.domain.days import days_between
-from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore

@@ -215,12 +215,12 @@ MUTATIONS = (
         "tests/unit/resources/test_live_files.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",
     ),
     Mutation(
-        7, "a slice of raw comes back with the rows of some of its batches", "pipeline_assets/load/lost.py",
+        7, "a slice of raw comes back with the rows of some of its batches", "pipeline_assets/load/deliveries/accept.py",
         "if not holding[key] <= able}", "if holding[key].isdisjoint(able)}",
         "tests/unit/load/test_lost.py::test_a_lost_slice_of_raw_is_whole_only_with_all_its_batches_and_a_batch_only_with_all_its_slices",
     ),
     Mutation(
-        7, "a build reads a slice of which a data file is gone", "pipeline_assets/load/lost.py",
+        7, "a build reads a slice of which a data file is gone", "pipeline_assets/load/staleness/decide.py",
         "            if losses:", "            if False:",
         "tests/unit/load/test_lost.py::test_what_would_read_a_lost_file_waits_and_what_is_up_to_date_stays",
     ),
@@ -256,7 +256,7 @@ MUTATIONS = (
         "tests/scenarios/test_bad_loads.py::test_a_bad_load_is_refused[halved]",
     ),
     Mutation(
-        7, "any object of its hour lets one go that landing lost", "pipeline_assets/load/deliveries/losses.py",
+        7, "any object of its hour lets one go that landing lost", "pipeline_assets/load/deliveries/plan.py",
         "settings), \"\") > gone.recorded_at", "settings), \"\") >= gone.recorded_at",
         "tests/unit/load/test_batches.py::test_what_was_delivered_after_an_object_lets_it_go",
     ),
@@ -331,12 +331,12 @@ MUTATIONS = (
         f"{_RECOVER}::test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_whole",
     ),
     Mutation(
-        7, "rows that an unreadable version takes are no loss", "pipeline_assets/load/deliveries/losses.py",
+        7, "rows that an unreadable version takes are no loss", "pipeline_assets/load/deliveries/verdicts.py",
         "rows, keys = 0, (*plan.let_go, *broken)", "rows, keys = 0, plan.let_go",
         f"{_BATCHES}::test_rows_that_an_unreadable_version_takes_are_bounded_too",
     ),
     Mutation(
-        7, "an hour that lost rows was read anew if anything of it came later", "pipeline_assets/load/deliveries/losses.py",
+        7, "an hour that lost rows was read anew if anything of it came later", "pipeline_assets/load/deliveries/verdicts.py",
         "if all(record.recorded_at > last", "if any(record.recorded_at > last",
         f"{_BATCHES}::test_an_hour_that_an_earlier_load_read_anew_loses_nothing",
     ),

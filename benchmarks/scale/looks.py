@@ -21,8 +21,7 @@ from pipeline_assets.inspection.health import DUPLICATES, read_health
 from pipeline_assets.inspection.metrics import read_samples
 from pipeline_assets.inspection.status import day_statuses, joined_statuses
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.load.staleness.scan import decide_with_neighbours

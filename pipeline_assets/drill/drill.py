@@ -32,9 +32,8 @@ from pipeline_assets.drill.scenarios import (
 )
 from pipeline_assets.in_process import run_job
 from pipeline_assets.load.file_tasks import slice_digests
-from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
 from pipeline_assets.orchestration.live_runs import WORKING, liveness, report_dead_runs
 from pipeline_assets.orchestration.specs import asset_key, range_tags

@@ -21,13 +21,11 @@ from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.inspection.pages import render
-from pipeline_assets.load.build.builders import builder_of
 from pipeline_assets.load.build.key_changes import MOVED, key_change
-from pipeline_assets.load.request import Outcome, TableReport
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.build.rebuild import builder_of
+from pipeline_assets.load.runtime import Outcome, Runtime, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
-from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
-from pipeline_assets.load.staleness.inputs import cause_of
+from pipeline_assets.load.staleness.facts import Facts, cause_of, slices_to_look_at
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, ancestors
 from pipeline_assets.tables.table import Measure, Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes

@@ -52,7 +52,7 @@ from pipeline_assets.inspection.replay_result import (
 )
 from pipeline_assets.load.build.builder import Inputs, kept
 from pipeline_assets.load.build.builder import kept as kept_frame
-from pipeline_assets.load.build.builders import builder_of
+from pipeline_assets.load.build.rebuild import builder_of
 from pipeline_assets.load.build.refined import PLACE, losers_among, losing, with_source
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.kinds import is_dimension

@@ -11,7 +11,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.quarantine_reasons import unreadable_values
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
-from pipeline_assets.load.request import DAY_VERDICTS
+from pipeline_assets.load.runtime import DAY_VERDICTS
 from pipeline_assets.load.staleness.finality import is_short
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSION_TABLES, DIMENSIONS, OPTIONAL_TABLES

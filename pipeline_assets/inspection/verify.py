@@ -18,10 +18,9 @@ from pipeline_assets.domain.records import DeliveryRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood, widen
 from pipeline_assets.load.deliveries.snapshots import exclusions_of_dimensions
 from pipeline_assets.load.file_tasks import slice_digests
-from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.history import days_on_record, month_of
+from pipeline_assets.load.runtime import LoadRequest, Runtime
+from pipeline_assets.load.staleness.as_of import days_on_record, month_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, ASSET_TABLES, DERIVED, DIMENSIONS, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Dimension, Table

@@ -15,8 +15,7 @@ from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
 from pipeline_assets.formats.interval_objects import folder_of_intervals
-from pipeline_assets.load.build.snapshot import parsed_objects
-from pipeline_assets.load.build.snapshot_checks import judge_doubled, judge_history, judge_unread
+from pipeline_assets.load.build.snapshot import judge_doubled, judge_history, judge_unread, parsed_objects
 from pipeline_assets.load.deliveries.snapshots import (
     SnapshotListing,
     by_bytes,
@@ -26,11 +25,8 @@ from pipeline_assets.load.deliveries.snapshots import (
     log_odd_objects,
 )
 from pipeline_assets.load.draft import LoadRuntime
-from pipeline_assets.load.request import LoadRequest, TableReport
-from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.decide import SlicePlan, decide
-from pipeline_assets.load.staleness.facts import Facts, counts_on_record
-from pipeline_assets.load.staleness.history import (
+from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport
+from pipeline_assets.load.staleness.as_of import (
     EXCLUDED,
     History,
     Records,
@@ -44,7 +40,8 @@ from pipeline_assets.load.staleness.history import (
     standing_day,
     version_of,
 )
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.decide import SlicePlan, decide
+from pipeline_assets.load.staleness.facts import Facts, counts_on_record, judging
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
 from pipeline_assets.tables.table import Dimension, Table
 from pipeline_assets.transforms.snapshot_rows import HISTORY, digests_by_day, read_objects

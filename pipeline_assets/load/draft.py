@@ -15,9 +15,8 @@ from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.lost import slices_read
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.facts import slices_to_look_at
+from pipeline_assets.load.staleness.facts import slices_read, slices_to_look_at
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import table_by_key
@@ -29,7 +28,7 @@ from resources.publishing.promise import publisher_of
 from resources.publishing.request import PartlyPublishedError, PublishRequest
 
 if TYPE_CHECKING:
-    from pipeline_assets.load.request import LoadRequest
+    from pipeline_assets.load.runtime import LoadRequest
     from pipeline_assets.tables.table import Table
     from resources.iceberg.lakehouse import Staged
 

@@ -25,8 +25,7 @@ from pipeline_assets.load.dimensions import (
 )
 from pipeline_assets.load.draft import Draft, LoadRuntime
 from pipeline_assets.load.golden import record_comparison, take_golden
-from pipeline_assets.load.request import LoadRequest, TableReport, merged
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport, merged
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.finality import too_narrow
 from pipeline_assets.tables.registry import (

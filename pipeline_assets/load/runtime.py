@@ -1,21 +1,30 @@
-"""The resources that every step of a load uses, and the skew of its heavy steps."""
+"""The request of a load, the resources and the skew of its steps, and the reports that it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
+from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.placement import NewBytes
 from pipeline_assets.domain.plain_text import shown
+from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import KeyShare, StepSkew, Unit, sizes_of
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 from pipeline_assets.load.build.folds import SharedFolds
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
+from resources.ledger.store import Ledger
 from resources.spark.tasks import Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipeline_assets.tables.kinds import TableKind
     from resources.iceberg.lakehouse import Lakehouse
     from resources.landing.store import LandingStore
     from resources.ledger.store import Ledger
@@ -99,3 +108,187 @@ class Runtime:
     def spark(self) -> SparkSession:
         """The lakehouse's Spark session; it is started on first use."""
         return self.lakehouse.spark
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """One run of the load path."""
+
+    days: tuple[date, ...]
+    """Requested days, ascending and without gaps."""
+    projects: tuple[str, ...]
+    tables: frozenset[str]
+    """Keys of the selected tables."""
+    run_id: str
+    now: datetime
+    """Timezone-aware; deadlines are compared with it."""
+    accepted: Acceptances = field(default_factory=Acceptances)
+    """Changes and losses that an operator accepts."""
+    is_read_again: bool = False
+    """Whether slices of which a data file is gone are brought back: raw from landing, others from their inputs."""
+
+    @property
+    def first_day(self) -> date:
+        """First requested day."""
+        return self.days[0]
+
+    @property
+    def last_day(self) -> date:
+        """Last requested day."""
+        return self.days[-1]
+
+    def slices_of(self, kind: TableKind) -> frozenset[Slice]:
+        """The slices of tables of this kind under which the requested days are filed."""
+        projects = kind.projects(self.projects)
+        return frozenset(Slice(kind.slice_day(day), project) for day in self.days for project in projects)
+
+    @property
+    def attempt(self) -> str:
+        """The run's id as it occurs in branch names."""
+        return self.run_id.replace("-", "")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one slice in this run."""
+
+    table: str
+    key: Slice
+    verdict: Verdict
+    reason: str | None = None
+    hint: str | None = None
+    is_repeat: bool = False
+    """The same refusal, wait or hold as in an earlier run over the same inputs; it does not fail the run again."""
+    is_early: bool = False
+    """It waits for deliveries whose deadline lies ahead. Nothing is wrong: the run does not fail and checks only warn."""
+    is_requested: bool = True
+    was_good: bool = True
+    """Whether the verdict was good before; a day that recovers is reported even if it was not requested."""
+    is_final: bool | None = None
+    """Whether everything that may still change the day has arrived; None for raw days."""
+    digest: Digest = EMPTY
+    figures: Mapping[str, float] = field(default_factory=dict)
+    evaluations: tuple[Evaluation, ...] = ()
+
+    @property
+    def fails_the_run(self) -> bool:
+        """Whether it fails the run: any new refusal does; a new wait does only on a requested day past its deadline."""
+        if self.is_repeat or self.is_early or self.verdict.is_good or self.verdict is Verdict.HELD:
+            return False
+        return self.verdict is Verdict.REFUSED or self.is_requested
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """All outcomes of one table, requested days first."""
+
+    table: str
+    outcomes: tuple[Outcome, ...]
+    snapshot_id: int | None = None
+    seconds: float = 0.0
+    built: tuple[Slice, ...] = ()
+    """Slices that were computed, published or not."""
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """Key of each upstream table -> the snapshot from which the slices were computed."""
+
+
+def merged(former: TableReport | None, later: TableReport, accepted: Collection[Slice]) -> TableReport:
+    """Merge the reports of two passes over a table; `accepted`: slices that the load publishes, from either pass.
+
+    The later pass sees the former pass's acceptances as unchanged and its refusals as repeats; the merged report shows both
+    as results of this run.
+    """
+    if former is None:
+        return later
+    told = {outcome.key: outcome for outcome in former.outcomes}
+    outcomes = []
+    for outcome in later.outcomes:
+        before = told.pop(outcome.key, None)
+        is_settled = outcome.key in accepted and outcome.verdict is Verdict.UNCHANGED
+        if before is not None and before.verdict is Verdict.PUBLISHED and is_settled:
+            outcomes.append(before)
+        elif before is not None and before.verdict is outcome.verdict and not before.is_repeat:
+            outcomes.append(replace(outcome, is_repeat=False))
+        else:
+            outcomes.append(outcome)
+    # Days that were not requested and that the later pass did not report.
+    outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
+    return replace(
+        later,
+        outcomes=tuple(sorted(outcomes, key=lambda outcome: (not outcome.is_requested, outcome.key))),
+        seconds=former.seconds + later.seconds,
+        built=tuple(sorted({*former.built, *later.built})),
+    )
+
+
+def early_slices(batches: Mapping[BatchKey, BatchRecord]) -> frozenset[Slice]:
+    """Days for which neither source delivered anything yet, and whose deadline lies ahead."""
+    found: dict[Slice, list[BatchRecord]] = {}
+    for key, batch in batches.items():
+        found.setdefault(Slice(key.arrival_date, key.project_id), []).append(batch)
+    return frozenset(
+        key
+        for key, here in found.items()
+        if any(batch.verdict is BatchVerdict.WAITING for batch in here)
+        and not any(batch.deliveries or batch.verdict is BatchVerdict.REFUSED for batch in here)
+    )
+
+
+DAY_VERDICTS = {
+    BatchVerdict.ACCEPTED: Verdict.UNCHANGED,
+    BatchVerdict.REFUSED: Verdict.REFUSED,
+    BatchVerdict.WAITING: Verdict.WAITING,
+    BatchVerdict.MOVED: Verdict.WAITING,
+}
+"""The verdict of a raw day, by the verdict of its batch."""
+
+
+def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days: Collection[date]) -> list[Outcome]:
+    """The recorded outcomes of a table's slices on these days; the outcome of a raw day is that of its batch."""
+    if not days:
+        return []
+    records = ledger.slices(table, projects, days)
+    if table in SOURCE_OF_TABLE:
+        batches = ledger.batches(projects, min(days), max(days))
+        found = []
+        for batch_key, batch in batches.items():
+            key = Slice(batch_key.arrival_date, batch_key.project_id)
+            if batch_key.source is SOURCE_OF_TABLE[table] and key.event_date in days:
+                digest = records[key].digest if key in records else EMPTY
+                evaluation = next(iter(batch.evaluations), None)
+                figures = {"rows": digest.rows, **(evaluation.figures if evaluation else {})}
+                loss = records[key].loss if key in records else None
+                told = loss or batch
+                verdict = Verdict.REFUSED if loss else DAY_VERDICTS[batch.verdict]
+                found.append(
+                    Outcome(
+                        table,
+                        key,
+                        verdict,
+                        told.reason,
+                        told.hint,
+                        is_repeat=True,
+                        digest=digest,
+                        figures=figures,
+                        evaluations=() if loss else batch.evaluations,
+                        is_early=not loss and batch.verdict is BatchVerdict.WAITING,
+                    )
+                )
+        return found
+    early = early_slices(ledger.batches(projects, min(days), max(days)))
+    return [
+        Outcome(
+            table,
+            key,
+            record.verdict,
+            record.reason,
+            record.hint,
+            is_repeat=True,
+            is_final=record.is_final,
+            is_early=record.verdict is Verdict.WAITING and key in early,
+            digest=record.digest,
+            figures={"rows": record.digest.rows, **record.figures},
+            evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
+        )
+        for key, record in records.items()
+    ]

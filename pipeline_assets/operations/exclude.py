@@ -16,8 +16,7 @@ from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.formats.snapshot_lines import SnapshotPart, parse_name
 from pipeline_assets.load.deliveries.snapshots import sha256_of
-from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table

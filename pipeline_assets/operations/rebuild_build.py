@@ -12,14 +12,12 @@ from pipeline_assets.domain.days import chunks, days_between
 from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.rebuilds import NOT_REPORTED, RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
-from pipeline_assets.load.build.builders import builder_of
+from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
 from pipeline_assets.load.build.key_changes import changed_keys
-from pipeline_assets.load.build.rebuild import write_build
-from pipeline_assets.load.build.step import Audit, StagedSlices, TablePlan
+from pipeline_assets.load.build.rebuild import builder_of, write_build
 from pipeline_assets.load.build.verdicts import blocked_by, judge
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.operations.rebuild_choose import (
     Chosen,
@@ -256,7 +254,7 @@ def _build_slices(runtime: Runtime, rebuild: RebuildRecord, table: Table, chosen
         )
         audits = work.audit(files.snapshot_id)
         failpoint(Failpoint.AFTER_AUDIT, table.key)
-        judged = judge(plan, StagedSlices(files.snapshot_id, audits, work.keys))
+        judged = judge(plan, builder_of(table), StagedSlices(files.snapshot_id, audits, work.keys))
         found = differences(plan, files.snapshot_id, audits)
     finally:
         work.release()

@@ -20,8 +20,7 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, neighbo
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.inputs import Match, cause_of, compare, judging
+from pipeline_assets.load.staleness.facts import Facts, Match, cause_of, compare, judging
 from pipeline_assets.tables.registry import DERIVED, downstream_of, table_by_key
 from pipeline_assets.tables.table import Table
 from resources.iceberg.metadata import NO_FILES, SliceFiles

@@ -17,8 +17,7 @@ from pipeline_assets.domain.slices import Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import decide
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.inputs import rests_on
+from pipeline_assets.load.staleness.facts import Facts, rests_on
 from pipeline_assets.operations.rebuild_build import MainAsRead, catch_up, keep_together
 from pipeline_assets.operations.rebuild_choose import GreenSlices, no_longer_as_reported
 from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, roll_back

@@ -13,8 +13,7 @@ from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
-from pipeline_assets.load.deliveries.losses import find_relocated
+from pipeline_assets.load.deliveries.batch import Recorded, find_relocated, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import first_arrivals

@@ -19,9 +19,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.diff import refused_changes
 from pipeline_assets.inspection.health import HealthReport, read_health
 from pipeline_assets.load.ledger_sync import read_back
-from pipeline_assets.load.request import LoadRequest, Outcome, TableReport
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime, TableReport
 from pipeline_assets.operations.exclude import exclude, lift
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import events_of, failure_of, told_backfill

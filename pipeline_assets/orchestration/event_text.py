@@ -12,7 +12,7 @@ import dagster as dg
 from pipeline_assets.domain.notices import Notice, measures_text
 from pipeline_assets.domain.plain_text import as_markdown, bounded, fenced, shown
 from pipeline_assets.domain.slices import EMPTY
-from pipeline_assets.load.request import Outcome, TableReport
+from pipeline_assets.load.runtime import Outcome, TableReport
 from pipeline_assets.tables.registry import downstream_of
 from pipeline_assets.tables.table import Table
 

@@ -22,8 +22,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.diff import Difference, lines_of
 from pipeline_assets.load.golden import compare_recorded
-from pipeline_assets.load.request import LoadRequest, Outcome, TableReport, standing_outcomes
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime, TableReport, standing_outcomes
 from pipeline_assets.orchestration.event_text import (
     changed_day,
     data_version,

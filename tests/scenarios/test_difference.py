@@ -15,9 +15,8 @@ import pytest
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load.build import refined
-from pipeline_assets.load.request import LoadRequest, TableReport
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport
 from pipeline_assets.operations.exclude import exclude, lift
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.operations.release import preview, release

@@ -20,9 +20,8 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.load.request import Outcome as SliceOutcome
-from pipeline_assets.load.request import TableReport
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import Outcome as SliceOutcome
+from pipeline_assets.load.runtime import Runtime, TableReport
 from pipeline_assets.orchestration.assets import Clock, LoadConfig, decide_and_load, request_of
 from pipeline_assets.orchestration.events import failure_of
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE

@@ -21,9 +21,8 @@ from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice, Verdict
 from pipeline_assets.load.ledger_sync import sync_ledger
-from pipeline_assets.load.request import LoadRequest
 from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back

@@ -5,28 +5,49 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from pipeline_assets.domain.errors import PublishConflictError
+from pipeline_assets.domain.errors import PublishConflictError, UsageError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
-from pipeline_assets.load.build.builders import builder_of
+from pipeline_assets.load.build.aggregate import AggregateBuilder, AsOfBuilder
+from pipeline_assets.load.build.builder import Build, Builder, JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.competing_rows import CompetingRows
-from pipeline_assets.load.build.step import Build, JudgedSlice, StagedSlices, TablePlan
+from pipeline_assets.load.build.refined import RefinedBuilder
+from pipeline_assets.load.build.snapshot import SnapshotBuilder
+from pipeline_assets.load.build.validity import ValidityBuilder
 from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.deliveries.snapshots import versions_of
 from pipeline_assets.load.draft import Draft, LoadRuntime
-from pipeline_assets.load.lost import await_lost
-from pipeline_assets.load.request import LoadRequest, TableReport
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, release_waits, resolve
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.inputs import rests_on
+from pipeline_assets.load.runtime import LoadRequest, TableReport
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, release_waits, resolve
+from pipeline_assets.load.staleness.facts import Facts, rests_on
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
+from pipeline_assets.tables.kinds import AGGREGATE, AS_OF, REFINED, SNAPSHOT, VALIDITY, TableKind
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published
 from resources.ledger.changes import Changes
+
+BUILDERS: dict[TableKind, type[Builder[Any]]] = {
+    REFINED: RefinedBuilder,
+    AGGREGATE: AggregateBuilder,
+    SNAPSHOT: SnapshotBuilder,
+    VALIDITY: ValidityBuilder,
+    AS_OF: AsOfBuilder,
+}
+
+
+def builder_of(table: Table) -> Builder[Any]:
+    """The builder of a derived table; raises UsageError for a table of a kind without a builder."""
+    builder = BUILDERS.get(table.kind)
+    if builder is None:
+        reason = f"is a {table.kind.name} table, which nothing builds"
+        raise UsageError(table.key, reason, f"Built are {', '.join(kind.name for kind in BUILDERS)} tables")
+    return builder(table)
+
 
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 """Another run may publish between pins and records; with a ledger outside the catalog, it records its commit a moment later."""
@@ -113,7 +134,8 @@ def _carry_out(plan: TablePlan, draft: Draft) -> list[JudgedSlice]:
 def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice], draft: Draft) -> list[JudgedSlice]:
     lakehouse, table, slices = plan.runtime.lakehouse, plan.table, plan.to_build.keys()
     publication: Published | None = None
-    build = builder_of(table).build(plan)
+    builder = builder_of(table)
+    build = builder.build(plan)
     try:
         files = lakehouse.stage(
             table, plan.base_id, plan.attempt, lambda target: write_build(plan, build, target, slices)
@@ -121,7 +143,7 @@ def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice], draft: Draft) -> 
         try:
             staged = StagedSlices(files.snapshot_id, build.audit(files.snapshot_id), build.keys)
             failpoint(Failpoint.AFTER_AUDIT, table.key)
-            judged = judge(plan, staged)
+            judged = judge(plan, builder, staged)
             changed = {key for key, judged_slice in judged.items() if judged_slice.is_changed}
             if changed:
                 is_whole = all(judged_slice.outcome.verdict.is_good for judged_slice in judged.values())

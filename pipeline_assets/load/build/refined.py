@@ -20,11 +20,10 @@ from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, size
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.build.builder import Builder, Inputs, Proposal, kept
+from pipeline_assets.load.build.builder import Audit, Build, Builder, Inputs, Proposal, StagedSlices, TablePlan, kept
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
-from pipeline_assets.load.build.step import Audit, Build, StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import Place, each_range, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.load.build.step import Audit
+from pipeline_assets.load.build.builder import Audit
 from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, each_range, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES

@@ -1,29 +1,156 @@
-"""Builds a dimension's snapshots from objects in landing, and judges them."""
+"""Builds a dimension's snapshots from objects in landing, and judges them and delivered intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, Row
 
-from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.checks import ACCEPTED, UNREAD_OBJECTS, Check, Evaluation
+from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import LakehouseError, UsageError
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.load.build.builder import NamedRowsBuilder
-from pipeline_assets.load.build.snapshot_checks import judge_count, judge_whole
-from pipeline_assets.load.build.step import Audit, Build, TablePlan
+from pipeline_assets.load.build.builder import Audit, Build, NamedRowsBuilder, TablePlan
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.load.staleness.facts import counts_on_record
+from pipeline_assets.load.staleness.facts import ROWS_BEFORE, counts_on_record, former_day
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
+from pipeline_assets.transforms.object_text import MOVED
 from pipeline_assets.transforms.snapshot_rows import SNAPSHOT, read_objects
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
 from resources.spark.tasks import naming_what_workers_met
+
+UNREAD_HINTS = {
+    MOVED: "The next load reads it again",
+    NOT_READABLE: "Restore the object, or the right to read it; every load tries again",
+}
+_CORRECT = "Deliver the snapshot of the day again, corrected; what is published stays until then"
+
+
+def judge_whole(name: str, read: Mapping[str, Any], staged: int, ids: int) -> Evaluation:
+    """The check of one object: whether it was read without a problem, and whether exactly its items are staged.
+
+    `read`: its summary from `read_objects`; `staged`, `ids`: number of staged rows and of their distinct ids.
+    """
+    figures = {"rows_read": read["rows"], "mismatch_count": abs(read["rows"] - staged) + staged - ids}
+    if read["problem"] is not None:
+        figures[UNREAD_OBJECTS] = int(read["problem"] in UNREAD_HINTS)
+        hint = UNREAD_HINTS.get(read["problem"], _CORRECT)
+        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, f"{name}: {read['detail']}", hint, figures)
+    if figures["mismatch_count"]:
+        reason = f"{name}: {read['rows']} items were read, {staged} are staged, with {ids} ids"
+        hint = "This is a defect of Tidemark: report it with the object"
+        return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, reason, hint, figures)
+    return with_trimmed(Evaluation(Check.SNAPSHOT_IS_WHOLE, True, figures=figures), name, read["trimmed"], "items")
+
+
+def judge_count(
+    day: date,
+    staged: Digest,
+    counts: Mapping[date, int],
+    settings: Settings,
+    *,
+    published: Digest,
+    accepted: str | None,
+    accepted_before: Callable[[], Digest | None],
+) -> Evaluation:
+    """The check of a count against the latest snapshot before it; the first snapshot is not compared.
+
+    Content that is already published, or that an operator accepted before, is not refused. `accepted`: the reason why an
+    operator accepts the count now; `accepted_before`: the content accepted last, asked only if the result depends on it.
+    """
+    rows, former = staged.rows, former_day(counts, day)
+    if former is None:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, figures={"rows_after": rows})
+    before = counts[former]
+    figures = {ROWS_BEFORE: before, "rows_after": rows}
+    is_beyond = beyond(before, rows, settings)
+    if is_beyond is None:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, figures=figures)
+    reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {is_beyond}"
+    if accepted is not None:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{ACCEPTED}: {accepted} ({reason})", figures=figures)
+    if staged != EMPTY and staged == published:
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{reason}; the same items are published", figures=figures)
+    if staged != EMPTY and staged == accepted_before():
+        told = f"{reason}; an operator accepted the same items before"
+        return Evaluation(Check.COUNT_IS_EXPECTED, True, told, figures=figures)
+    hint = f"{_CORRECT}; or accept the count with a reason (--accept-changes, accept_changes in run config)"
+    return Evaluation(Check.COUNT_IS_EXPECTED, False, reason, hint, figures)
+
+
+def beyond(before: int, rows: int, settings: Settings) -> str | None:
+    """A text if a count differs from an earlier one (not 0) by more than the settings allow; else None."""
+    if max(before, rows) <= settings.snapshot_min_rows:
+        return None
+    change = (rows - before) / before
+    if change < -settings.snapshot_max_shrink:
+        return f"{-change:.1%} fewer, and TIDEMARK_SNAPSHOT_MAX_SHRINK allows {settings.snapshot_max_shrink:.1%}"
+    if change > settings.snapshot_max_growth:
+        return f"{change:.1%} more, and TIDEMARK_SNAPSHOT_MAX_GROWTH allows {settings.snapshot_max_growth:.1%}"
+    return None
+
+
+_CORRECT_INTERVALS = "Deliver the intervals again, corrected; what is published stays until then"
+
+
+def judge_unread(name: str, problem: str, detail: str) -> Evaluation:
+    """The refusal of an object that is no valid history or cannot be read; `problem`, `detail`: from `read_objects`."""
+    figures = {UNREAD_OBJECTS: int(problem in UNREAD_HINTS)}
+    hint = UNREAD_HINTS.get(problem, _CORRECT_INTERVALS)
+    return Evaluation(Check.INTERVALS_ARE_WHOLE, False, f"{name}: {detail}", hint, figures)
+
+
+def judge_doubled(name: str, other: str, day: date) -> Evaluation:
+    """The refusal of a day with two objects, because it is unknown which one is meant."""
+    reason = f"{name} and {other} are both the intervals as of {day}"
+    return Evaluation(Check.INTERVALS_ARE_WHOLE, False, reason, "Remove one of them from landing")
+
+
+def with_trimmed(whole: Evaluation, name: str, trimmed: int, unit: str) -> Evaluation:
+    """A check with the number of items or intervals (`unit`) of the whole object whose white space was removed."""
+    if not whole.is_passed or not trimmed:
+        return whole
+    reason = f"{name}: white space around id or status of {trimmed:,} {unit} is left out"
+    return replace(whole, reason=reason, figures={**whole.figures, "trimmed_items": trimmed})
+
+
+def judge_history(
+    name: str, days: Mapping[date, Digest], recorded: Mapping[date, Digest], settings: Settings
+) -> Evaluation | None:
+    """The refusal of a history whose counts change too much; None if it passes. Acceptances are not considered here.
+
+    `days`, `recorded`: day -> digest of its items, as delivered and as published. A published day is compared with its
+    published count, a new day with the latest day before it. The first history is not compared.
+    """
+    counts = {day: digest.rows for day, digest in recorded.items()}
+    told: list[tuple[date, date, str, int]] = []
+    for day in sorted(days.keys() | counts.keys()):
+        if day in recorded and days.get(day, EMPTY) == recorded[day]:
+            continue
+        former = day if day in counts else former_day(counts, day)
+        rows = days[day].rows if day in days else 0
+        is_beyond = beyond(counts[former], rows, settings) if former is not None and counts[former] else None
+        if former is not None and is_beyond is not None:
+            told.append((day, former, f"{rows:,} items, {counts[former]:,} {_when(day, former)}: {is_beyond}", rows))
+    if not told:
+        return None
+    day, former, text, rows = told[0]
+    more = f"; and so of {len(told) - 1:,} more days" if len(told) > 1 else ""
+    figures = {ROWS_BEFORE: counts[former], "rows_after": rows, "days_beyond": len(told)}
+    hint = f"{_CORRECT_INTERVALS}; or accept the counts with a reason (--accept-changes, accept_changes in run config)"
+    return Evaluation(Check.INTERVALS_ARE_WHOLE, False, f"{name}: of {day} {text}{more}", hint, figures)
+
+
+def _when(day: date, former: date) -> str:
+    return "are published" if day == former else f"of {former} are published"
 
 
 class SnapshotBuilder(NamedRowsBuilder[Table]):

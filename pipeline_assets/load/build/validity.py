@@ -17,10 +17,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.formats.snapshot_lines import parse_name
-from pipeline_assets.load.build.builder import NamedRowsBuilder, Proposal
-from pipeline_assets.load.build.snapshot import columns_of_all_projects, parsed_objects
-from pipeline_assets.load.build.snapshot_checks import judge_unread, with_trimmed
-from pipeline_assets.load.build.step import Audit, Build, TablePlan
+from pipeline_assets.load.build.builder import Audit, Build, NamedRowsBuilder, Proposal, TablePlan
+from pipeline_assets.load.build.snapshot import columns_of_all_projects, judge_unread, parsed_objects, with_trimmed
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table

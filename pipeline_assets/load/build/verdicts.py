@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
+from typing import Any
 
 import pyspark.sql.functions as F
 
@@ -15,12 +16,10 @@ from pipeline_assets.domain.checks import Check, Evaluation, complete, holds_not
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict, neighbourhood
-from pipeline_assets.load.build.builder import Inputs
-from pipeline_assets.load.build.builders import builder_of
-from pipeline_assets.load.build.step import Audit, JudgedSlice, StagedSlices, TablePlan
-from pipeline_assets.load.request import Outcome
+from pipeline_assets.load.build.builder import Audit, Builder, Inputs, JudgedSlice, StagedSlices, TablePlan
+from pipeline_assets.load.runtime import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.tables.kinds import AGGREGATE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.iceberg.metadata import slices_condition
@@ -69,7 +68,9 @@ def links_of(
     return {(left, right) for left, right in exchanged if left in relevant and right in relevant}
 
 
-def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: SlicePlan) -> Mapping[str, float]:
+def brought_by_recoveries(
+    plan: TablePlan, builder: Builder[Any], staged: StagedSlices, decision: SlicePlan
+) -> Mapping[str, float]:
     """Measure -> by how much the staged rows of these objects raise it; empty where nothing is lifted.
 
     Only objects count that arrived within the reprocessing window of the day, and that its baseline does not hold.
@@ -94,7 +95,7 @@ def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: Slice
         return dict.fromkeys(plan.table.measures, events.where(is_theirs).count())
     # Sums would do with these rows alone; of distinct users, some are counted without them.
     inputs = Inputs(runtime, lambda _: events.where(~is_theirs), lambda _: ())
-    rows = builder_of(plan.table).rows_from(runtime.settings, key, inputs)
+    rows = builder.rows_from(runtime.settings, key, inputs)
     totals = rows.agg(*[measure.total().alias(name) for name, measure in plan.table.measures.items()]).collect()[0]
     after = staged.audits[key].measures
     # Counts stay integers, by which they are told from money.
@@ -104,18 +105,18 @@ def brought_by_recoveries(plan: TablePlan, staged: StagedSlices, decision: Slice
 _Brought = Mapping[str, float]
 
 
-def judge(plan: TablePlan, staged: StagedSlices) -> dict[Slice, JudgedSlice]:
+def judge(plan: TablePlan, builder: Builder[Any], staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     """Evaluate every check of every staged slice; return slice -> its record and outcome."""
     todo = plan.to_build
-    keys = builder_of(plan.table).key_changes(plan, staged)
-    brought = {key: brought_by_recoveries(plan, staged, decision) for key, decision in todo.items()}
+    keys = builder.key_changes(plan, staged)
+    brought = {key: brought_by_recoveries(plan, builder, staged, decision) for key, decision in todo.items()}
     changes = {key: _change(plan, staged, decision, keys.get(key), brought[key]) for key, decision in todo.items()}
     evaluated = {key: complete(plan.table.checks, (*staged.audits[key].evaluations, changes[key])) for key in todo}
     failed = {key: failure for key, evaluations in evaluated.items() if (failure := _blocking_failure(evaluations))}
     for key, change in sorted(changes.items()):
         if change.is_accepted_change:
             plan.runtime.log(f"{plan.table.key}: {key} {change.reason}")
-    waiting = _held_back(plan, staged, failed)
+    waiting = _held_back(plan, builder, staged, failed)
     code, judged_by = plan.table.code_version(plan.runtime.settings), judging(plan.table, plan.runtime.settings)
     judged: dict[Slice, JudgedSlice] = {}
     for key, decision in todo.items():
@@ -217,7 +218,7 @@ def _next_baseline(
 
 
 def _held_back(
-    plan: TablePlan, staged: StagedSlices, failed: Mapping[Slice, Evaluation]
+    plan: TablePlan, builder: Builder[Any], staged: StagedSlices, failed: Mapping[Slice, Evaluation]
 ) -> dict[Slice, tuple[Slice, ...]]:
     """Slice to build -> the blocked slices that it shares events with; reads tables only if a nearby slice is blocked."""
     todo = plan.to_build
@@ -226,7 +227,7 @@ def _held_back(
     able = [key for key in todo if _holds_rows(todo[key].record) or staged.audits[key].competing_digests != str(EMPTY)]
     if not failed and not neighbourhood(able, plan.table.kind.exchange_days(plan.runtime.settings)) & blocked:
         return {}
-    linked = builder_of(plan.table).links(plan, staged)
+    linked = builder.links(plan, staged)
     # If the other day is not built, a key on two days is not the fault of this slice, so it waits and is not refused.
     on_two_days = {key for key in failed if staged.audits[key].is_on_two_days}
     blocked |= failed.keys() - on_two_days

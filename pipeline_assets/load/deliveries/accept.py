@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.errors import ReadTwiceError
 from pipeline_assets.domain.records import Exclusion
-from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict, days_by_project
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.publish import Published, publish, report
@@ -18,12 +19,41 @@ from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of
 from pipeline_assets.load.deliveries.stage import Staged, quarantine, read_and_stage, without_refused
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
 from pipeline_assets.load.draft import LoadRuntime
-from pipeline_assets.load.lost import batches_holding, brought_back
-from pipeline_assets.load.request import LoadRequest, TableReport
+from pipeline_assets.load.runtime import LoadRequest, TableReport
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import slices_condition
+from resources.ledger.store import Ledger
+
+
+def batches_holding(
+    ledger: Ledger, source: Source, slices: Collection[Slice], of_lines: Collection[Slice] = ()
+) -> dict[Slice, set[BatchKey]]:
+    """Slice of raw -> the batches that brought rows of it; of `of_lines` also the one whose refused lines are filed under it."""
+    holding = {
+        Slice(day, project): {batch for batch, part in batches.items() if part.digest != EMPTY}
+        for project, days in days_by_project(slices).items()
+        for day, batches in ledger.batch_days_of(source, project, sorted(days)).items()
+    }
+    for key in of_lines:
+        holding.setdefault(key, set()).add(BatchKey(source, key.project_id, key.event_date))
+    return holding
+
+
+def brought_back(
+    holding: Mapping[Slice, AbstractSet[BatchKey]], able: AbstractSet[BatchKey]
+) -> tuple[set[Slice], set[BatchKey]]:
+    """The lost slices that are whole again, and the batches that cannot be accepted.
+
+    A slice is whole again where all batches that hold rows of it are read again and accepted (`able`); a batch is accepted only
+    if every lost slice that it brings rows to is whole again, because each is published as a whole or not at all.
+    """
+    whole = {key for key, batches in holding.items() if batches}
+    while broken := {key for key in whole if not holding[key] <= able}:
+        whole -= broken
+        able = able - {batch for key in broken for batch in holding[key]}
+    return whole, {batch for key, batches in holding.items() if key not in whole for batch in batches}
 
 
 def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:

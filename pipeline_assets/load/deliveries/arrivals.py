@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 
 from pipeline_assets.domain.arrival_days import asked_for, describe_strays
-from pipeline_assets.domain.checks import BatchFigures, reconcile_batch
+from pipeline_assets.domain.checks import BatchFigures, Check, Evaluation, reconcile_batch
+from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey, Listing
+from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
-from pipeline_assets.load.deliveries.losses import find_relocated
+from pipeline_assets.load.deliveries.batch import Recorded, find_relocated, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.snapshots import MOST_NAMED, log_some
-from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
 
@@ -151,3 +152,61 @@ def _listed_elsewhere(
         key = replace(batch, source=source)
         hours[key] = hours.get(key, frozenset()) | {hour}
     return {replace(batch, source=source) for batch, _ in delivered}, hours
+
+
+def is_empty_by_setting(project_id: str, day: date, settings: Settings, now: datetime) -> bool:
+    """Whether a day without any delivery counts as empty, because its deadline has passed and its project is declared sparse."""
+    return project_id in settings.sparse_projects and now > deadline(day, settings)
+
+
+def judge_absent(
+    batch: BatchPlan, *, is_other_source_there: bool, first_arrival: date | None, settings: Settings, now: datetime
+) -> tuple[BatchVerdict, Evaluation]:
+    """The verdict on a requested batch that neither landing nor the ledger knows any delivery of."""
+    day = batch.key.arrival_date
+    figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
+    passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
+    if batch.exclusions:
+        figures = {**figures, EXCLUDED: len(batch.exclusions)}
+        return BatchVerdict.ACCEPTED, Evaluation(
+            Check.DELIVERY_RECONCILES, True, batch.exclusion_reason, figures=figures
+        )
+    is_before_history = first_arrival is not None and day < first_arrival
+    is_whole = is_before_history or batch.is_told_whole or (is_other_source_there and batch.partial_hours is None)
+    # Missing hours can be let go, whether or not the day's deadline has passed.
+    is_lacking = batch.partial_hours is not None or not (is_whole or now <= deadline(day, settings))
+    if batch.accepted_reason is not None and (batch.refused or is_lacking):
+        reason = f"accepted without deliveries: {batch.accepted_reason}"
+        figures = {**figures, MISSING: max(1, len(batch.refused))}
+        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
+    if batch.prior is not None and batch.prior.is_loss_accepted and not batch.refused:
+        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
+    # Past the horizon raw is the archive: markers, or what was excluded, may be gone from landing by then.
+    is_archived = day < now.date() - timedelta(days=settings.redelivery_horizon_days)
+    if is_archived and batch.prior is not None and batch.prior.verdict is BatchVerdict.ACCEPTED:
+        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
+    if batch.told_recovery is not None:
+        hint = "A load after the end of the recovery takes them"
+        figures = {**figures, HOURS_UNFINISHED: len(batch.hours_unfinished)}
+        return BatchVerdict.WAITING, Evaluation(
+            Check.DELIVERY_RECONCILES, False, f"{batch.key}: {batch.told_recovery}", hint, figures
+        )
+    if is_whole or is_other_source_there:
+        return BatchVerdict.ACCEPTED, passed
+    if is_empty_by_setting(batch.key.project_id, day, settings, now):
+        reason = "nothing was delivered by the deadline, and the project is declared sparse"
+        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
+    if now <= deadline(day, settings):
+        reason = "; ".join(filter(None, (f"{batch.key}: nothing is delivered yet", batch.told_unplaced)))
+        hint = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
+        return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
+    where = "at all" if first_arrival is None else "of either source"
+    reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
+    reason = "; ".join(filter(None, (reason, batch.told_unplaced)))
+    hint = (
+        "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
+        "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "
+        "often silent is declared by TIDEMARK_SPARSE_PROJECTS"
+    )
+    evaluation = Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
+    return BatchVerdict.REFUSED, batch.with_recovery(evaluation)

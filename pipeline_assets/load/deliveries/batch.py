@@ -1,4 +1,4 @@
-"""Which deliveries changed, are missing or ruled out, and the standing of a day without any: from listing and ledger alone."""
+"""The recorded state next to the listing: a plan for every batch, with what was moved to the other prefix."""
 
 from __future__ import annotations
 
@@ -7,17 +7,98 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import days_between, deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, unplaced_hours
-from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING, BatchRecord, DeliveryRecord, Exclusion
+from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.deliveries.losses import Relocated, without_successor
-from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed
+from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.load.deliveries.plan import BatchPlan, is_to_be_replayed, without_successor
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY, hours_on_record
 from resources.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from resources.landing.store import LandingStore
+    from resources.ledger.store import Ledger
+
+
+_Place = tuple[str, date, int, int]
+"""Project, arrival day, hour and shard: what the names of both prefixes say."""
+
+
+@dataclass(frozen=True)
+class Relocated:
+    """Objects in raw that landing lists under the other prefix now."""
+
+    arrived: frozenset[str] = frozenset()
+    """Raw holds the copy's rows: these leave."""
+    awaited: frozenset[str] = frozenset()
+    """The copy is not loaded yet: these stay until it is, or the day would be short of them meanwhile."""
+
+
+def find_relocated(
+    source: Source,
+    listing: Listing,
+    accepted: Mapping[str, DeliveryRecord],
+    landing: LandingStore,
+    ledger: Ledger,
+    settings: Settings,
+) -> Relocated:
+    """Of the accepted deliveries of a source, those that its listing lacks and the other source's has.
+
+    Landing is listed once more, after `listing`, and only where something is gone: an object that was copied before it was
+    deleted is seen by one of the two. Raises what `LandingStore.list` does.
+    """
+    listed = {delivery.key for delivery in listing.deliveries}
+    gone = [record for key, record in accepted.items() if key not in listed and record.sha256 is not None]
+    if not gone:
+        return Relocated()
+    (other,) = set(Source) - {source}
+    projects = sorted({record.batch.project_id for record in gone})
+    days = [record.batch.arrival_date for record in gone]
+    there = landing.list(other, projects, min(days), max(days)).deliveries
+    if not there:
+        return Relocated()
+    return sort_relocated(
+        gone,
+        there,
+        ledger.deliveries(other, projects, min(days), max(days)),
+        ledger.interventions.exclusions(other, projects, min(days), max(days)),
+        settings,
+    )
+
+
+def sort_relocated(
+    gone: Sequence[DeliveryRecord],
+    there: Sequence[Delivery],
+    loaded: Mapping[str, DeliveryRecord],
+    exclusions: Mapping[str, Sequence[Exclusion]],
+    settings: Settings,
+) -> Relocated:
+    """The same from values: `there` is what the other prefix lists, `loaded` what raw holds of it."""
+    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
+    copies: dict[_Place, list[Delivery]] = defaultdict(list)
+    for delivery in there:
+        batch = delivery.batch
+        copies[batch.project_id, batch.arrival_date, delivery.hour, delivery.shard].append(delivery)
+    arrived, awaited = set(), set()
+    for record in gone:
+        batch = record.batch
+        named = grammar.parse(batch.source, batch.project_id, record.object_key, "", 0)
+        if not isinstance(named, Delivery):
+            continue
+        for copy in copies[batch.project_id, batch.arrival_date, named.hour, named.shard]:
+            known = loaded.get(copy.key)
+            if known is not None and known.etag == copy.etag:
+                if known.sha256 == record.sha256:
+                    arrived.add(record.object_key)
+            elif copy.size_bytes == record.size_bytes and not any(
+                exclusion.names(copy.etag, None) for exclusion in exclusions.get(copy.key, ())
+            ):
+                awaited.add(record.object_key)
+    return Relocated(frozenset(arrived), frozenset(awaited - arrived))
 
 
 @dataclass(frozen=True)
@@ -66,11 +147,6 @@ class Recorded:
         """Hours of the day that the other source holds, or has a marker of."""
         (other,) = set(Source) - {key.source}
         return hours_on_record(self.batches.get(replace(key, source=other)))
-
-
-def is_empty_by_setting(project_id: str, day: date, settings: Settings, now: datetime) -> bool:
-    """Whether a day without any delivery counts as empty, because its deadline has passed and its project is declared sparse."""
-    return project_id in settings.sparse_projects and now > deadline(day, settings)
 
 
 def plan_batches(
@@ -231,56 +307,3 @@ def _ruled_out(batch: BatchPlan) -> list[str]:
         and key in batch.recorded
         and any(batch.holds(key, exclusion) for exclusion in exclusions)
     ]
-
-
-def judge_absent(
-    batch: BatchPlan, *, is_other_source_there: bool, first_arrival: date | None, settings: Settings, now: datetime
-) -> tuple[BatchVerdict, Evaluation]:
-    """The verdict on a requested batch that neither landing nor the ledger knows any delivery of."""
-    day = batch.key.arrival_date
-    figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
-    passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
-    if batch.exclusions:
-        figures = {**figures, EXCLUDED: len(batch.exclusions)}
-        return BatchVerdict.ACCEPTED, Evaluation(
-            Check.DELIVERY_RECONCILES, True, batch.exclusion_reason, figures=figures
-        )
-    is_before_history = first_arrival is not None and day < first_arrival
-    is_whole = is_before_history or batch.is_told_whole or (is_other_source_there and batch.partial_hours is None)
-    # Missing hours can be let go, whether or not the day's deadline has passed.
-    is_lacking = batch.partial_hours is not None or not (is_whole or now <= deadline(day, settings))
-    if batch.accepted_reason is not None and (batch.refused or is_lacking):
-        reason = f"accepted without deliveries: {batch.accepted_reason}"
-        figures = {**figures, MISSING: max(1, len(batch.refused))}
-        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
-    if batch.prior is not None and batch.prior.is_loss_accepted and not batch.refused:
-        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
-    # Past the horizon raw is the archive: markers, or what was excluded, may be gone from landing by then.
-    is_archived = day < now.date() - timedelta(days=settings.redelivery_horizon_days)
-    if is_archived and batch.prior is not None and batch.prior.verdict is BatchVerdict.ACCEPTED:
-        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
-    if batch.told_recovery is not None:
-        hint = "A load after the end of the recovery takes them"
-        figures = {**figures, HOURS_UNFINISHED: len(batch.hours_unfinished)}
-        return BatchVerdict.WAITING, Evaluation(
-            Check.DELIVERY_RECONCILES, False, f"{batch.key}: {batch.told_recovery}", hint, figures
-        )
-    if is_whole or is_other_source_there:
-        return BatchVerdict.ACCEPTED, passed
-    if is_empty_by_setting(batch.key.project_id, day, settings, now):
-        reason = "nothing was delivered by the deadline, and the project is declared sparse"
-        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
-    if now <= deadline(day, settings):
-        reason = "; ".join(filter(None, (f"{batch.key}: nothing is delivered yet", batch.told_unplaced)))
-        hint = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
-        return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
-    where = "at all" if first_arrival is None else "of either source"
-    reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
-    reason = "; ".join(filter(None, (reason, batch.told_unplaced)))
-    hint = (
-        "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
-        "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "
-        "often silent is declared by TIDEMARK_SPARSE_PROJECTS"
-    )
-    evaluation = Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
-    return BatchVerdict.REFUSED, batch.with_recovery(evaluation)

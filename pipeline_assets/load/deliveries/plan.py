@@ -7,13 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
-from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.days import Hour
-from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, RENAME, BatchKey, Delivery
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import (
+    EXCLUDED,
+    HOURS_HELD,
+    HOURS_UNFINISHED,
+    HOURS_UNPLACED,
     MISSING,
+    THIS_LOAD,
     VANISHED,
     BatchRecord,
     DeliveryRecord,
@@ -22,7 +27,6 @@ from pipeline_assets.domain.records import (
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.deliveries.losses import completeness
 from pipeline_assets.load.deliveries.snapshots import versions_of
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 from resources.ledger.changes import BatchAsRead
@@ -359,3 +363,60 @@ class Plan:
 def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
     """Whether another parser could not read values or lines of these bytes, or all of them."""
     return record.code_version != code_version and bool(record.quarantined or record.error or record.line_reasons)
+
+
+def without_successor(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[str, ...]:
+    """Of the objects that are gone, those that brought rows in an hour that lists nothing that was delivered after them.
+
+    Told from the ledger, since copying gives objects other times and etags. `read`: listed versions as they were read; before
+    it is read, another version counts as a new delivery. An excluded object replaces nothing.
+    """
+    latest: dict[int | None, str] = {}
+    for listed in plan.listed.values():
+        known = read.get(listed.key) or plan.recorded.get(listed.key)
+        is_new = known is None or (known.etag != listed.etag and known.sha256 is not None)
+        at = THIS_LOAD if known is None or is_new else known.recorded_at
+        latest[listed.hour] = max(latest.get(listed.hour, ""), at)
+
+    def is_replaced(gone: DeliveryRecord) -> bool:
+        return not gone.rows or latest.get(plan.hour_of(gone.object_key, settings), "") > gone.recorded_at
+
+    is_empty = not (plan.listed or plan.excluded)
+    return tuple(key for key in plan.gone if is_empty or not is_replaced(plan.recorded[key]))
+
+
+def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
+    """Whether all hours of the batch are marked, by what is listed; `verdict` is of the other check."""
+    if plan.told_recovery is not None:
+        hint = "A load after the end of the recovery takes them; six hours after it began they are taken as they lie"
+        unfinished = {HOURS_UNFINISHED: len(plan.hours_unfinished)}
+        return Evaluation(Check.DELIVERY_COMPLETE, False, plan.told_recovery, hint, unfinished)
+    held = plan.partial_hours
+    rename = f"{RENAME}. " if plan.unplaced else ""
+    if plan.unplaced and held is None:
+        hint = f"{rename}The day stays provisional until then"
+        unplaced = {HOURS_UNPLACED: len({*plan.unplaced.values()})}
+        return Evaluation(Check.DELIVERY_COMPLETE, False, plan.told_unplaced, hint, unplaced)
+    figures = {"hours_marked": len(plan.hours_marked), "hours_delivered": len({d.hour for d in plan.listed.values()})}
+    is_decided = verdict.figures.get(MISSING) or (verdict.figures.get(EXCLUDED) and not plan.known)
+    if plan.told_partial is not None and verdict.is_passed and not is_decided:
+        return Evaluation(
+            Check.DELIVERY_COMPLETE,
+            False,
+            plan.told_partial,
+            f"{rename}Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_missing in "
+            f"run config); the day stays provisional until then{'' if plan.is_closed else ', and until its deadline'}",
+            {**figures, HOURS_HELD: held or 0},
+        )
+    missing = HOURS_A_DAY - len(plan.hours_marked)
+    # Recoveries need no markers, and an empty day of one source is complete.
+    is_complete = missing == 0 or plan.is_closed or not plan.listed
+    return Evaluation(
+        Check.DELIVERY_COMPLETE,
+        is_complete,
+        None
+        if is_complete
+        else "; ".join(filter(None, (f"{missing} of 24 hours have no marker yet", plan.told_unplaced))),
+        None if is_complete else f"{rename}The day stays provisional until they come or the deadline passes",
+        figures if is_complete or held is None else {**figures, HOURS_HELD: held},
+    )

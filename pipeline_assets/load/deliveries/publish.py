@@ -22,7 +22,7 @@ from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.read import Attempt
 from pipeline_assets.load.deliveries.stage import Staged
 from pipeline_assets.load.deliveries.verdicts import Judged
-from pipeline_assets.load.request import DAY_VERDICTS, Outcome, TableReport, standing_outcomes
+from pipeline_assets.load.runtime import DAY_VERDICTS, Outcome, TableReport, standing_outcomes
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published as StagedPublication
 from resources.ledger.changes import Changes

@@ -16,8 +16,7 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.load.draft import LoadRuntime
-from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.tables.quarantine import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.tables.table import Table

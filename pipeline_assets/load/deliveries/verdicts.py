@@ -11,8 +11,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import EXCLUDED, MISSING, VANISHED, DeliveryRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice
-from pipeline_assets.load.deliveries.losses import loss_of, without_successor
-from pipeline_assets.load.deliveries.plan import BatchPlan
+from pipeline_assets.load.deliveries.plan import BatchPlan, without_successor
 from pipeline_assets.load.deliveries.read import ReadResult
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.transforms.object_text import MOVED
@@ -122,3 +121,24 @@ def _judge_parsed(read: ReadResult, plan: BatchPlan, settings: Settings) -> tupl
 
 def _named(record: DeliveryRecord, details: Mapping[str, str]) -> str:
     return ", ".join(filter(None, (f"{record.object_key}: {record.error}", details.get(record.object_key))))
+
+
+def loss_of(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[tuple[str, ...], int]:
+    """The objects that landing lost, or holds a version of that cannot be read, and the rows by which their hours shrink.
+
+    Rows that are read in their place are no loss; nor are those of an hour of which landing lists nothing but what was delivered
+    after them, with as many rows: an earlier load read the rewritten hour.
+    """
+    came = plan.listed.keys() & read.keys()
+    broken = [key for key in sorted(came & plan.recorded.keys()) if read[key].error and plan.recorded[key].rows]
+    rows, keys = 0, (*plan.let_go, *broken)
+    for hour in {plan.hour_of(key, settings) for key in keys}:
+        gone = [plan.recorded[key] for key in plan.let_go if plan.hour_of(key, settings) == hour]
+        names = {key for key, found in plan.listed.items() if found.hour == hour}
+        left = [record for key in names if (record := read.get(key) or plan.recorded.get(key)) is not None]
+        lost, last = sum(record.rows for record in gone), max((record.recorded_at for record in gone), default="")
+        if all(record.recorded_at > last for record in left) and sum(record.rows for record in left) >= lost:
+            lost = 0
+        former = sum(plan.recorded[key].rows for key in came & names & plan.recorded.keys())
+        rows += max(0, lost + former - sum(read[key].rows for key in came & names))
+    return keys, rows

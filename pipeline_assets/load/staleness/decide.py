@@ -16,13 +16,20 @@ from pipeline_assets.domain.identity import is_tie
 from pipeline_assets.domain.input_state import InputState, Rejection
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
-from pipeline_assets.load.deliveries.batch import is_empty_by_setting
-from pipeline_assets.load.staleness.as_of import items_of_days, wait_of_snapshot
-from pipeline_assets.load.staleness.facts import Facts, is_compared_with_another
+from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict, neighbourhood
+from pipeline_assets.load.deliveries.arrivals import is_empty_by_setting
+from pipeline_assets.load.staleness.as_of import Wait, items_of_days, wait_of_month, wait_of_snapshot
+from pipeline_assets.load.staleness.facts import (
+    Facts,
+    Inputs,
+    Match,
+    cause_of,
+    compare,
+    is_compared_with_another,
+    judging,
+    rests_on,
+)
 from pipeline_assets.load.staleness.finality import is_final_day, is_moot, is_settled_day, was_final
-from pipeline_assets.load.staleness.history import Wait, wait_of_month
-from pipeline_assets.load.staleness.inputs import Inputs, Match, cause_of, compare, judging
 from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.table import Table
@@ -302,3 +309,28 @@ def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datet
         for batch in batches
         if batch.verdict is not BatchVerdict.ACCEPTED
     )
+
+
+_CHANGING = (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)
+
+
+def await_lost(facts: Facts, table: Table, plans: Sequence[SlicePlan]) -> list[SlicePlan]:
+    """The plans, where a slice waits whose build would read another one of which a data file is gone."""
+    by_slice = {plan.key: plan for plan in plans}
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for key, plan in by_slice.items():
+            if plan.todo not in _CHANGING:
+                continue
+            near = neighbourhood([key], table.kind.exchange_days(facts.settings))
+            beside = [(table.key, one) for one in near if one not in by_slice or by_slice[one].todo is not Todo.REBUILD]
+            inputs = rests_on(table, facts.settings, key, plan.present, plan.months)
+            losses = [(place, loss) for place in (*inputs, *sorted(beside)) if (loss := facts.loss(*place)) is not None]
+            if losses:
+                (name, other), loss = losses[0]
+                own, reason = facts.loss(table.key, key), f"reads {name} {other}: {loss.reason}"
+                waits = replace(plan, todo=Todo.WAIT, reason=reason, is_early=False)
+                by_slice[key] = waits if own is None else refused_as_lost(waits, own)
+                is_settled = False
+    return list(by_slice.values())

@@ -10,8 +10,7 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict, neighbourhood
-from pipeline_assets.load.lost import await_lost
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide, release_waits
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, decide, release_waits
 from pipeline_assets.load.staleness.facts import REACH, Facts, counts_on_record, former_day, refusal_of_count
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS
 from pipeline_assets.tables.table import Table

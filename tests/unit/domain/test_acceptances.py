@@ -10,7 +10,7 @@ from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, read_a
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
-from pipeline_assets.load.deliveries.batch import judge_absent
+from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.orchestration.assets import KINDS
 from tests.unit.load.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, a_record, markers_of, plan_of
 

@@ -24,8 +24,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.inspection.questions import AnswerKind, commands
-from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
-from pipeline_assets.load.deliveries.losses import Relocated, sort_relocated
+from pipeline_assets.load.deliveries.arrivals import judge_absent
+from pipeline_assets.load.deliveries.batch import Recorded, Relocated, plan_batches, sort_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
 from pipeline_assets.load.deliveries.read import ReadResult, witnesses
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals

@@ -17,8 +17,7 @@ from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide, release_waits, resolve
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.facts import Facts, judging
 from pipeline_assets.load.staleness.scan import not_yet_decided
 from pipeline_assets.tables.event_counts import EVENT_COUNTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

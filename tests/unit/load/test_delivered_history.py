@@ -19,10 +19,8 @@ from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.records import Exclusion, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
-from pipeline_assets.load.build.snapshot_checks import judge_history
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.history import (
+from pipeline_assets.load.build.snapshot import judge_history
+from pipeline_assets.load.staleness.as_of import (
     History,
     is_on_record,
     is_refused_before,
@@ -31,7 +29,8 @@ from pipeline_assets.load.staleness.history import (
     standing_day,
     version_of,
 )
-from pipeline_assets.load.staleness.inputs import judging, rests_on
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
+from pipeline_assets.load.staleness.facts import Facts, judging, rests_on
 from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.tables.registry import require_known_dimensions

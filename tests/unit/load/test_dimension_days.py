@@ -16,8 +16,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
-from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.facts import Facts, judging
 from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
 from pipeline_assets.tables.item import ITEM
 

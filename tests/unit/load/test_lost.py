@@ -16,10 +16,10 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
+from pipeline_assets.load.build.builder import Audit
 from pipeline_assets.load.build.key_changes import _is_compared
-from pipeline_assets.load.build.step import Audit
-from pipeline_assets.load.lost import await_lost, brought_back
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
+from pipeline_assets.load.deliveries.accept import brought_back
+from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, decide
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from tests.unit.load.test_decide import KEY, NEXT, NOW, OTHER_ROWS, PUBLISHED, RAW, Known

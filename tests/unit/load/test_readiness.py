@@ -14,7 +14,8 @@ from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.records import MISSING, BatchRecord
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
-from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
+from pipeline_assets.load.deliveries.arrivals import judge_absent
+from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, HourObservation, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import lacks_hours
 from pipeline_assets.orchestration.sensor_requests import Attempt, Cursor, Subject, admit, attempted

@@ -17,8 +17,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
-from pipeline_assets.load.staleness.facts import Facts, counts_on_record
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.facts import Facts, counts_on_record, judging
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.item import ITEM
 from resources.ledger.changes import Changes

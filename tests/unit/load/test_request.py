@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import date
 
 from pipeline_assets.domain.slices import Slice, Verdict
-from pipeline_assets.load.request import Outcome, TableReport, merged
+from pipeline_assets.load.runtime import Outcome, TableReport, merged
 
 TABLE, FIRST, SECOND, LATE = "refined/events", *(Slice(date(2026, 2, day), "10001") for day in (2, 3, 1))
 

@@ -15,8 +15,7 @@ from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.load.build.snapshot import accepted_last
-from pipeline_assets.load.build.snapshot_checks import judge_count, judge_whole
+from pipeline_assets.load.build.snapshot import accepted_last, judge_count, judge_whole
 from pipeline_assets.tables.item import ITEM
 from pipeline_assets.transforms.object_text import MOVED
 from pipeline_assets.transforms.snapshot_rows import BAD

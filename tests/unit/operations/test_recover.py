@@ -33,7 +33,8 @@ from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.inspection.health import read_health
 from pipeline_assets.inspection.status import day_statuses
-from pipeline_assets.load.deliveries.batch import Recorded, judge_absent, plan_batches
+from pipeline_assets.load.deliveries.arrivals import judge_absent
+from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, size_text, whole_days
 from pipeline_assets.operations.recover_plan import (

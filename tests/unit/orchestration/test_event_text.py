@@ -15,8 +15,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.diff import Difference, Sample, lines_of
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.request import LoadRequest, Outcome
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime
 from pipeline_assets.orchestration.event_text import (
     LONGEST_DESCRIPTION,
     LONGEST_TAG,

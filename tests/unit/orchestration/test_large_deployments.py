@@ -25,7 +25,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
 from pipeline_assets.orchestration import arrival_sensors, sensors
 from pipeline_assets.orchestration.assets import Clock

@@ -19,7 +19,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
-from pipeline_assets.load.staleness.inputs import judging
+from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.item import ITEM
 from resources.landing.store import LandingStore

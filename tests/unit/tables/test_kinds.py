@@ -22,11 +22,10 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.load.build.aggregate import AggregateBuilder
-from pipeline_assets.load.build.builders import BUILDERS, builder_of
-from pipeline_assets.load.build.step import Audit, StagedSlices, TablePlan
+from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
+from pipeline_assets.load.build.rebuild import BUILDERS, builder_of
 from pipeline_assets.load.build.verdicts import judge
-from pipeline_assets.load.request import LoadRequest
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
@@ -122,7 +121,7 @@ def test_slices_that_the_kind_links_are_published_together(ledger: Ledger, monke
     staged = StagedSlices(2, {Slice(day, PROJECT): audit(day) for day in (BEFORE, DAY)})
     for builder, then in ((LinkedDays, Verdict.WAITING), (AggregateBuilder, Verdict.PUBLISHED)):
         monkeypatch.setitem(BUILDERS, TWO_DAYS, builder)
-        judged = judge(plan, staged)
+        judged = judge(plan, builder_of(plan.table), staged)
         verdicts = [judged[key].record.verdict for key in sorted(judged)]
         assert verdicts == [Verdict.REFUSED, then]
         assert [judged[key].is_changed for key in sorted(judged)] == [False, then is Verdict.PUBLISHED]
