@@ -30,11 +30,11 @@ from pipeline_assets.domain.errors import (
     SettingsError,
     TidemarkError,
 )
+from pipeline_assets.domain.machine import a_spool_on_disk, spool_place
 from pipeline_assets.domain.masking import remember_secret, scrubbed
 from pipeline_assets.domain.masking import shown as shown_url
 from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.spool import a_spool_on_disk, spool_place
 from resources.guarded_http import ForbiddenAddressError, asked_seconds, guarded_client
 
 

@@ -286,7 +286,7 @@ MUTATIONS = (
         "tests/scenarios/test_vendor_events.py::test_what_the_vendor_adds_counts_once",
     ),
     Mutation(
-        10, "other event types that repeat revenue leave days as they are", "pipeline_assets/tables/daily_revenue.py",
+        10, "other event types that repeat revenue leave days as they are", "pipeline_assets/tables/aggregates.py",
         '        "event_types_without_revenue",\n', "",
         "tests/unit/domain/test_recorded_settings.py::test_which_events_repeat_revenue_is_recorded_and_is_other_code",
     ),
@@ -379,7 +379,7 @@ MUTATIONS = (
         f"{_RECOVER}::test_what_is_written_for_an_hour_that_is_told_to_be_missing_is_on_record",
     ),
     Mutation(
-        8, "a recovered day may fall back to what it was", "pipeline_assets/domain/change_rule.py",
+        8, "a recovered day may fall back to what it was", "pipeline_assets/domain/changes.py",
         "kept.grown(brought, after, now) if brought else kept", "kept",
         "tests/unit/domain/test_checks.py::test_what_a_recovery_brought_is_part_of_the_baseline_since",
     ),

@@ -8,13 +8,20 @@ from itertools import product
 from typing import Any
 
 from benchmarks.scale.sizes import FIRST_DAY, HOURS, SHARDS, Size
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState, on_record
 from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import (
+    BatchDay,
+    BatchRecord,
+    DeliveryRecord,
+    InputDay,
+    InputState,
+    PublicationRecord,
+    SliceRecord,
+    on_record,
+)
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict, widen
 from pipeline_assets.formats.registry import EXPORT_FORMAT

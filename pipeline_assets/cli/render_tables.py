@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pipeline_assets.cli.terminal import line, styled
 from pipeline_assets.config import dagster_home
-from pipeline_assets.domain.arrival_days import describe_strays
+from pipeline_assets.domain.days import describe_strays
 from pipeline_assets.domain.golden import GoldenComparison, GoldenFault
 from pipeline_assets.domain.processes import Life, Process, Sight
 from pipeline_assets.domain.records import Exclusion, PublicationRecord

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.days import Hour, hour_ranges
 from pipeline_assets.domain.deliveries import RENAME

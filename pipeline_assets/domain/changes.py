@@ -1,38 +1,113 @@
-"""Changes of final slices: key changes of one publication, and the baseline that limits their sum."""
+"""Changes of slices: their cause, the changed keys, and how far a final slice may change before it is refused."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pipeline_assets.domain.checks import ACCEPTED, Check, Evaluation
+from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
+
+_CODE = ", code"
+"""Suffix of a cause's text when the code changed as well."""
 
 
-class ChangeBound(BaseModel):
-    """How far one measure of a table's final slices may change, as a share; a missing side uses the default bound."""
+class CauseKind(StrEnum):
+    """Why a slice is built or was published; the value is the recorded text, or its beginning."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    UNCHANGED = ""
+    """No cause: the slice is not built."""
+    FIRST_BUILD = "first build"
+    """The slice was never built, or its inputs are not on record."""
+    INPUTS = "changed "
+    """Its upstream slices changed; the text names their tables."""
+    CROSS_DAY = "changed rows of its events on other days"
+    """Rows on other days that share an event key with this slice changed."""
+    CODE = "code"
+    """Only the code changed."""
+    DELIVERY = "delivery"
+    """A raw slice: the delivered rows changed."""
+    SAME_ROWS = "the same rows, in other objects or lines"
+    """A raw slice: the same rows were delivered in other objects or on other lines."""
+    FILES_GONE = "data files were gone"
+    """Files of the slice were gone from the warehouse; an operator had it read again, with the same rows or others."""
+    EXCLUSION = "exclusion"
+    """A raw slice: an operator excluded deliveries, or included them again."""
+    ROLLBACK = "rollback"
+    """An operator rolled the slice back to an earlier state."""
+    REBUILD = "rebuild"
+    """An operator rebuilt the slice on a branch and swapped it into main."""
+    UNRECORDED_RUN = "unrecorded run "
+    """Found in the table: a run published the slice and died before it recorded that; the text names the run."""
+    FOREIGN = "foreign"
+    """Found in the table: no Tidemark run published it."""
+    UNDELETED = "delete files of another program removed, which are no way to erase; rows that came back: "
+    """The recorded files were published again without delete files; the text ends with the number of rows."""
+    UNKNOWN = "changed since it was recorded"
+    """The tables changed and were not compared with the ledger yet."""
+    OTHER = "other"
+    """A text on record that this version does not know."""
 
-    shrink: float | None = Field(default=None, ge=0)
-    growth: float | None = Field(default=None, ge=0)
+
+_BEGUN = (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN, CauseKind.UNDELETED)
+_WHOLE = {kind.value: kind for kind in CauseKind if kind not in (*_BEGUN, CauseKind.OTHER)}
+"""Text -> kind, for the kinds whose text is always the same."""
 
 
-KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_changed"
-"""Measures of a slice's key changes, as shares of the keys it had before."""
+@dataclass(frozen=True)
+class Cause:
+    """A kind of cause, and the text that is recorded and shown."""
+
+    kind: CauseKind
+    text: str
+
+    @classmethod
+    def of(cls, kind: CauseKind, *, has_new_code: bool = False) -> Cause:
+        """A cause of a kind with a fixed text; `has_new_code`: whether the code changed as well."""
+        return cls(kind, f"{kind.value}{_CODE if has_new_code else ''}")
+
+    @classmethod
+    def inputs(cls, tables: Collection[str], *, has_new_code: bool = False) -> Cause:
+        """The content of these upstream tables changed."""
+        return cls(
+            CauseKind.INPUTS, f"{CauseKind.INPUTS.value}{', '.join(sorted(tables))}{_CODE if has_new_code else ''}"
+        )
+
+    @classmethod
+    def unrecorded_run(cls, run_id: str | None) -> Cause:
+        """A run published the slice and died before it recorded that."""
+        return cls(CauseKind.UNRECORDED_RUN, f"{CauseKind.UNRECORDED_RUN.value}{run_id}")
+
+    @classmethod
+    def undeleted(cls, rows: int) -> Cause:
+        """Rows that another program deleted by delete files came back."""
+        return cls(CauseKind.UNDELETED, f"{CauseKind.UNDELETED.value}{rows}")
+
+    @classmethod
+    def parse(cls, text: str) -> Cause:
+        """The cause that a recorded text stands for; an unknown text is `OTHER`."""
+        whole = _WHOLE.get(text.removesuffix(_CODE))
+        begun = (kind for kind in _BEGUN if text.startswith(kind.value))
+        return cls(next(begun, CauseKind.OTHER) if whole is None else whole, text)
+
+    @property
+    def has_new_code(self) -> bool:
+        """Whether changed code is the cause, or one of two."""
+        return self.kind is CauseKind.CODE or self.text.endswith(_CODE)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the cause was found in the table instead of being recorded by the publishing run."""
+        return self.kind in (CauseKind.FOREIGN, CauseKind.UNRECORDED_RUN)
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
 
 
-def require_named_bounds(bounds: Mapping[str, ChangeBound]) -> None:
-    """Raise ValueError for a name that is not `table:measure`, or a bound that sets no usable limit."""
-    for name, bound in bounds.items():
-        if not re.fullmatch(r"[a-z_]+/[a-z_]+:[a-z_]+", name):
-            msg = f"{name!r} is not `table:measure`, such as refined/events:rows"
-            raise ValueError(msg)
-        is_of_keys = name.partition(":")[2] in (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)
-        if bound == ChangeBound() or (is_of_keys and bound.shrink is not None):
-            msg = f"{name!r} needs {'growth' if is_of_keys else 'shrink, growth or both'}, as a share"
-            raise ValueError(msg)
+UNCHANGED = Cause.of(CauseKind.UNCHANGED)
 
 
 @dataclass(frozen=True)
@@ -123,3 +198,121 @@ class Baseline:
     def from_json(cls, row: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         return cls(row["figures"], row["keys"], row["totals"], row.get("content"), row.get("since"))
+
+
+def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_final: bool, settings: Settings) -> bool:
+    """Whether a change of this slice has to stay within bounds.
+
+    It has to if the slice was final and its largest count, before or after, exceeds `change_min_rows`: ratios of small
+    numbers mean nothing. Counts are integers, money is not; a slice without counts is always bounded.
+    """
+    counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
+    return was_final and (max(counts) > settings.change_min_rows if counts else bool(before or after))
+
+
+def explain_change(
+    table: str,
+    before: Baseline,
+    after: Mapping[str, float],
+    keys: KeyChange | None,
+    *,
+    content: str,
+    was_final: bool,
+    accepted_reason: str | None,
+    cause: str,
+    settings: Settings,
+    brought: Mapping[str, float] = {},
+) -> Evaluation:
+    """Evaluate `change_is_explained`: bound every measure of a bounded slice, and its shares of added, removed and changed keys.
+
+    Measures are compared with `before`, the slice when it became final or an operator last accepted a change, so that many
+    small changes count together. Keys are bounded per publication as well. Filling an empty slice, or returning to the
+    baseline's content (`content`: the digest now), is not a change. `brought`: what of each measure comes from objects that a
+    recovery wrote since for hours on record as missing; it never counts as growth.
+    """
+    figures = {f"{name}_before": value for name, value in before.figures.items()}
+    figures |= {f"{name}_after": value for name, value in after.items()}
+    figures |= keys.figures if keys is not None else {}
+    if before.is_again(content) or not is_bounded(before.figures, after, was_final=was_final, settings=settings):
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+    beyond = [
+        *_measures_beyond(table, before.figures, after, brought, settings),
+        *_keys_beyond(table, before, keys, brought, settings),
+    ]
+    if not beyond:
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, figures=figures)
+    if accepted_reason is not None:
+        reason = f"{ACCEPTED}: {accepted_reason} ({'; '.join(beyond)}; cause: {cause})"
+        return Evaluation(Check.CHANGE_IS_EXPLAINED, True, reason, figures=figures)
+    return Evaluation(
+        Check.CHANGE_IS_EXPLAINED,
+        False,
+        f"final slice {'; '.join(beyond)} (cause: {cause})",
+        "Correct the delivery, or accept the change with a reason (--accept-changes, accept_changes in run config)",
+        figures,
+    )
+
+
+def next_baseline(
+    before: Baseline,
+    after: Mapping[str, float],
+    keys: KeyChange | None,
+    change: Evaluation,
+    *,
+    content: str,
+    was_final: bool,
+    settings: Settings,
+    now: str | None = None,
+    brought: Mapping[str, float] = {},
+) -> Baseline:
+    """The baseline of a final slice that passed `change`.
+
+    It is new where the slice becomes final, is filled, is accepted, or returns to the baseline's content. Otherwise it is
+    `before` with the key changes added, and with what was `brought`, which lifts no bound again; a measure that it lacked was
+    not compared, and is bounded from now on.
+    """
+    was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
+    if not was_bounded or not before.figures or change.is_accepted_change or before.is_again(content):
+        return Baseline(after, content=content, since=now)
+    kept = before.after(keys)
+    return (kept.grown(brought, after, now) if brought else kept).completed(after)
+
+
+def _measures_beyond(
+    table: str,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    brought: Mapping[str, float],
+    settings: Settings,
+) -> Iterator[str]:
+    for name in sorted(before):
+        old, new = before[name], after.get(name, 0.0)
+        shrink, growth = settings.change_bound(table, name)
+        change, own = _relative_change(old, new), _relative_change(old, new - brought.get(name, 0.0))
+        if change < -shrink or own > growth:
+            size = "from nothing" if old == 0 else f"by {abs(change):.1%}"
+            yield f"{'shrinks' if change < 0 else 'grows'} {size}: {name} {old:g} -> {new:g}"
+
+
+def _keys_beyond(
+    table: str, baseline: Baseline, keys: KeyChange | None, brought: Mapping[str, float], settings: Settings
+) -> Iterator[str]:
+    if keys is None or not keys.before:
+        return
+    verbs = {KEYS_ADDED: "gains", KEYS_REMOVED: "loses", KEYS_CHANGED: "changes"}
+    since = baseline.after(keys)
+    for name, count in keys.totals.items():
+        _, most = settings.change_bound(table, name)
+        lifted = brought.get("rows", 0) if name == KEYS_ADDED else 0
+        if (count - lifted) / keys.before > most:
+            share = f"{count / keys.before:.1%} of its {keys.before} keys"
+            yield f"{verbs[name]} {share}: {keys.causes(name)}"
+        elif count and (since.totals[name] - lifted) / since.keys > most:
+            share = f"{since.totals[name] / since.keys:.1%} of its {since.keys} keys"
+            yield f"{verbs[name]} {share} since it was final or last accepted: now {keys.causes(name)}"
+
+
+def _relative_change(old: float, new: float) -> float:
+    if old == new:
+        return 0.0
+    return float("inf") if old == 0 else (new - old) / abs(old)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from pipeline_assets.domain.commands import read_again
+from pipeline_assets.domain.deliveries import UNREADABLE, describe_quarantined
+from pipeline_assets.domain.errors import read_again
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.quarantine_reasons import UNREADABLE, describe_quarantined
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 

@@ -1,10 +1,14 @@
-"""Errors as types: one sentence each, and whether a retry can succeed."""
+"""Errors as types: one sentence each, and whether a retry can succeed; and the commands that hints name."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Sequence
+from datetime import date
 
 from pipeline_assets.domain.plain_text import shown
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 
 
 class TidemarkError(Exception):
@@ -157,3 +161,22 @@ def error_in(text: str) -> TidemarkError | None:
 
 def _kinds_of(kind: type[TidemarkError]) -> list[type[TidemarkError]]:
     return [kind, *(below for child in kind.__subclasses__() for below in _kinds_of(child))]
+
+
+NEWER_TIDEMARK = "Install that version of Tidemark or a later one: pip install --upgrade tidemark-pipeline"
+
+BRING_BACK = "tidemark load --source SOURCE --from DAY --to DAY --read-again"
+"""The command that brings a day back of which a data file is gone, where only the file's place is known."""
+
+
+def read_again(table: str, key: Slice) -> str:
+    """The command that brings a slice back of which a data file is gone."""
+    source = "dimensions" if key.project_id == ALL_PROJECTS else "backfill" if "/backfill" in table else "regular"
+    words = ["tidemark", "load", "--source", source, "--from", str(key.event_date), "--to", str(key.event_date)]
+    return shlex.join([*words, *(() if source == "dimensions" else ("--project", key.project_id)), "--read-again"])
+
+
+def recover_refused(first: date, last: date, projects: Sequence[str]) -> str:
+    """The command that fetches the missing or refused deliveries of refused days from the vendor, and loads them."""
+    named = [word for project in projects for word in ("--project", project)]
+    return shlex.join(["tidemark", "recover", "--from", str(first), "--to", str(last), *named, "--refused", "--load"])

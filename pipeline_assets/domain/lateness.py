@@ -1,4 +1,4 @@
-"""How late rows arrive, in days and in seconds, and how wide the reprocessing window has to be."""
+"""How late rows arrive: days and seconds after their event, and how wide the reprocessing window has to be."""
 
 from __future__ import annotations
 

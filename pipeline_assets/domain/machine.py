@@ -1,10 +1,19 @@
-"""Memory and cores of this machine or its container, and whether Spark's workers run on it."""
+"""This machine or container: memory, cores, file systems, temporary files, and whether a task runs here or in Spark."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+from pipeline_assets.domain.errors import DiskFullError, LakehouseError
 
 _LOCAL = re.compile(r"local\[\s*(?P<cores>[1-9][0-9]*)\s*(,\s*[0-9]+\s*)?\]")
 _MOST, _LEAST = 2 * 1024**3, 256 * 1024**2
@@ -77,3 +86,108 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8", "surrogateescape").strip()
     except (OSError, ValueError):
         return ""
+
+
+MOST_READ_BYTES = 4 * 1024**2
+"""Most bytes of column chunks that a step may read of existing files in the driving process. Decoding them takes about 0.1 s
+and 30 MB there; a Spark job whose workers run already takes as long before it reads a byte."""
+FILE_COST_BYTES = 64 * 1024
+"""The cost of opening a file or an object, in bytes read."""
+MOST_TEXT_BYTES = 4 * 1024**2
+"""Most bytes that an object may inflate to in the driving process."""
+MOST_ITEMS = 64
+"""More than so many files or objects, however small, Spark opens side by side."""
+_IS_HERE: ContextVar[bool] = ContextVar("is_here", default=False)
+
+
+class TooLargeHereError(Exception):
+    """A task met more than the driving process should hold; Spark is to run it."""
+
+
+@contextmanager
+def here() -> Iterator[None]:
+    """Tasks in the block run in the driving process."""
+    token = _IS_HERE.set(True)
+    try:
+        yield
+    finally:
+        _IS_HERE.reset(token)
+
+
+def most_text_bytes(limit: int) -> int:
+    """The most bytes that an object may inflate to where this runs; `limit` holds everywhere."""
+    return min(limit, MOST_TEXT_BYTES) if _IS_HERE.get() else limit
+
+
+def require_room(limit: int) -> None:
+    """Raise TooLargeHereError where the driving process met its own bound, which is below `limit`."""
+    if most_text_bytes(limit) < limit:
+        raise TooLargeHereError
+
+
+@dataclass
+class NewBytes:
+    """Stored bytes of the objects that a load has found to read so far."""
+
+    count: int = 0
+
+    def begin(self) -> None:
+        """Forget what another load read."""
+        self.count = 0
+
+    def add(self, size_bytes: int) -> None:
+        """Add the objects of one source."""
+        self.count += size_bytes
+
+
+IN_MEMORY_BYTES = 32 * 1024**2
+"""Smaller files stay in memory."""
+
+
+def a_spool() -> IO[bytes]:
+    """An empty file for reading and writing, in memory while it is small."""
+    return tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=_folder())
+
+
+def a_spool_on_disk() -> IO[bytes]:
+    """An empty file for reading and writing on disk, for data that is known to be large."""
+    return tempfile.TemporaryFile(dir=_folder())
+
+
+@contextmanager
+def naming_the_disk() -> Iterator[None]:
+    """Raise LakehouseError that names Spark's local disk when it is full or gone: the tables are usually on another one."""
+    try:
+        yield
+    except OSError as error:
+        what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be used ({error})"
+        reason = f"{what}: workers keep there what does not fit into their memory"
+        hint = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
+        raise LakehouseError(_folder() or tempfile.gettempdir(), reason, hint) from error
+
+
+def spool_place() -> str:
+    """The folder of these files; where no temporary folder exists, the value of TMPDIR or its name."""
+    try:
+        return _folder() or tempfile.gettempdir()
+    except FileNotFoundError:
+        return os.environ.get("TMPDIR", "TMPDIR")
+
+
+@contextmanager
+def naming_the_download_disk() -> Iterator[None]:
+    """Raise DiskFullError that names the download disk when it is full or cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        reason = f"{'is full' if is_full else 'cannot be used'} ({error.strerror or error}): downloads are kept there meanwhile"
+        hint = "Make room, or set TMPDIR to a folder on a larger disk that may be written; then recover again"
+        raise DiskFullError(spool_place(), reason, hint) from error
+
+
+def _folder() -> str | None:
+    named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    # An empty name would mean the working directory of the process.
+    folders = [folder for folder in named if folder and Path(folder).is_dir()]
+    return folders[os.getpid() % len(folders)] if folders else None

@@ -1,4 +1,4 @@
-"""What an event's properties tell of revenue (for tables/daily_revenue.py)."""
+"""What an event's properties tell of revenue (for tables/aggregates.py)."""
 
 from __future__ import annotations
 

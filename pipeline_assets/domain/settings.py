@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from pipeline_assets.domain.changes import KEYS_CHANGED, KEYS_REMOVED, ChangeBound, require_named_bounds
-from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.machine import default_object_bytes
+from pipeline_assets.domain.json_members import property_path
+from pipeline_assets.domain.machine import default_object_bytes, is_on_this_machine
 from pipeline_assets.domain.masking import MASK, URL_SETTINGS, is_secret_name, receiver_place, remember, shown
 from pipeline_assets.domain.places import (
     METRICS_SUFFIX,
     is_private_address,
     is_rest_catalog,
     is_web_address,
+    local_path,
     refusal_of_web_address,
     require_one_question,
     require_supported_catalog,
     require_supported_database,
     require_supported_place,
 )
-from pipeline_assets.domain.property_paths import property_path
 from pipeline_assets.domain.slices import Source
 
 ENV_PREFIX = "TIDEMARK_"
@@ -64,6 +63,42 @@ class ShippedCode(StrEnum):
     """Each session sends it; workers need Python and the locked packages."""
     INSTALLED = "installed"
     """It is installed on every worker, as on the driver."""
+
+
+class MissingSnapshot(StrEnum):
+    """What happens to a day's events if its snapshot misses the deadline; none joins them with today's items."""
+
+    WAIT = "wait"
+    """They wait for the snapshot."""
+    PREVIOUS = "previous"
+    """They are joined with the latest earlier snapshot, and the day's check names it."""
+    REFUSE = "refuse"
+    """Their day is refused, so that an operator looks into it."""
+
+
+class ChangeBound(BaseModel):
+    """How far one measure of a table's final slices may change, as a share; a missing side uses the default bound."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    shrink: float | None = Field(default=None, ge=0)
+    growth: float | None = Field(default=None, ge=0)
+
+
+KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_changed"
+"""Measures of a slice's key changes, as shares of the keys it had before."""
+
+
+def require_named_bounds(bounds: Mapping[str, ChangeBound]) -> None:
+    """Raise ValueError for a name that is not `table:measure`, or a bound that sets no usable limit."""
+    for name, bound in bounds.items():
+        if not re.fullmatch(r"[a-z_]+/[a-z_]+:[a-z_]+", name):
+            msg = f"{name!r} is not `table:measure`, such as refined/events:rows"
+            raise ValueError(msg)
+        is_of_keys = name.partition(":")[2] in (KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED)
+        if bound == ChangeBound() or (is_of_keys and bound.shrink is not None):
+            msg = f"{name!r} needs {'growth' if is_of_keys else 'shrink, growth or both'}, as a share"
+            raise ValueError(msg)
 
 
 def _split_comma_list(value: object) -> object:
@@ -437,3 +472,27 @@ class Settings(BaseSettings):
     def ledger_database_url(self) -> str:
         """The ledger's SQLAlchemy URL."""
         return self.ledger_url or self.catalog_url
+
+
+_OF_EXECUTORS = "spark.executorEnv."
+
+
+def require_cluster_settings(settings: Settings) -> None:
+    """Raise SettingsError for places that a cluster's workers cannot see, and for secrets that its pages would show."""
+    if is_on_this_machine(settings.spark_master):
+        return
+    for name in ("landing_url", "warehouse_url"):
+        if local_path(getattr(settings, name)) is not None and not settings.spark_shared_disk:
+            raise SettingsError(
+                name,
+                "is a folder of this machine, while spark_master names a cluster",
+                "Write s3://bucket[/prefix]; where each worker has that folder under the same path, set spark_shared_disk = true",
+            )
+    for name in settings.spark_config:
+        if name.startswith(_OF_EXECUTORS) and is_secret_name(name):
+            # A standalone worker's page shows the environment of its executors, and Kubernetes that of its pods.
+            raise SettingsError(
+                f"spark_config: {name}",
+                "is a secret that the cluster's own pages show",
+                "Give workers a role, or the variable in their own environment: docs/clusters.md",
+            )

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, UnrecognizedObject
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason
+from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, QuarantineReason, UnrecognizedObject
 from pipeline_assets.domain.slices import Source
 
 EXTRA_COLUMN = "_extra"

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import IO, cast
 
 from pipeline_assets.domain.days import Hour, HourRange
-from pipeline_assets.domain.deliveries import Delivery
+from pipeline_assets.domain.deliveries import Delivery, QuarantineReason
 from pipeline_assets.domain.errors import ExportContentError
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure

@@ -12,8 +12,8 @@ import numpy as np
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason
-from pipeline_assets.domain.spool import a_spool
+from pipeline_assets.domain.deliveries import QuarantineReason
+from pipeline_assets.domain.machine import a_spool
 
 BOM = b"\xef\xbb\xbf"
 _MAGIC = b"\x1f\x8b"

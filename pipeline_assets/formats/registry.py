@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline_assets.formats.amplitude.export import AMPLITUDE
+from pipeline_assets.formats.amplitude import AMPLITUDE
 from pipeline_assets.formats.base import ExportFormat
 
 EXPORT_FORMAT: ExportFormat = AMPLITUDE

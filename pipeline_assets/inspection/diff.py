@@ -12,9 +12,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
 from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.change_rule import explain_change, is_bounded
-from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, KeyChange, explain_change, is_bounded
 from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import shown

@@ -19,8 +19,7 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
 from pipeline_assets.tables.refined_events import CONTENT, REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import HASH_A, HASH_B, named, named_sender, unread_text, with_row_hashes

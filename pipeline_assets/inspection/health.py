@@ -11,10 +11,9 @@ from datetime import date, datetime, timedelta
 
 import numpy as np
 
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import UNREADABLE, BatchKey, unreadable_values
 from pipeline_assets.domain.golden import GoldenFault
 from pipeline_assets.domain.lateness import ARRIVAL_DAYS, Lateness, LatenessSketch, lateness
-from pipeline_assets.domain.quarantine_reasons import UNREADABLE, unreadable_values
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Source, Verdict
 from pipeline_assets.inspection.questions import (

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pipeline_assets.domain.deliveries import QuarantineReason
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.health import read_health

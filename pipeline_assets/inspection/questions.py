@@ -10,17 +10,17 @@ from enum import StrEnum
 
 from pipeline_assets.config import notify_secret
 from pipeline_assets.domain.checks import Check
-from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.errors import recover_refused
 from pipeline_assets.domain.masking import receiver_id, receiver_place
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import HOURS_UNFINISHED, MISSING
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Source, Verdict
-from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import ASSET_TABLES, DERIVED
+from pipeline_assets.tables.table import is_dimension
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import Fault
 

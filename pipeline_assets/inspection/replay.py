@@ -13,12 +13,10 @@ from pyspark.sql import DataFrame, Row
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.checks import number
 from pipeline_assets.domain.errors import LakehouseError, UsageError
-from pipeline_assets.domain.input_state import InputDay, differing, with_recorded
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.domain.records import Head, PublicationRecord
-from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
+from pipeline_assets.domain.records import Head, InputDay, PublicationRecord, differing, with_recorded
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.diff import measures_of, samples_of
 from pipeline_assets.inspection.replay_inputs import (
@@ -55,10 +53,9 @@ from pipeline_assets.load.build.builder import kept as kept_frame
 from pipeline_assets.load.build.rebuild import builder_of
 from pipeline_assets.load.build.refined import PLACE, losers_among, losing, with_source
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import DIMENSIONS, RESTORABLE, SOURCE_OF_TABLE, table_by_key
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.table import Table, is_dimension
 from pipeline_assets.transforms.digests import (
     HASH_A,
     HASH_B,

@@ -13,8 +13,7 @@ from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import DataFrame
 
 from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.input_state import InputDay, differing
-from pipeline_assets.domain.records import PublicationRecord
+from pipeline_assets.domain.records import InputDay, PublicationRecord, differing
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.inspection.replay_result import InputSlice, Obstacle, Origin
@@ -23,9 +22,8 @@ from pipeline_assets.load.file_tasks import Place, places_at
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.as_of import items_of_days
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.registry import table_by_key
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.table import Table, is_dimension
 from pipeline_assets.transforms.digests import slice_digests
 from resources.iceberg.errors import first_line, lakehouse_failures
 from resources.iceberg.metadata import slices_condition

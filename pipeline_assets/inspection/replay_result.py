@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from pipeline_assets.domain.causes import CauseKind
-from pipeline_assets.domain.input_state import InputDay, InputState, with_recorded
-from pipeline_assets.domain.records import PublicationRecord, SliceRecord
-from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
+from pipeline_assets.domain.changes import CauseKind
+from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord, with_recorded
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, Digest
+from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest
 from pipeline_assets.inspection.diff import Sample
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.key_changes import CHANGED

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
-from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.quarantine_reasons import unreadable_values
+from pipeline_assets.domain.deliveries import BatchKey, unreadable_values
 from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
 from pipeline_assets.load.runtime import DAY_VERDICTS

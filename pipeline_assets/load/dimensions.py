@@ -11,8 +11,7 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Evaluation
-from pipeline_assets.domain.dimensions import MissingSnapshot
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
 from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.load.build.snapshot import judge_doubled, judge_history, judge_unread, parsed_objects

@@ -9,7 +9,7 @@ from datetime import date
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.placement import MOST_ITEMS
+from pipeline_assets.domain.machine import MOST_ITEMS
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.tables.refined_events import event_hashes

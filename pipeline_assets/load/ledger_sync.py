@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import date
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, SliceConflictError
 from pipeline_assets.domain.plain_text import few

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.placement import NewBytes
+from pipeline_assets.domain.machine import NewBytes
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings
@@ -24,7 +24,7 @@ from resources.spark.tasks import Tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline_assets.tables.kinds import TableKind
+    from pipeline_assets.tables.table import TableKind
     from resources.iceberg.lakehouse import Lakehouse
     from resources.landing.store import LandingStore
     from resources.ledger.store import Ledger

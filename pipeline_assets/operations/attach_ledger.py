@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.load.ledger_sync import read_back, sync_ledger
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose

@@ -17,12 +17,11 @@ from pipeline_assets.domain.errors import (
 )
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.retention import YOUNGEST, expirable, is_bulk, is_living_fork, least_age, outlived_metadata
-from pipeline_assets.domain.row_hash import ROW_HASH_VERSION
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, days_by_project
+from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest, Slice, days_by_project
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests

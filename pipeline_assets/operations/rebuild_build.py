@@ -9,8 +9,8 @@ from datetime import datetime
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.days import chunks, days_between
-from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.rebuilds import NOT_REPORTED, RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
+from pipeline_assets.domain.records import InputState
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
 from pipeline_assets.load.build.key_changes import changed_keys

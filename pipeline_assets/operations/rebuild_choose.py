@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.change_rule import explain_change
-from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, explain_change
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.errors import PublishConflictError, UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, UsageError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice

@@ -25,10 +25,10 @@ from pipeline_assets.domain.errors import (
     SettingsError,
     TidemarkError,
 )
+from pipeline_assets.domain.machine import a_spool, naming_the_download_disk
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.domain.spool import a_spool, naming_the_download_disk
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.export_archive import (
     Archive,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict, neighbourhood

@@ -8,8 +8,7 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from pipeline_assets.domain.arrival_days import asked_for, describe_strays
-from pipeline_assets.domain.days import days_between
+from pipeline_assets.domain.days import asked_for, days_between, describe_strays
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
-from pipeline_assets.domain.arrival_days import describe_strays
+from pipeline_assets.domain.days import describe_strays
+from pipeline_assets.domain.deliveries import describe_quarantined, in_words
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, SHARES, LatenessSketch, days_text
-from pipeline_assets.domain.quarantine_reasons import describe_quarantined, in_words
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.health import (
     OF_DIMENSIONS,

@@ -1,4 +1,4 @@
-"""raw.regular_events and raw.backfill_events: every parsed line, exactly as delivered."""
+"""raw.regular_events, raw.backfill_events: every parsed line, exactly as delivered; raw.quarantine: refused lines and objects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.tables.kinds import DELIVERED
-from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Table, TableColumn
+from pipeline_assets.tables.table import DELIVERED, EVENT_DATE, PROJECT_ID, Table, TableColumn
 
 VENDOR = tuple(TableColumn(column.name, column.type.spark_type, column.description) for column in EXPORT_FORMAT.columns)
 EXTRA = TableColumn(EXTRA_COLUMN, "string", "JSON text of keys without a column, and of values that could not be read")
@@ -60,3 +59,26 @@ def _raw(source: Source, prefix: str) -> Table:
 REGULAR_EVENTS = _raw(Source.REGULAR, "{project}")
 BACKFILL_EVENTS = _raw(Source.BACKFILL, "{project}-backfill")
 RAW_TABLES = {Source.REGULAR: REGULAR_EVENTS, Source.BACKFILL: BACKFILL_EVENTS}
+
+
+QUARANTINE = Table(
+    key="raw/quarantine",
+    description="Lines and objects that could not be loaded; replayed after a fix or a re-delivery.",
+    columns=(
+        TableColumn("source", "string", "regular or backfill", is_required=True),
+        TableColumn("arrival_date", "date", "UTC date in the object's name; the partition", is_required=True),
+        PROJECT_ID,
+        TableColumn("object_key", "string"),
+        TableColumn("object_etag", "string"),
+        TableColumn("line_number", "int", "from 1; null for a whole object"),
+        TableColumn("byte_offset", "bigint", "in the decompressed object"),
+        TableColumn("byte_length", "bigint"),
+        TableColumn("reason", "string", "one of domain/deliveries.py"),
+        TableColumn("detail", "string"),
+        TableColumn("sample", "binary", "a bounded prefix of the bytes"),
+        TableColumn("is_batch_accepted", "boolean", "whether the rest of the batch was loaded"),
+    ),
+    write_order=("object_key", "line_number"),
+    kind=DELIVERED,
+    day_column="arrival_date",
+)

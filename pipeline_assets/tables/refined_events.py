@@ -6,9 +6,8 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.formats.base import EVENT_TIME
-from pipeline_assets.tables.kinds import REFINED
 from pipeline_assets.tables.raw_events import EXTRA, HASHES, MANY_VALUED, RAW_TABLES, VENDOR
-from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, Measure, Table, TableColumn
+from pipeline_assets.tables.table import EVENT_DATE, PROJECT_ID, REFINED, Measure, Table, TableColumn
 from pipeline_assets.transforms.event_hashes import EventHashes
 
 REFINED_EVENTS = Table(

@@ -12,8 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import BooleanType, DataType, LongType, StructType
 
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
-from pipeline_assets.domain.row_hash import ROW_HASH_VERSION, is_text
-from pipeline_assets.domain.slices import UNMEASURABLE, Digest, Slice
+from pipeline_assets.domain.slices import ROW_HASH_VERSION, UNMEASURABLE, Digest, Slice, is_text
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_ID, EventHashes, HashSource, hashes_of

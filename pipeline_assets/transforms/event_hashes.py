@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
-from pipeline_assets.domain.row_hash import MEANING, NAN_BITS, NULL, ROW_HASH_VERSION, is_text
-from pipeline_assets.domain.slices import UNMEASURABLE, Digest
+from pipeline_assets.domain.slices import MEANING, NAN_BITS, NULL, ROW_HASH_VERSION, UNMEASURABLE, Digest, is_text
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.native.row_hash import row_hashes as native_hashes
 

@@ -12,9 +12,8 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_assets.domain.commands import BRING_BACK
-from pipeline_assets.domain.errors import LakehouseError
-from pipeline_assets.domain.placement import FILE_COST_BYTES
+from pipeline_assets.domain.errors import BRING_BACK, LakehouseError
+from pipeline_assets.domain.machine import FILE_COST_BYTES
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, Store, by_slice
 from pipeline_assets.transforms.event_hashes import Mask

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.errors import TidemarkError
-from pipeline_assets.domain.row_hash import scale_of
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, scale_of
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import exact_sum, hashes_of, longs
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows, opened

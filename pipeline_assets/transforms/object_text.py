@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import IO, Protocol
 
-from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery, QuarantineReason
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
-from pipeline_assets.domain.placement import most_text_bytes, require_room
+from pipeline_assets.domain.machine import most_text_bytes, naming_the_disk, require_room
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.domain.skew import balanced, part_weight, parts_of
-from pipeline_assets.domain.spool import naming_the_disk
 from pipeline_assets.formats.gzip_lines import BOM, BadObjectError, Line, blocks, decompress
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.parsed_batches import Found, Summary, refused_of

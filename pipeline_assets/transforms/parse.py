@@ -13,8 +13,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline_assets.domain.deliveries import Delivery
-from pipeline_assets.domain.quarantine_reasons import UNREADABLE
+from pipeline_assets.domain.deliveries import UNREADABLE, Delivery
 from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import Block, blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT

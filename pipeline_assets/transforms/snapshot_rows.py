@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession, Window
 
-from pipeline_assets.domain.deliveries import NOT_READABLE
-from pipeline_assets.domain.dimensions import SnapshotDelivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, SnapshotDelivery
 from pipeline_assets.domain.errors import ObjectMovedError, TidemarkError, UnreadableObjectError
+from pipeline_assets.domain.machine import a_spool, naming_the_disk
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest
-from pipeline_assets.domain.spool import a_spool, naming_the_disk
 from pipeline_assets.formats.interval_objects import read_intervals
 from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotItem, SnapshotPart, read_snapshot
 from pipeline_assets.transforms.data_files import arrow_schema

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.machine import a_spool_on_disk, naming_the_disk
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.domain.spool import a_spool_on_disk, naming_the_disk
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, SEND_ID, EventHashes
 from pipeline_assets.transforms.object_text import Share

@@ -12,8 +12,13 @@ from typing import TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors.exceptions.base import PySparkException
 
-from pipeline_assets.domain.commands import BRING_BACK
-from pipeline_assets.domain.errors import LakehouseError, LakehouseUnavailableError, TidemarkError, WorkerLostError
+from pipeline_assets.domain.errors import (
+    BRING_BACK,
+    LakehouseError,
+    LakehouseUnavailableError,
+    TidemarkError,
+    WorkerLostError,
+)
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.retry import tries
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import URL, make_url
 
-from pipeline_assets.domain.commands import NEWER_TIDEMARK
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import NEWER_TIDEMARK, LakehouseError
 from pipeline_assets.domain.places import is_rest_catalog
 from resources.iceberg.lake_objects import LakeObjects
 

@@ -20,7 +20,7 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
 
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.spool import IN_MEMORY_BYTES, a_spool_on_disk
+from pipeline_assets.domain.machine import IN_MEMORY_BYTES, a_spool_on_disk
 from resources.landing.place import Listed
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from obstore.store import LocalStore
 
 from pipeline_assets.domain.deliveries import Oddity
 from pipeline_assets.domain.errors import LandingAccessError, ObjectMovedError, UnreadableObjectError
-from pipeline_assets.domain.spool import IN_MEMORY_BYTES, a_spool_on_disk
+from pipeline_assets.domain.machine import IN_MEMORY_BYTES, a_spool_on_disk
 from resources.landing.place import Listed
 
 _STEP_BYTES = 1024**2

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 import obstore
 from obstore.exceptions import InvalidPathError, PreconditionError
 
-from pipeline_assets.domain.arrival_days import ALONE, MOST_STRAYS, ends_of
+from pipeline_assets.domain.days import ALONE, MOST_STRAYS, ends_of
 from pipeline_assets.domain.deliveries import Delivery, Listing, Marker, Oddity, UnrecognizedObject
 from pipeline_assets.domain.errors import (
     DiskFullError,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from resources.ledger.engine import Reads

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, make_url
 
-from pipeline_assets.domain.commands import NEWER_TIDEMARK
-from pipeline_assets.domain.errors import LedgerError, LedgerUnavailableError
+from pipeline_assets.domain.errors import NEWER_TIDEMARK, LedgerError, LedgerUnavailableError
 from pipeline_assets.domain.machine import lock_holders
 from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.retry import tries

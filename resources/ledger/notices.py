@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.notices import Judged, Notice, NoticeKind, Place, change_notice, refusal_notice
 from pipeline_assets.domain.records import BatchRecord, PublicationRecord, SliceRecord

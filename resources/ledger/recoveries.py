@@ -9,8 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from pipeline_assets.domain.arrival_days import ends_of
-from pipeline_assets.domain.days import Hour
+from pipeline_assets.domain.days import Hour, ends_of
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.slices import Source
 from resources.ledger.engine import Writes

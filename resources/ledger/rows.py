@@ -10,11 +10,9 @@ from typing import Any
 
 from sqlalchemy.engine import RowMapping
 
-from pipeline_assets.domain.causes import Cause
-from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.changes import Baseline, Cause
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
 from pipeline_assets.domain.records import (
     BatchDay,
     BatchRecord,
@@ -22,7 +20,10 @@ from pipeline_assets.domain.records import (
     Exclusion,
     Head,
     Hold,
+    InputDay,
+    InputState,
     PublicationRecord,
+    Rejection,
     SliceRecord,
 )
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict

@@ -16,12 +16,11 @@ from py4j.java_gateway import JavaClass, JavaMember, JVMView
 from pyspark.errors import PySparkRuntimeError
 from sqlalchemy.engine import make_url
 
-from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.machine import is_on_this_machine
 from pipeline_assets.domain.masking import MASK, NAMES_OF_SECRETS, is_secret_name
 from pipeline_assets.domain.places import is_rest_catalog, local_path
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import Settings, require_cluster_settings
 from resources.iceberg.metadata import WAREHOUSE_OF
 from resources.spark.class_archive import jvm_options
 from resources.spark.jars import available, jars_folder, require_java, require_pinned

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline_assets.domain.errors import TidemarkError, error_in
-from pipeline_assets.domain.machine import is_on_this_machine
-from pipeline_assets.domain.placement import (
+from pipeline_assets.domain.machine import (
     FILE_COST_BYTES,
     MOST_ITEMS,
     MOST_READ_BYTES,
     NewBytes,
     TooLargeHereError,
     here,
+    is_on_this_machine,
 )
 from pipeline_assets.domain.skew import balanced
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.placement import MOST_TEXT_BYTES
+from pipeline_assets.domain.machine import MOST_TEXT_BYTES
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.runtime import Runtime

@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY

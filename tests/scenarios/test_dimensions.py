@@ -16,9 +16,8 @@ import pyspark.sql.functions as F
 import pytest
 
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.settings import PROJECT_ROOT
+from pipeline_assets.domain.settings import PROJECT_ROOT, MissingSnapshot
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.replay import Chosen, derived_table, replay
 from pipeline_assets.inspection.replay_result import Replay, ReplayBasis, ReplayResult
@@ -26,8 +25,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint

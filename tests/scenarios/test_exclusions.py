@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import Source
 from resources import failpoints

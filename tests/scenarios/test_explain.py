@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
 from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source

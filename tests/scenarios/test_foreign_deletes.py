@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_assets.doctor.examine import table_heads
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source

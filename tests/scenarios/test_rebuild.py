@@ -29,7 +29,7 @@ from pipeline_assets.operations.rebuild_choose import RebuildRequest, begin, cla
 from pipeline_assets.operations.rebuild_swap import abandon, swap
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.live_runs import liveness
-from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.registry import DERIVED, table_by_key
 from pipeline_assets.tables.table import Measure, TableColumn
 from pipeline_assets.transforms.fold import EVENT_TYPE, MONEY, USER, Fold, Folded, fold_event_counts

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.domain.input_state import InputDay
+from pipeline_assets.domain.records import InputDay
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.replay import choose, derived_table, replay
 from pipeline_assets.inspection.replay_result import Keys, Replay, ReplayBasis, ReplayResult, lines_of

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
-from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.aggregates import DAILY_REVENUE
+from pipeline_assets.tables.raw_events import QUARANTINE, REGULAR_EVENTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout

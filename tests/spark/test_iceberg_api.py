@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.tables.event_counts import EVENT_COUNTS as TABLE
+from pipeline_assets.tables.aggregates import EVENT_COUNTS as TABLE
 from resources.iceberg.errors import is_conflict
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.prepared import Prepared, lock_pointers, swap_pointers

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.errors import LakehouseError, LedgerUnavailableError, SliceConflictError
 from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
-from pipeline_assets.tables.active_users import ACTIVE_USERS
-from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.aggregates import ACTIVE_USERS, EVENT_COUNTS
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, watch
 from resources.iceberg.attach import attachable

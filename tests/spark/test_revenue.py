@@ -14,8 +14,7 @@ import pytest
 from pyspark.sql import Column
 
 from pipeline_assets.domain.identity import SOMETHING_TO_SEE
-from pipeline_assets.domain.json_members import member, members_of
-from pipeline_assets.domain.property_paths import property_path
+from pipeline_assets.domain.json_members import member, members_of, property_path
 from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule, long_of
 from pipeline_assets.domain.settings import Settings
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline_assets.domain.row_hash import event_hash, row_hash
+from pipeline_assets.domain.slices import event_hash, row_hash
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.tables.refined_events import CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import ARROW_TYPES

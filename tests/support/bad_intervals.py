@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from pipeline_assets.domain.dimensions import SnapshotDelivery
+from pipeline_assets.domain.deliveries import SnapshotDelivery
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest
 from pipeline_assets.load.build.snapshot import judge_doubled, judge_history, judge_unread, with_trimmed
 from pipeline_assets.load.build.validity import MeasuredMonth, evaluate_overlaps
 from pipeline_assets.load.staleness.as_of import news_of
 from pipeline_assets.load.staleness.facts import judging
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ITEM
 from pipeline_assets.transforms.snapshot_rows import HISTORY
 from tests.support.bad_inputs import CORRECT, DAY, MAX_LINE_BYTES, NOTHING, Case, Fate, rows_of
 

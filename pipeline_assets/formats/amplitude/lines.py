@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from pipeline_assets.domain.deliveries import QuarantineReason
 from pipeline_assets.domain.json_members import no_constant
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason
 from pipeline_assets.formats.amplitude.columns import (
     BAG_COLUMNS,
     DELIVERED_KEYS,

@@ -14,11 +14,11 @@ from typing import Any
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation, Totals, number
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.golden import rest_of
-from pipeline_assets.domain.input_state import InputState
+from pipeline_assets.domain.records import InputState
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.builder import Audit, Build, NamedRowsBuilder, Proposal, TablePlan

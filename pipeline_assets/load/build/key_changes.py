@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.change_rule import is_bounded
-from pipeline_assets.domain.changes import KeyChange
+from pipeline_assets.domain.changes import Cause, CauseKind, KeyChange, is_bounded
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
 from pipeline_assets.load.file_tasks import Place, each_file, each_of, files_of, read_bytes

@@ -24,9 +24,8 @@ from pipeline_assets.load.runtime import LoadRequest, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts, rests_on
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
-from pipeline_assets.tables.kinds import AGGREGATE, AS_OF, REFINED, SNAPSHOT, VALIDITY, TableKind
 from pipeline_assets.tables.registry import table_by_key
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.table import AGGREGATE, AS_OF, REFINED, SNAPSHOT, VALIDITY, Table, TableKind
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.slice_change import Published
 from resources.ledger.changes import Changes

@@ -9,19 +9,16 @@ from typing import Any
 
 import pyspark.sql.functions as F
 
-from pipeline_assets.domain.causes import CauseKind
-from pipeline_assets.domain.change_rule import explain_change, next_baseline
-from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.changes import Baseline, CauseKind, KeyChange, explain_change, next_baseline
 from pipeline_assets.domain.checks import Check, Evaluation, complete, holds_nothing
-from pipeline_assets.domain.input_state import InputState, Rejection
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict, neighbourhood
 from pipeline_assets.load.build.builder import Audit, Builder, Inputs, JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.runtime import Outcome
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import judging
-from pipeline_assets.tables.kinds import AGGREGATE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from pipeline_assets.tables.table import AGGREGATE
 from resources.iceberg.metadata import slices_condition
 
 

@@ -20,8 +20,7 @@ from pipeline_assets.load.deliveries.stage import Staged, quarantine, read_and_s
 from pipeline_assets.load.deliveries.verdicts import Judged, judge
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, TableReport
-from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger

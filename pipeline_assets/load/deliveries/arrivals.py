@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.domain.arrival_days import asked_for, describe_strays
 from pipeline_assets.domain.checks import BatchFigures, Check, Evaluation, reconcile_batch
-from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.days import asked_for, deadline, describe_strays
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING
 from pipeline_assets.domain.settings import Settings

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.commands import recover_refused
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import NOT_READABLE, RENAME, BatchKey, Delivery
+from pipeline_assets.domain.errors import recover_refused
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import (
     EXCLUDED,

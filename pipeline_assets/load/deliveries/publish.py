@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LakehouseError, ReadTwiceError
-from pipeline_assets.domain.input_state import InputState
 from pipeline_assets.domain.lateness import lateness, out_of_reach
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import BatchDay, InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict, days_by_project
 from pipeline_assets.load import file_tasks

@@ -17,7 +17,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, Runtime
-from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.object_text import MOVED, Hashing, Share, shares, weights

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.dimensions import SnapshotDelivery
+from pipeline_assets.domain.deliveries import SnapshotDelivery
 from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.records import Exclusion, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, Source

@@ -14,7 +14,7 @@ from pipeline_assets.load.deliveries.read import Attempt, ReadResult, Writing, r
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.load.file_tasks import objects_of_batches
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import QUARANTINE
 from resources.iceberg.lakehouse import Staged as StagedSnapshot
 from resources.ledger.changes import Changes
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import UNREAD_OBJECTS, Check, Evaluation
 from pipeline_assets.domain.days import deadline
-from pipeline_assets.domain.dimensions import MissingSnapshot, SnapshotDelivery
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.deliveries import SnapshotDelivery
+from pipeline_assets.domain.records import InputDay, InputState, SliceRecord
+from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.snapshots import is_ruled_out
 from pipeline_assets.tables.table import Dimension, Table

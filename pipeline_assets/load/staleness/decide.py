@@ -8,13 +8,11 @@ from datetime import datetime
 from enum import Enum, auto
 
 from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.causes import UNCHANGED, Cause, CauseKind
+from pipeline_assets.domain.changes import UNCHANGED, Cause, CauseKind
 from pipeline_assets.domain.checks import UNREAD_OBJECTS, Evaluation
-from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.dimensions import SnapshotDelivery
+from pipeline_assets.domain.deliveries import BatchKey, SnapshotDelivery
 from pipeline_assets.domain.identity import is_tie
-from pipeline_assets.domain.input_state import InputState, Rejection
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load.deliveries.arrivals import is_empty_by_setting
@@ -30,9 +28,8 @@ from pipeline_assets.load.staleness.facts import (
     rests_on,
 )
 from pipeline_assets.load.staleness.finality import is_final_day, is_moot, is_settled_day, was_final
-from pipeline_assets.tables.kinds import is_dimension
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.table import Table, is_dimension
 
 
 class Todo(Enum):

@@ -9,21 +9,18 @@ from datetime import date, datetime, timedelta
 from enum import Enum, auto
 from functools import cached_property
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation, lost_file
-from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.dimensions import SnapshotDelivery
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import BatchRecord, SliceRecord
+from pipeline_assets.domain.deliveries import BatchKey, SnapshotDelivery
+from pipeline_assets.domain.records import BatchRecord, InputDay, InputState, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood, widen
 from pipeline_assets.load.deliveries.snapshots import Exclusions, is_ruled_out
 from pipeline_assets.load.runtime import LoadRequest, early_slices
 from pipeline_assets.load.staleness.as_of import EXCLUDED, History, ItemsOfDays, state_of_month
 from pipeline_assets.load.staleness.finality import first_arrivals
-from pipeline_assets.tables.kinds import VALIDITY, is_dimension
 from pipeline_assets.tables.registry import table_by_key
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.table import VALIDITY, Table, is_dimension
 from resources.ledger.store import Ledger
 
 REACH = timedelta(days=31)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.arrival_days import ALONE, first_believable
-from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.days import ALONE, deadline, first_believable
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.lateness import ARRIVAL_DAYS, Lateness, deciding, lateness, narrowness
 from pipeline_assets.domain.records import BatchRecord, SliceRecord

@@ -9,7 +9,7 @@ from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Slice
 from pipeline_assets.operations.release import Held
 from pipeline_assets.orchestration.assets import KINDS, SHARED
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ITEM
 
 DAY, PROJECTS = date(2026, 2, 4), ("10001", "10002")
 AGGREGATE = "aggregates/active_item_events"

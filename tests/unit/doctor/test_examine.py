@@ -16,15 +16,14 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.rules import Light, Point
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LandingAccessError
-from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.processes import Identity
-from pipeline_assets.domain.records import DeliveryRecord, PublicationRecord
+from pipeline_assets.domain.records import DeliveryRecord, InputDay, InputState, PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
 from resources.landing.move import Mover

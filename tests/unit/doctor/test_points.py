@@ -11,7 +11,7 @@ import pytest
 
 from pipeline_assets.doctor import rules
 from pipeline_assets.doctor.rules import Answer, Light, PrefixEvidence, TableHead, worst
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.lateness import Lateness
 from pipeline_assets.domain.settings import Settings

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline_assets.domain.change_rule import explain_change, next_baseline
-from pipeline_assets.domain.changes import Baseline, KeyChange
+from pipeline_assets.domain.changes import Baseline, KeyChange, explain_change, next_baseline
 from pipeline_assets.domain.checks import BatchFigures, Check, Evaluation, reconcile_batch
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason, in_words
+from pipeline_assets.domain.deliveries import QuarantineReason, in_words
 from pipeline_assets.domain.settings import Settings
 
 SETTINGS = Settings()

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.cluster_settings import require_cluster_settings
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.settings import Settings, require_cluster_settings
 
 BUCKETS = {"landing_url": "s3://bucket/landing", "warehouse_url": "s3://bucket/warehouse"}
 KEY = "spark.executorEnv.AWS_SECRET_ACCESS_KEY"

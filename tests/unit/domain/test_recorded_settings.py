@@ -6,12 +6,11 @@ import json
 
 import pytest
 
-from pipeline_assets.domain.dimensions import MissingSnapshot
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.input_state import differing, on_record, with_recorded
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.records import differing, on_record, with_recorded
+from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
+from pipeline_assets.tables.aggregates import DAILY_REVENUE
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED
 
 THEN = Settings(

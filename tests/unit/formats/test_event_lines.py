@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
+from pipeline_assets.domain.deliveries import QuarantineReason as Reason
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, NEEDED_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.formats.amplitude.lines import COLUMN_NAMES, MAX_DEPTH, LineParser, parse_leniently
 from pipeline_assets.formats.base import ColumnType, ParsedLine, RefusedLine

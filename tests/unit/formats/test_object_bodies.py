@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
+from pipeline_assets.domain.deliveries import QuarantineReason as Reason
 from pipeline_assets.formats import gzip_lines as object_bodies
 from pipeline_assets.formats.gzip_lines import BadObjectError, Line, blocks
 

@@ -14,9 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.input_state import InputState
-from pipeline_assets.domain.records import PublicationRecord, SliceRecord
+from pipeline_assets.domain.changes import Cause, CauseKind
+from pipeline_assets.domain.records import InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.inspection.changes import changes_since
 from pipeline_assets.tables.registry import downstream_of

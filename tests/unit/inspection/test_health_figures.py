@@ -15,13 +15,12 @@ import pytest
 import typer
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.deliveries import BatchKey
+from pipeline_assets.domain.deliveries import UNREADABLE, BatchKey
 from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
 from pipeline_assets.domain.lateness import Lateness, LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
-from pipeline_assets.domain.quarantine_reasons import UNREADABLE
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings

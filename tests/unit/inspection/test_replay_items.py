@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.dimensions import MissingSnapshot
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.records import InputDay, InputState, SliceRecord
+from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.inspection.replay_inputs import Items, items_of, without_items
 from pipeline_assets.inspection.replay_result import Obstacle, Origin
 from pipeline_assets.load.staleness.facts import Facts
-from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 
 DAY, NOW = date(2026, 2, 4), datetime(2026, 2, 20, tzinfo=UTC)
 KEY, SNAPSHOT, VALIDITY = Slice(DAY, "10001"), ITEM.snapshot.key, ITEM.validity.key

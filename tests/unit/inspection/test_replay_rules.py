@@ -7,10 +7,9 @@ from datetime import date
 
 import pytest
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.replay import choose, derived_table

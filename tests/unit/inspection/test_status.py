@@ -20,7 +20,7 @@ from pipeline_assets.inspection.status import (
     joined_statuses,
     recorded_statuses,
 )
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ITEM
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.arrival_days import asked_for, first_believable
+from pipeline_assets.domain.days import asked_for, first_believable
 from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings

@@ -9,17 +9,16 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import with_tie
-from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
-from pipeline_assets.domain.records import BatchRecord, SliceRecord
+from pipeline_assets.domain.records import BatchRecord, InputDay, InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts, judging
 from pipeline_assets.load.staleness.scan import not_yet_decided
-from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 PROJECT, DAY, RAW, BACKFILL = "10001", date(2026, 2, 4), "raw/regular_events", "raw/backfill_events"

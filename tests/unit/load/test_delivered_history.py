@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.causes import CauseKind
+from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.deliveries import dimension_batch
-from pipeline_assets.domain.dimensions import MissingSnapshot, SnapshotDelivery
+from pipeline_assets.domain.deliveries import SnapshotDelivery, dimension_batch
 from pipeline_assets.domain.errors import SettingsError
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import Exclusion, SliceRecord
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.records import Exclusion, InputDay, InputState, SliceRecord
+from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.build.snapshot import judge_history
 from pipeline_assets.load.staleness.as_of import (
@@ -31,8 +29,7 @@ from pipeline_assets.load.staleness.as_of import (
 )
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, judging, rests_on
-from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 from pipeline_assets.tables.registry import require_known_dimensions
 
 SETTINGS = Settings(projects=("10001",), delivered_intervals=("item",), snapshot_min_rows=1)

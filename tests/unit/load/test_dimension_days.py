@@ -10,15 +10,13 @@ import pytest
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import UNREAD_OBJECTS, Check, Evaluation
-from pipeline_assets.domain.dimensions import MissingSnapshot, SnapshotDelivery
-from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
-from pipeline_assets.domain.records import SliceRecord
-from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.deliveries import SnapshotDelivery
+from pipeline_assets.domain.records import InputDay, InputState, Rejection, SliceRecord
+from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, judging
-from pipeline_assets.tables.active_item_events import ACTIVE_ITEM_EVENTS
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 
 PROJECT, DAY = "10001", date(2026, 2, 4)
 BEFORE, LONG_BEFORE = DAY - timedelta(days=1), DAY - timedelta(days=5)

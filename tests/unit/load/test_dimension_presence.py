@@ -17,7 +17,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
 from pipeline_assets.inspection.status import dimension_statuses
 from pipeline_assets.load.dimensions import list_dimensions, optional_tables
 from pipeline_assets.load.runtime import LoadRequest, Runtime
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ITEM
 from pipeline_assets.tables.registry import OPTIONAL_TABLES
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.load.draft import Draft, _TableDraft, last_words, one_publication_per_slice
-from pipeline_assets.tables.daily_revenue import DAILY_REVENUE
+from pipeline_assets.tables.aggregates import DAILY_REVENUE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

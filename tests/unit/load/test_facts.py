@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import BatchDay, BatchRecord, SliceRecord
+from pipeline_assets.domain.records import BatchDay, BatchRecord, InputDay, InputState, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness.decide import Todo

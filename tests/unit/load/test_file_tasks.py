@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.placement import MOST_ITEMS, MOST_READ_BYTES, NewBytes
+from pipeline_assets.domain.machine import MOST_ITEMS, MOST_READ_BYTES, NewBytes
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.file_tasks import Place, read_bytes

@@ -13,8 +13,7 @@ from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import HOURS_HELD, MISSING, BatchRecord, SliceRecord
+from pipeline_assets.domain.records import HOURS_HELD, MISSING, BatchRecord, InputDay, InputState, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, decide

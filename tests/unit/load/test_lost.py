@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import SliceRecord

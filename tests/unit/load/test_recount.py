@@ -11,15 +11,14 @@ import pytest
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation
-from pipeline_assets.domain.dimensions import SnapshotDelivery
-from pipeline_assets.domain.input_state import InputState, Rejection
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.deliveries import SnapshotDelivery
+from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Verdict
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import Facts, counts_on_record, judging
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ITEM
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 

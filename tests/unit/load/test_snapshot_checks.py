@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import UNREAD_OBJECTS
 from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
 from pipeline_assets.load.build.snapshot import accepted_last, judge_count, judge_whole
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ITEM
 from pipeline_assets.transforms.object_text import MOVED
 from pipeline_assets.transforms.snapshot_rows import BAD
 from resources.ledger.changes import Changes

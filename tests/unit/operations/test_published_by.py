@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import EMPTY
 from pipeline_assets.operations.rollback import published_by

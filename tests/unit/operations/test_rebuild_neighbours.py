@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.input_state import InputState, Rejection
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.load.build.builder import TablePlan
@@ -15,7 +14,7 @@ from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.operations.rebuild_choose import is_judged_beside, refused_beside, states_beside
-from pipeline_assets.tables.event_counts import EVENT_COUNTS
+from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from tests.support.builders import PROJECT
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, TransientError, UsageError
-from pipeline_assets.domain.input_state import InputDay, InputState
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, SliceDifference
-from pipeline_assets.domain.records import PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import InputDay, InputState, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.operations import rebuild_build as green

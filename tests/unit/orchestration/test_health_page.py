@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.domain.causes import Cause
+from pipeline_assets.domain.changes import Cause
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.plain_text import shown

@@ -20,8 +20,7 @@ from benchmarks.scale.landing import SimulatedLanding
 from benchmarks.scale.looks import LOOKS, Place
 from benchmarks.scale.sizes import SIZES
 from pipeline_assets.domain.deliveries import BatchKey, Listing
-from pipeline_assets.domain.input_state import Rejection
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.records import Rejection, SliceRecord
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan

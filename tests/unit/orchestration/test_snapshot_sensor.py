@@ -14,14 +14,13 @@ import pytest
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.input_state import InputState, Rejection
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
 from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.tables.item import ITEM
+from pipeline_assets.tables.dimension import ITEM
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger

@@ -27,7 +27,7 @@ from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 from obstore.store import LocalStore
 
-from pipeline_assets.domain.arrival_days import asked_for, describe_strays, first_believable
+from pipeline_assets.domain.days import asked_for, describe_strays, first_believable
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, Oddity
 from pipeline_assets.domain.errors import (
     LandingAccessError,

@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
 from pipeline_assets.domain.errors import PublishConflictError, SliceConflictError
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion, Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import (
+    BatchRecord,
+    DeliveryRecord,
+    Exclusion,
+    Head,
+    InputDay,
+    InputState,
+    PublicationRecord,
+    SliceRecord,
+)
 from pipeline_assets.domain.slices import ALL_PROJECTS, BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.raw_events import QUARANTINE
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting

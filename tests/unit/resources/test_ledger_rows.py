@@ -12,10 +12,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
-from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord, Head, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import (
+    THIS_LOAD,
+    DeliveryRecord,
+    Head,
+    InputDay,
+    InputState,
+    PublicationRecord,
+    Rejection,
+    SliceRecord,
+)
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger.changes import Changes
 from resources.ledger.rows import head_number, head_of

@@ -19,17 +19,19 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
 from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.records import (
     BatchDay,
     BatchRecord,
     DeliveryRecord,
     Exclusion,
+    InputDay,
+    InputState,
     PublicationRecord,
+    Rejection,
     SliceRecord,
 )
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings

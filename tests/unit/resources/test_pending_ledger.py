@@ -14,12 +14,19 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.causes import Cause, CauseKind
-from pipeline_assets.domain.changes import Baseline
+from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
 from pipeline_assets.domain.lateness import LatenessSketch
-from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
+from pipeline_assets.domain.records import (
+    BatchDay,
+    BatchRecord,
+    DeliveryRecord,
+    InputDay,
+    InputState,
+    PublicationRecord,
+    Rejection,
+    SliceRecord,
+)
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.pending import PendingLedger

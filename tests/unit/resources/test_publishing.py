@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from pipeline_assets.domain.causes import Cause, CauseKind
+from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import (
     LedgerUnavailableError,
@@ -26,9 +26,8 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.records import DeliveryRecord, Exclusion, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.tables.active_users import ACTIVE_USERS
-from pipeline_assets.tables.event_counts import EVENT_COUNTS
-from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.aggregates import ACTIVE_USERS, EVENT_COUNTS
+from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
 from resources.iceberg.metadata import LiveFiles

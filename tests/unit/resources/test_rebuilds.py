@@ -11,9 +11,8 @@ import pytest
 
 from pipeline_assets.domain.changes import Baseline, KeyChange
 from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, UsageError
-from pipeline_assets.domain.input_state import InputDay, InputState, Rejection
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice, ReportedSlice, SliceDifference
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.records import InputDay, InputState, Rejection, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from resources.ledger.rebuilds import SwapOfRebuild
 from resources.ledger.store import Ledger

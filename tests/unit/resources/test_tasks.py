@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 
 from pipeline_assets.domain.errors import DiskFullError, LakehouseError, ObjectMovedError, ReadTwiceError, TidemarkError
-from pipeline_assets.domain.placement import (
+from pipeline_assets.domain.machine import (
     MOST_READ_BYTES,
     MOST_TEXT_BYTES,
     NewBytes,

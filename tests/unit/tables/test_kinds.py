@@ -17,8 +17,7 @@ from pipeline_assets import tables
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.input_state import InputDay, InputState
-from pipeline_assets.domain.records import SliceRecord
+from pipeline_assets.domain.records import InputDay, InputState, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.load.build.aggregate import AggregateBuilder
@@ -29,12 +28,11 @@ from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
-from pipeline_assets.tables.event_counts import EVENT_COUNTS
-from pipeline_assets.tables.item import ITEM
-from pipeline_assets.tables.kinds import Aggregate, TableKind
-from pipeline_assets.tables.quarantine import QUARANTINE
+from pipeline_assets.tables.aggregates import EVENT_COUNTS
+from pipeline_assets.tables.dimension import ITEM
+from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, RESTORABLE, ancestors, with_descendants
-from pipeline_assets.tables.table import Table
+from pipeline_assets.tables.table import Aggregate, Table, TableKind
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -246,7 +244,7 @@ def test_a_use_of_a_table_is_none(line: str) -> None:
 
 
 def test_no_module_tests_which_table_it_has_in_hand() -> None:
-    """Ask `table.kind` (tables/kinds.py) or `builder_of(table)` (load/build/builder.py), which new kinds answer as well."""
+    """Ask `table.kind` (tables/table.py) or `builder_of(table)` (load/build/builder.py), which new kinds answer as well."""
     found = {}
     for folder in ("pipeline_assets", "resources"):
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.domain import spool
+from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.transforms import write_objects
 from pipeline_assets.transforms.write_objects import DayClusters
@@ -150,8 +150,8 @@ def test_a_full_disk_is_named_as_sparks(monkeypatch: pytest.MonkeyPatch) -> None
     def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(spool.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(machine.tempfile, "TemporaryFile", full)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp")
     days = DayClusters(1)
-    with pytest.raises(LakehouseError, match=r"/tmp: is full: .* spark.local.dir"), spool.naming_the_disk():
+    with pytest.raises(LakehouseError, match=r"/tmp: is full: .* spark.local.dir"), machine.naming_the_disk():
         list(days.add(a_batch([("1", 0, 1), ("1", 0, 2), ("1", 3, 3)])))

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import RawRow, is_tie, rank
-from pipeline_assets.domain.row_hash import row_hash
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, row_hash
 from pipeline_assets.transforms.contest_tasks import _RIVAL, CompetingSum, competing_sums
 from tests.unit.transforms.test_contest import ROWS, table_of
 

@@ -21,9 +21,8 @@ from pipeline_assets.domain.checks import Check, Totals
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule
-from pipeline_assets.domain.row_hash import row_hash
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice
+from pipeline_assets.domain.slices import Slice, row_hash
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, bin_of, merged
-from pipeline_assets.domain.row_hash import event_hash
-from pipeline_assets.domain.slices import Digest, Slice
+from pipeline_assets.domain.slices import Digest, Slice, event_hash
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.data_files import ARROW_TYPES

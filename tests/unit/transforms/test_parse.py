@@ -15,17 +15,15 @@ from typing import IO, Any
 
 import pytest
 
-from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery
+from pipeline_assets.domain.deliveries import NOT_READABLE, UNREADABLE, Delivery
+from pipeline_assets.domain.deliveries import QuarantineReason as Reason
 from pipeline_assets.domain.errors import LandingUnavailableError, ObjectMovedError, UnreadableObjectError
-from pipeline_assets.domain.placement import MOST_TEXT_BYTES, TooLargeHereError, here
-from pipeline_assets.domain.quarantine_reasons import UNREADABLE
-from pipeline_assets.domain.quarantine_reasons import QuarantineReason as Reason
+from pipeline_assets.domain.machine import MOST_TEXT_BYTES, TooLargeHereError, here
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.columns import DELIVERED_KEYS, VENDOR_COLUMNS
 from pipeline_assets.formats.base import EXTRA_COLUMN, ColumnType
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.raw_events import QUARANTINE, REGULAR_EVENTS
 from pipeline_assets.tables.table import TableColumn
 from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.data_files import ARROW_TYPES

@@ -75,7 +75,7 @@ def test_a_large_snapshot_is_read_in_small_parts_and_handed_on_in_blocks(monkeyp
             yield file
 
     monkeypatch.setattr(snapshot_rows, "a_spool", a_watched_spool)
-    monkeypatch.setattr("pipeline_assets.domain.spool.IN_MEMORY_BYTES", 1024**2)
+    monkeypatch.setattr("pipeline_assets.domain.machine.IN_MEMORY_BYTES", 1024**2)
     many = b"".join(b"%d,item %d, ACTIVE\n" % (number, number) for number in range(45_000))
     long = b"".join(b"x%d,%s,ACTIVE\n" % (number, b"n" * 100_000) for number in range(100))
     landing = Landing(HEAD + many + long)

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError
-from pipeline_assets.domain.placement import MOST_TEXT_BYTES, TooLargeHereError, here
-from pipeline_assets.domain.row_hash import event_hash
+from pipeline_assets.domain.machine import MOST_TEXT_BYTES, TooLargeHereError, here
+from pipeline_assets.domain.slices import event_hash
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.load.deliveries.read import joined
-from pipeline_assets.tables.quarantine import QUARANTINE
-from pipeline_assets.tables.raw_events import EXTRA, REGULAR_EVENTS, VENDOR
+from pipeline_assets.tables.raw_events import EXTRA, QUARANTINE, REGULAR_EVENTS, VENDOR
 from pipeline_assets.tables.refined_events import CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
