@@ -27,7 +27,7 @@ from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing import Promise, promise_of
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 

@@ -74,7 +74,7 @@ OF_REBUILDS = frozenset(
 
 
 OF_TABLE_BY_TABLE = frozenset({Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER})
-"""Points that a publish reaches only where no transaction spans tables and ledger (resources/publishing/promise.py)."""
+"""Points that a publish reaches only where no transaction spans tables and ledger (resources/publishing.py)."""
 
 
 OF_ROLLBACKS = frozenset({Failpoint.AFTER_LOOK})

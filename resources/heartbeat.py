@@ -24,7 +24,7 @@ def heartbeat(url: str, run_id: str, job: str, steps: int, *, seconds: float = B
 
     A process that is paused, or that does not reach the ledger for a minute, may be taken for dead: its run is reported as failed
     and may be started again beside it, and what it staged may be swept. It goes on when it comes back, and then it is one of two
-    writers: what it publishes passes the same conflict detection (resources/publishing/), what was swept fails it. The JVM
+    writers: what it publishes passes the same conflict detection (resources/publishing.py), what was swept fails it. The JVM
     of a killed process ends by itself when its standard input closes; what it commits until then is on a branch of a dead run.
     Where the ledger lies elsewhere than the catalog it may be a commit to main.
     """

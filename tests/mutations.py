@@ -109,15 +109,15 @@ MUTATIONS = (
         "tests/unit/load/test_dimension_days.py::test_a_day_without_a_snapshot_is_handled_as_the_settings_say_and_never_by_a_later_one",
     ),
     Mutation(
-        2, "a commit does not ask whether another one came first", "resources/iceberg/slice_change.py",
+        2, "a commit does not ask whether another one came first", "resources/iceberg/slice_changes.py",
         "operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()", "pass", _MEANWHILE,
     ),
     Mutation(
-        2, "a difference is added to files that are gone", "resources/iceberg/slice_change.py",
+        2, "a difference is added to files that are gone", "resources/iceberg/slice_changes.py",
         "operation.validateDataFilesExist(kept).validateDeletedFiles()", "operation.validateDeletedFiles()", _MEANWHILE,
     ),
     Mutation(
-        2, "a publish does not ask whether its inputs are what they were", "resources/publishing/request.py",
+        2, "a publish does not ask whether its inputs are what they were", "resources/publishing.py",
         "    ledger.require_inputs(request.rests_on)", "    pass",
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
@@ -199,7 +199,7 @@ MUTATIONS = (
         "::test_quarantined_lines_are_said_with_their_reasons_in_words_and_never_as_a_count_alone",
     ),
     Mutation(
-        8, "delete files of another program stay on the slices that are published again", "resources/iceberg/slice_change.py",
+        8, "delete files of another program stay on the slices that are published again", "resources/iceberg/slice_changes.py",
         "operation.removeDeletes(delete)", "pass",
         "tests/scenarios/test_foreign_deletes.py::test_deleted_rows_come_back_from_the_recorded_files_and_are_counted",
     ),
@@ -230,7 +230,7 @@ MUTATIONS = (
         "tests/unit/load/test_batches.py::test_past_the_horizon_an_object_that_raw_lost_rows_of_is_missing_unless_landing_has_it",
     ),
     Mutation(
-        2, "a publish that was killed between two tables is attached by half", "resources/iceberg/metadata_files.py",
+        2, "a publish that was killed between two tables is attached by half", "resources/iceberg/catalog_at_rest.py",
         "if name in states and _lacks(states[name], head)}", "if name not in states}",
         "tests/unit/resources/test_metadata_files.py::test_a_publish_counts_where_every_table_that_it_names_showed_it",
     ),
@@ -311,7 +311,7 @@ MUTATIONS = (
         "tests/unit/domain/test_golden.py::test_the_last_digit_of_a_long_number_counts",
     ),
     Mutation(
-        7, "a golden total that does not agree is told to nobody", "resources/ledger/golden.py",
+        7, "a golden total that does not agree is told to nobody", "resources/ledger/outbox.py",
         '                write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})', "                pass",
         "tests/unit/resources/test_golden_record.py::test_a_reconciliation_tells_receivers_and_names_what_it_could_not_compare",
     ),
@@ -388,7 +388,7 @@ MUTATIONS = (
         "        for record in published:", "        for record in published[1:]:", _LATE,
     ),
     Mutation(
-        8, "a publication does not tell by which settings it was built", "resources/ledger/rows.py",
+        8, "a publication does not tell by which settings it was built", "resources/ledger/schema.py",
         '"settings": _sorted(record.settings),', '"settings": None,',
         "tests/unit/resources/test_ledger_rows.py::test_a_publication_keeps_what_it_was_built_from",
     ),
@@ -419,7 +419,7 @@ MUTATIONS = (
         "tests/unit/resources/test_ledger_races.py::test_an_object_that_is_excluded_while_it_is_loaded_is_not_published",
     ),
     Mutation(
-        10, "a swap does not ask whether another run has the rebuild by now", "resources/publishing/request.py",
+        10, "a swap does not ask whether another run has the rebuild by now", "resources/publishing.py",
         "        request.alongside.require(connection)\n    steps", "        pass\n    steps",
         "tests/unit/resources/test_publishing.py::test_what_else_a_publish_is_about_is_asked_before_a_table_changes",
     ),

@@ -21,7 +21,7 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.tables.registry import ASSET_TABLES, SOURCE_OF_TABLE
-from resources.publishing.promise import Promise
+from resources.publishing import Promise
 from tests.support.builders import PROJECT, LandingFolder
 from tests.support.random_exports import DAYS, Vendor
 from tests.support.reader import Seen, a_reader

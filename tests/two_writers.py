@@ -26,7 +26,7 @@ from rich.table import Table
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from resources.publishing.promise import Promise
+from resources.publishing import Promise
 from tests.support.builders import PROJECT, LandingFolder
 from tests.support.postgres import a_postgres
 from tests.support.random_exports import DAYS, KINDS, WINDOW, Files, Vendor, change, first_exports

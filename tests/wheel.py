@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from resources.iceberg.lake_mark import FORMAT
+from resources.iceberg.lake_identity import FORMAT
 from resources.ledger.schema import SCHEMA_VERSION
 from resources.ledger.store import Ledger
 from resources.spark.jars import JARS, default_jars_dir

@@ -29,7 +29,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
-from resources.ledger.rows import batch_day_row, batch_row, delivery_row, publication_row, slice_row
+from resources.ledger.schema import batch_day_row, batch_row, delivery_row, publication_row, slice_row
 
 RAW = RAW_TABLES[Source.REGULAR]
 TABLES: tuple[Table, ...] = (RAW, *DERIVED)

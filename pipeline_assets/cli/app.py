@@ -57,7 +57,7 @@ from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.staleness.finality import too_narrow
 from resources.ledger.engine import OUT_OF_REACH
 from resources.ledger.store import Ledger, own_ledger
-from resources.publishing.promise import promise_of
+from resources.publishing import promise_of
 
 app = typer.Typer(
     name="tidemark",

@@ -18,9 +18,9 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.tables.registry import EVERY_TABLE
-from resources.iceberg.attach import Attachable
 from resources.iceberg.errors import lakehouse_failures
-from resources.iceberg.lake_mark import Mark, read_mark
+from resources.iceberg.lake_identity import Attachable, Mark, attachable, read_mark, taken_from
+from resources.iceberg.lake_identity import attach as register_all
 
 
 def attach(
@@ -45,9 +45,8 @@ def attach(
     from pipeline_assets.load.runtime import Runtime  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.operations.attach_ledger import UNKNOWN, attach_ledger  # noqa: PLC0415 - `status` starts without Spark
     from pipeline_assets.orchestration.runtime import production_ledger  # noqa: PLC0415 - `status` starts without Spark
-    from resources.iceberg.attach import attach as register_all  # noqa: PLC0415 - `status` starts without Spark
-    from resources.iceberg.attach import attachable, taken_from  # noqa: PLC0415 - `status` starts without Spark
     from resources.iceberg.lakehouse import Lakehouse  # noqa: PLC0415 - `status` starts without Spark
+    from resources.iceberg.metadata import JavaTables  # noqa: PLC0415 - `status` starts without Spark
     from resources.landing.store import LandingStore  # noqa: PLC0415 - `status` starts without Spark
     from resources.spark.session import configure_catalog, spark_resource  # noqa: PLC0415 - `status` starts without Spark
 
@@ -55,13 +54,14 @@ def attach(
     with terminal(verbose=verbose) as console, lakehouse_failures("tables"):
         session = spark_resource(settings).spark_session
         configure_catalog(session, settings)
+        tables = JavaTables(session, settings.catalog_name)
         # A ledger alone is attached whatever a killed publish left beside the tables.
-        candidates = [] if ledger and not apply else attachable(session, settings, EVERY_TABLE)
-        mark, taken = read_mark(settings), taken_from(session, settings)
+        candidates = [] if ledger and not apply else attachable(tables, settings, EVERY_TABLE)
+        mark, taken = read_mark(settings), taken_from(tables, settings)
         _print_owner(out, mark, candidates, is_ours=taken is None)
         if mark is not None and (ledger or (apply and taken is not None)):
             _require_meant(mark, take)
-        done = register_all(session, settings, candidates) if apply else []
+        done = register_all(tables, settings, candidates) if apply else []
         if candidates:
             _print(out, candidates, done, is_applied=apply, is_ours=taken is None)
         if ledger:

@@ -28,7 +28,7 @@ from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS
 from pipeline_assets.tables.registry import EVERY_TABLE, table_by_key
 from resources.ledger.store import own_ledger
-from resources.publishing.promise import promise_of
+from resources.publishing import promise_of
 
 TABLE_KEYS = tuple(table.key for table in EVERY_TABLE)
 

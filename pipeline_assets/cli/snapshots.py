@@ -16,9 +16,9 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import parse_moment
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.inspection.cuts import Engine, cut_at, cut_of_run, newest_cut, reading_lines, tables_at_rest
-from resources.ledger.cuts import Cut
+from resources.ledger.history import Cut
 from resources.ledger.store import own_ledger
-from resources.publishing.promise import promise_of
+from resources.publishing import promise_of
 
 
 class Engines(StrEnum):

@@ -29,16 +29,15 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE
 from resources.export_api import ExportCredentials
 from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest
-from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, unknown_lake
-from resources.iceberg.lake_mark import read_mark
+from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, read_mark, unknown_lake
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.staging import PREFIX
 from resources.landing.move import Mover
-from resources.ledger.checkup import Checkup, ProcessOnRecord
-from resources.ledger.decision_objects import FOLDER, DecisionObjects
+from resources.ledger.decisions import FOLDER, DecisionObjects
+from resources.ledger.history import Checkup, ProcessOnRecord
 from resources.ledger.processes import sight
 from resources.ledger.store import Ledger
-from resources.publishing.promise import promise_of
+from resources.publishing import promise_of
 
 _RECENT = timedelta(days=28)
 _FOREIGN = timedelta(days=30)

@@ -21,12 +21,11 @@ from pipeline_assets.domain.skew import MOST_PARTS, part_weight, parts_of
 from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.inspection.questions import ReceiverTrouble
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY
-from resources.iceberg.lake_identity import catalog_place
-from resources.iceberg.lake_mark import Mark
-from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
+from resources.iceberg.lake_identity import Mark, catalog_place
+from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures
-from resources.publishing.promise import Promise
+from resources.publishing import Promise
 
 
 class Light(StrEnum):

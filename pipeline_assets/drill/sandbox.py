@@ -24,7 +24,7 @@ from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import ENV_PREFIX, Settings
 from pipeline_assets.inspection.scratch import PARTS, drill_settings, on_server, scratch_name
-from resources.iceberg.prepared import schema_of
+from resources.iceberg.slice_changes import schema_of
 from resources.landing.bucket import Bucket
 from resources.landing.folder import Folder
 from resources.spark.session import configure_catalog

@@ -27,7 +27,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.operations.recover import NO_DATA_MARKER
 from resources.failpoints import Failpoint
 from resources.ledger.store import Ledger
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing import Promise, promise_of
 from sample_export.account import ExportAccount
 from sample_export.objects import iter_export
 from sample_export.spec import ExportSpec

@@ -14,7 +14,7 @@ from pipeline_assets.domain.places import is_rest_catalog
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.catalog_at_rest import CatalogAtRest, TableAtRest
-from resources.ledger.cuts import Cut
+from resources.ledger.history import Cut
 from resources.ledger.store import Ledger
 
 

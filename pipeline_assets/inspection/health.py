@@ -32,10 +32,10 @@ from pipeline_assets.load.staleness.finality import is_short, warnings_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED, DIMENSIONS, OPTIONAL_TABLES
-from resources.ledger.cuts import Revision
+from resources.ledger.history import Revision
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import CheckFigure, Fault, RefusedLines, RunTime, SliceFigures, VerdictCount
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing import Promise, promise_of
 
 OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
 """Shown only if the lake has them; a month of intervals is shown on its first day."""

@@ -28,7 +28,7 @@ from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import Lakehouse
 from resources.ledger.processes import sight
 from resources.ledger.store import Ledger
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing import Promise, promise_of
 from resources.spark.session import configure_catalog
 
 if TYPE_CHECKING:

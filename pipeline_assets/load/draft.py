@@ -20,11 +20,10 @@ from pipeline_assets.load.staleness.facts import slices_read, slices_to_look_at
 from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
 from pipeline_assets.tables.registry import table_by_key
 from resources.iceberg.errors import FAILURES
-from resources.iceberg.slice_change import Published, SliceChange
+from resources.iceberg.slice_changes import Published, SliceChange
 from resources.ledger.changes import Changes
-from resources.ledger.pending import PendingLedger
-from resources.publishing.promise import publisher_of
-from resources.publishing.request import PartlyPublishedError, PublishRequest
+from resources.ledger.store import PendingLedger
+from resources.publishing import PartlyPublishedError, PublishRequest, publisher_of
 
 if TYPE_CHECKING:
     from pipeline_assets.load.runtime import LoadRequest

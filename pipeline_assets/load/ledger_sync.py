@@ -25,11 +25,10 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.iceberg.metadata import NO_FILES, Commit, SliceFiles
-from resources.ledger.acts import ActKind
 from resources.ledger.changes import Changes
+from resources.ledger.decisions import ActKind
 from resources.ledger.store import Ledger
-from resources.publishing.promise import publisher_of
-from resources.publishing.request import PublishRequest
+from resources.publishing import PublishRequest, publisher_of
 
 _WORDS = {
     ActKind.EXCLUDE: "exclusions",

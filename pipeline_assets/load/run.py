@@ -40,7 +40,7 @@ from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
-from resources.iceberg.slice_change import Published
+from resources.iceberg.slice_changes import Published
 
 
 def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:

@@ -8,8 +8,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg.errors import lakehouse_failures
-from resources.iceberg.lake_identity import Purpose
-from resources.iceberg.lake_mark import read_mark
+from resources.iceberg.lake_identity import Purpose, read_mark
 
 UNKNOWN = (
     "which days were final, since when, and from which rows on growth is bounded: until a load has judged them again, changes of"

@@ -26,16 +26,15 @@ from pipeline_assets.tables.registry import EVERY_TABLE, OPTIONAL_TABLES, SOURCE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.digests import slice_digests
 from pipeline_assets.transforms.row_sums import LINEAGE
+from resources.iceberg.catalog_at_rest import base_name, first_use, is_metadata, predecessor
 from resources.iceberg.errors import FAILURES, lakehouse_failures
 from resources.iceberg.lake_identity import Purpose, catalog_place, unknown_lake
 from resources.iceberg.lake_objects import LakeObjects, require_true_clock
 from resources.iceberg.lakehouse import Staged
 from resources.iceberg.metadata import SliceFiles, slices_condition
-from resources.iceberg.metadata_files import base_name, first_use, is_metadata, predecessor
 from resources.iceberg.upkeep import Below, Upkeep, is_written
 from resources.ledger.changes import Changes
-from resources.publishing.promise import publisher_of
-from resources.publishing.request import PublishRequest
+from resources.publishing import PublishRequest, publisher_of
 
 _SLICES_AT_ONCE = 200
 """Number of slices staged, proven and published together."""

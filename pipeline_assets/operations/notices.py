@@ -20,8 +20,7 @@ from pipeline_assets.domain.plain_text import as_chat, bounded
 from pipeline_assets.domain.retention import NOTICES_KEPT
 from pipeline_assets.domain.settings import Settings
 from resources.guarded_http import post
-from resources.ledger.outbox import Receiver
-from resources.ledger.set_aside import SetAside
+from resources.ledger.outbox import Receiver, SetAside
 from resources.ledger.store import Ledger
 
 ROUND_SECONDS = 10.0

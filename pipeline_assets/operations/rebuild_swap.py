@@ -25,11 +25,10 @@ from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.metadata import NO_FILES, SliceFiles
-from resources.iceberg.slice_change import SliceChange
+from resources.iceberg.slice_changes import SliceChange
 from resources.ledger.changes import Changes
 from resources.ledger.rebuilds import SwapOfRebuild
-from resources.publishing.promise import publisher_of
-from resources.publishing.request import PublishRequest
+from resources.publishing import PublishRequest, publisher_of
 
 
 @dataclass(frozen=True)

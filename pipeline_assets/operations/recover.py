@@ -43,7 +43,7 @@ from pipeline_assets.operations.recover_plan import HourState, PlannedHour, Reco
 from resources.export_api import Download, ExportApi, ExportCredentials, NoData
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
-from resources.ledger.recoveries import Recoveries
+from resources.ledger.rebuilds import Recoveries
 
 HOURS_AT_ONCE = 24
 """Number of hours in one request to the vendor; if the process dies, these are fetched again."""

@@ -22,8 +22,7 @@ from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
-from resources.publishing.promise import publisher_of
-from resources.publishing.request import PublishRequest
+from resources.publishing import PublishRequest, publisher_of
 
 
 @dataclass(frozen=True)

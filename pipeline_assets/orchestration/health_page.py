@@ -26,7 +26,7 @@ from pipeline_assets.inspection.health import (
 from pipeline_assets.inspection.pages import render
 from pipeline_assets.inspection.questions import TABLES, AnswerKind, commands, ordered, questions
 from pipeline_assets.orchestration.health_charts import drawn
-from resources.ledger.cuts import Revision
+from resources.ledger.history import Revision
 from resources.ledger.summaries import LOAD_KINDS
 from resources.whole_file import write_whole
 

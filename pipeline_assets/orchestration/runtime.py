@@ -35,7 +35,7 @@ from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.lakehouse import RestingLakehouse
 from resources.landing.store import LandingStore
-from resources.ledger.decision_objects import FOLDER, DecisionObjects
+from resources.ledger.decisions import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
 from resources.spark.workers import LastWords, naming_a_dead_engine

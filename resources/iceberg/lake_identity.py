@@ -2,24 +2,119 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.errors import LakehouseError, LedgerError
-from pipeline_assets.domain.places import is_below, resolved
+from sqlalchemy.engine import URL, make_url
+
+from pipeline_assets.domain.errors import NEWER_TIDEMARK, LakehouseError, LedgerError
+from pipeline_assets.domain.places import is_below, is_rest_catalog, resolved
+from pipeline_assets.domain.plain_text import sql_text
 from pipeline_assets.domain.settings import Settings
-from resources.iceberg.errors import again
-from resources.iceberg.lake_mark import Mark, bare_url, read_mark
+from resources.iceberg.catalog_at_rest import (
+    MetadataFile,
+    base_name,
+    content,
+    first_use,
+    follows,
+    half_published,
+    histories,
+    not_ahead,
+    publish_of,
+    read_metadata_files,
+    snapshot_of,
+)
 from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.metadata_files import first_use
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
     from resources.iceberg.metadata import JavaTables
     from resources.ledger.store import LakeOfLedger
+
+
+MARKER = "warehouse.json"
+"""The mark's name below `_tidemark/`."""
+FORMAT = 3
+"""Format of the tables and of `_tidemark/`; raised by a change after which an earlier Tidemark would misread or undo
+what a later one wrote, or a later one what an earlier one wrote."""
+
+_EARLIER_LAKE = "Load the exports into a new, empty warehouse, with a new catalog and a new ledger"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What belongs to the lake in this warehouse."""
+
+    id: str
+    """The identity that the one permitted catalog carries as well; attaching changes it."""
+    lake: str
+    """The identity of the lake, which never changes; the ledger carries it as well."""
+    catalog: str | None = None
+    catalog_url: str | None = None
+    """Without user, password and options, like `ledger_url`: for messages."""
+    place: str | None = None
+    """The URL of the warehouse, as the process spelt it that wrote the mark."""
+    ledger: str | None = None
+    """The identity of the one permitted ledger."""
+    ledger_url: str | None = None
+    made_at: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """The catalog, for messages."""
+        return f"catalog {self.catalog or 'without a name'} ({self.catalog_url or 'its address is not on record'})"
+
+    def here(self, settings: Settings) -> Mark:
+        """The mark with the catalog and the place of these settings."""
+        url, place = bare_url(settings.catalog_url), settings.warehouse_url
+        return replace(self, catalog=settings.catalog_name, catalog_url=url, place=place)
+
+    def of_ledger(self, identity: str, url: str) -> Mark:
+        """The mark with this ledger."""
+        return replace(self, ledger=identity, ledger_url=bare_url(url))
+
+    def write(self, settings: Settings, *, is_first: bool = False) -> None:
+        """Write the mark in one step; with `is_first` only where there is none, as another process may be creating the lake."""
+        body = {"format": FORMAT, **asdict(self), "made_at": datetime.now(UTC).isoformat()}
+        objects = LakeObjects.of(settings)
+        (objects.put if is_first else objects.replace)(MARKER, json.dumps(body, indent=1).encode())
+
+
+def bare_url(url: str) -> str:
+    """A database's URL without user, password and options; the address of a REST catalog holds none."""
+    if is_rest_catalog(url):
+        return url
+    parsed = make_url(url)
+    bare = URL.create(parsed.drivername, host=parsed.host, port=parsed.port, database=parsed.database)
+    return bare.render_as_string()
+
+
+def read_mark(settings: Settings) -> Mark | None:
+    """Return the warehouse's mark, None where it has none; raises LakehouseError for one that cannot be parsed."""
+    objects = LakeObjects.of(settings)
+    body, subject = objects.get(MARKER), f"{objects.url}/{MARKER}"
+    if body is None:
+        return None
+    try:
+        given = json.loads(body)
+        written_in = int(given.get("format", 1))
+        if written_in != FORMAT:
+            age, remedy = ("a newer", NEWER_TIDEMARK) if written_in > FORMAT else ("an earlier", _EARLIER_LAKE)
+            known = f"(format {written_in}; this one knows {FORMAT}), and nothing was touched"
+            raise LakehouseError(subject, f"{age} Tidemark wrote this warehouse {known}", remedy)
+        identities = {name: str(uuid.UUID(given[name])) for name in ("id", "lake")}
+        texts = {field.name: str(given[field.name]) for field in fields(Mark) if given.get(field.name) is not None}
+        return Mark(**{**texts, **identities})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        hint = "Restore it, or remove it: the next load writes it"
+        raise LakehouseError(subject, "is no identity of a warehouse", hint) from None
+
 
 PROPERTY = "tidemark.warehouse-id"
 _LAKE_PROPERTY = "tidemark.lake-id"
@@ -114,15 +209,6 @@ def is_one_lake(
     return ledger is None or (ledger.require(mark.lake, mark) and mark.ledger is not None)
 
 
-def enter_catalog(tables: JavaTables, mark: Mark) -> None:
-    """Let the catalog carry the mark's identities."""
-    namespace, properties = f"{tables.catalog_name}.{NAMESPACE}", {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake}
-    listed = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
-    # Two processes that create the lake at once write the same rows.
-    again(lambda: tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}"))
-    again(lambda: tables.spark.sql(f"ALTER NAMESPACE {namespace} SET PROPERTIES ({listed})"))
-
-
 def lake_of(mark: Mark | None, of_catalog: Mapping[str, str]) -> str | None:
     """Return the identity that the lake keeps in every catalog it is attached to; None for a lake without marks."""
     # Where somebody removed the warehouse's mark, the catalog still has the identity.
@@ -166,7 +252,7 @@ def _complete(
         mark = read_mark(settings) or whole
         if ledger is not None:
             ledger.require(mark.lake, mark)
-    enter_catalog(tables, mark)
+    tables.set_namespace_properties(NAMESPACE, {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake})
     if ledger is not None:
         ledger.bind(mark.lake)
 
@@ -179,3 +265,151 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -
         if (used := first_use(objects)) is not None:
             raise unknown_lake(settings, f"{objects.url}/{used}")
     return False
+
+
+@dataclass(frozen=True)
+class Attachable:
+    """What the warehouse holds of one table."""
+
+    table: Table
+    metadata_file: str | None = None
+    """The newest complete metadata file; None where the warehouse holds none."""
+    updated_at: datetime | None = None
+    snapshot_id: int | None = None
+    rows: int = 0
+    known_at: str | None = None
+    """The metadata file at which the catalog knows the table; None where it does not."""
+    is_attached: bool = False
+    """Whether that is the newest one."""
+    left_out: int = 0
+    """Number of newer metadata files: dated ahead of this machine's clock, so that Iceberg would refuse every commit on top, or
+    left by a commit or publish that failed."""
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The file, parsed."""
+
+
+def taken_from(tables: JavaTables, settings: Settings) -> Mark | None:
+    """Return the mark of the catalog that owns the lake, None where that is this one, or the warehouse has no mark.
+
+    Raises LakehouseError where this catalog belongs to another lake.
+    """
+    mark = read_mark(settings)
+    of_catalog = tables.namespace_properties(NAMESPACE)
+    carried = of_catalog.get(PROPERTY)
+    if carried is not None and (mark is None or lake_of(None, of_catalog) != mark.lake):
+        reason = f"belongs to another warehouse than {settings.warehouse_url}"
+        hint = "Attach to an empty catalog: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME"
+        raise LakehouseError(catalog_place(settings), reason, hint)
+    return None if mark is None or carried == mark.id else mark
+
+
+def attachable(tables: JavaTables, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
+    """Return the newest metadata found below the location of each table; writes nothing.
+
+    Raises LakehouseError where there is no metadata, where one location holds the files of two tables, and where the catalog
+    belongs to another lake or has another state of one of the tables. A catalog that owned the lake before may know an earlier
+    state, from which the newest follows.
+    """
+    may_be_behind = taken_from(tables, settings) is not None
+    never: set[str | None] = set()
+    while True:
+        candidates = [_attachable(tables, table, never, may_be_behind=may_be_behind) for table in ours]
+        if not (half := half_published({one.table.key: one.metadata for one in candidates if one.metadata})):
+            break
+        never |= half
+    if all(candidate.metadata_file is None for candidate in candidates):
+        hint = "Check TIDEMARK_WAREHOUSE_URL; there is nothing to attach"
+        raise LakehouseError(settings.warehouse_url, "holds no metadata of our tables", hint)
+    return candidates
+
+
+def attach(tables: JavaTables, settings: Settings, candidates: Sequence[Attachable]) -> list[Attachable]:
+    """Register the tables at their newest state, then give the catalog the warehouse's identity; returns the registered ones.
+
+    Tables are registered one by one: after a failure, repeating the call registers the rest. A catalog that owned the lake
+    before is refused from then on.
+    """
+    mark = read_mark(settings)
+    if mark is None or taken_from(tables, settings) is not None:
+        # Fence first, in one step: the former catalog may not be lost after all. It must not commit beside this one, nor delete
+        # this one's files as orphans, nor write its own mark again.
+        identity = str(uuid.uuid4())
+        mark = (Mark(identity, identity) if mark is None else replace(mark, id=identity)).here(settings)
+        mark.write(settings)
+    done = [candidate for candidate in candidates if candidate.metadata_file is not None and not candidate.is_attached]
+    for candidate in done:
+        namespace = candidate.table.identifier.split(".", maxsplit=1)[0]
+        tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {settings.catalog_name}.{namespace}")
+        if candidate.known_at is not None:
+            # Without PURGE only the catalog's row goes.
+            tables.spark.sql(f"DROP TABLE {tables.identifier(candidate.table)}")
+        tables.spark.sql(
+            f"CALL {settings.catalog_name}.system.register_table(table => '{candidate.table.identifier}', "
+            f"metadata_file => {sql_text(str(candidate.metadata_file))})"
+        )
+    # Mark last, so that a catalog carries the identity of a lake only once it knows all of its tables.
+    tables.set_namespace_properties(NAMESPACE, {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake})
+    return done
+
+
+def _attachable(tables: JavaTables, table: Table, never: Collection[str | None], *, may_be_behind: bool) -> Attachable:
+    """The newest state of a table that no publish of `never` left."""
+    place = tables.place(table)
+    objects = LakeObjects(place)
+    by_table = histories(read_metadata_files(objects, objects.list()))
+    if len(by_table) > 1:
+        named = "; ".join(
+            f"{table_uuid}: {files[0].name}, {files[0].updated_at:%Y-%m-%d %H:%M:%S}, {files[0].commits} commits"
+            for table_uuid, files in sorted(by_table.items())
+        )
+        hint = "Move the metadata files of the one that is not meant elsewhere, then attach again"
+        raise LakehouseError(place, f"holds the files of {len(by_table)} tables ({named})", hint)
+    files = next(iter(by_table.values()), [])
+    current = tables.load(table).operations().current() if tables.exists(table) else None
+    known_at = None if current is None else str(current.metadataFileLocation())
+    timely = files if known_at is not None else not_ahead(files, datetime.now(UTC))
+    newest = next(((file, whole) for file in timely if (whole := _whole(objects, file, never)) is not None), None)
+    if newest is None:
+        if known_at is not None:
+            reason = f"is known to the catalog at {known_at}, and {place} holds nothing"
+            raise LakehouseError(tables.identifier(table), reason, "Restore it there")
+        return Attachable(table)
+    file, whole = newest
+    path = f"{place}/{file.name}"
+    if resolved(str(whole["location"])) != resolved(place):
+        reason = f"names files in {whole['location']}, and Iceberg's paths are absolute"
+        hint = "Restore the warehouse where it was, and set TIDEMARK_WAREHOUSE_URL to that place"
+        raise LakehouseError(path, reason, hint)
+    name, known = base_name(file.name), base_name(known_at or "")
+    if known not in ("", name) and not (may_be_behind and follows(objects, file.name, known)):
+        raise LakehouseError(
+            tables.identifier(table),
+            f"is known to the catalog at {known_at}, while the newest in the warehouse is {file.name}",
+            "Where this catalog owns the lake, go on with it as it is; else attach to an empty one, which takes the newest and "
+            "loses commits that it does not follow: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
+        )
+    head = snapshot_of(whole)
+    rows = int(head.get("summary", {}).get("total-records", 0))
+    return Attachable(
+        table,
+        path,
+        file.updated_at,
+        int(head["snapshot-id"]),
+        rows,
+        known_at,
+        is_attached=known == name,
+        left_out=files.index(file),
+        metadata=whole,
+    )
+
+
+def _whole(objects: LakeObjects, file: MetadataFile, never: Collection[str | None]) -> dict[str, Any] | None:
+    """The parsed metadata; None for what a failed commit leaves behind: a truncated file, or one whose snapshot is gone."""
+    try:
+        whole = content(objects, file.name)
+        head = snapshot_of(whole)
+        manifests = base_name(str(head["manifest-list"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+    is_there = publish_of(head) not in never and objects.get(f"metadata/{manifests}", first_bytes=1) is not None
+    return whole if is_there else None

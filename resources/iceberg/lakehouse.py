@@ -69,29 +69,30 @@ class Lakehouse:
         return self.engine
 
     @cached_property
-    def _tables(self) -> JavaTables:
+    def tables(self) -> JavaTables:
+        """The catalog's tables as Java objects."""
         return JavaTables(self.spark, self.catalog_name)
 
     @cached_property
     def branches(self) -> Branches:
         """Branches of this catalog's tables."""
-        return Branches(self._tables)
+        return Branches(self.tables)
 
     @cached_property
     def changes(self) -> SliceChanges:
         """Changes of slices of this catalog's tables."""
-        return SliceChanges(self._tables)
+        return SliceChanges(self.tables)
 
     @cached_property
     def files(self) -> TableFiles:
         """Commits of data files that tasks wrote."""
-        return TableFiles(self._tables)
+        return TableFiles(self.tables)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def identifier(self, table: Table) -> str:
         """Return the table's name in SQL, `lake.refined.events`."""
-        return self._tables.identifier(table)
+        return self.tables.identifier(table)
 
     def head(self, table: Table) -> int:
         """Return main's snapshot id; raises LakehouseError for a table that is unknown to the catalog or was never written."""
@@ -100,7 +101,7 @@ class Lakehouse:
                 hint = "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
                 raise LakehouseError(self.identifier(table), "the catalog knows no such table", hint)
             self._require_columns(table)
-        snapshot = self._tables.current(table).currentSnapshot()
+        snapshot = self.tables.current(table).currentSnapshot()
         if snapshot is None:
             reason = "was created and never written"
             raise LakehouseError(self.identifier(table), reason, "Load days: tidemark load --help")
@@ -117,7 +118,7 @@ class Lakehouse:
 
         `held_in`: a column of days; then those files of any slice that by their metrics may hold rows of these projects and days.
         """
-        return by_slice(self._tables.files(self._tables.knowing(table, snapshot_id), snapshot_id, slices, held_in))
+        return by_slice(self.tables.files(self.tables.knowing(table, snapshot_id), snapshot_id, slices, held_in))
 
     def column_bytes(
         self,
@@ -128,8 +129,8 @@ class Lakehouse:
         held_in: str | None = None,
     ) -> int:
         """Return how many bytes these columns take in the files that `slice_files` returns, read from metadata."""
-        java = self._tables.knowing(table, snapshot_id)
-        return self._tables.column_bytes(java, snapshot_id, slices, columns, held_in)
+        java = self.tables.knowing(table, snapshot_id)
+        return self.tables.column_bytes(java, snapshot_id, slices, columns, held_in)
 
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
         """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
@@ -138,15 +139,15 @@ class Lakehouse:
 
     def commits(self, table: Table, since: int | None) -> list[Commit]:
         """Return commits to main after the snapshot `since`, newest first; for None all that are kept."""
-        return list(self._tables.commits(self._tables.current(table), since))
+        return list(self.tables.commits(self.tables.current(table), since))
 
     def ancestry(self, table: Table) -> dict[int, datetime]:
         """Return the kept snapshots of main's history -> when each was committed, newest first."""
-        return ancestry(self._tables.current(table))
+        return ancestry(self.tables.current(table))
 
     def snapshot_ids(self, table: Table) -> frozenset[int]:
         """Return all kept snapshots of the table, including staged ones."""
-        return frozenset(int(snapshot.snapshotId()) for snapshot in self._tables.current(table).snapshots())
+        return frozenset(int(snapshot.snapshotId()) for snapshot in self.tables.current(table).snapshots())
 
     # -- tables ------------------------------------------------------------------------------------------------
 
@@ -154,15 +155,15 @@ class Lakehouse:
         self, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
     ) -> None:
         """Raise LakehouseError or LedgerError unless warehouse, catalog, ledger and all tables' places are one lake."""
-        again(lambda: require_own_lake(self._tables, settings, ours, purpose, ledger))
+        again(lambda: require_own_lake(self.tables, settings, ours, purpose, ledger))
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; creates nothing."""
-        return table.key in self._known or bool(again(lambda: self._tables.exists(table)))
+        return table.key in self._known or bool(again(lambda: self.tables.exists(table)))
 
     def place(self, table: Table) -> str:
         """Return the table's location, whether or not it exists yet."""
-        return self._tables.place(table)
+        return self.tables.place(table)
 
     def ensure(self, table: Table) -> None:
         """Create the table with one empty snapshot, unless it exists; only loads call this.
@@ -172,10 +173,10 @@ class Lakehouse:
         if table.key in self._ensured:
             return
         # Another process may create the same table at the same moment; the retry then finds it.
-        again(lambda: create_table(self._tables, table))
-        again(lambda: add_columns(self._tables, table))
+        again(lambda: create_table(self.tables, table))
+        again(lambda: add_columns(self.tables, table))
         self._require_columns(table)
-        again(lambda: begin_history(self._tables, table))
+        again(lambda: begin_history(self.tables, table))
         self._ensured.add(table.key)
 
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
@@ -183,7 +184,7 @@ class Lakehouse:
         return self.branches.sweep(tables, is_live)
 
     def _require_columns(self, table: Table) -> None:
-        require_columns(self._tables, table)
+        require_columns(self.tables, table)
         self._known.add(table.key)
 
     # -- stage, audit, publish ---------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Lakehouse:
         branch = self.branches.create(table, attempt, base_id)
         try:
             write(f"{self.identifier(table)}.branch_{branch}")
-            snapshot = self._tables.current(table).snapshot(branch)
+            snapshot = self.tables.current(table).snapshot(branch)
             staged = Staged(table, branch, base_id, int(snapshot.snapshotId()))
         except BaseException:
             self.branches.drop(table, [branch])
@@ -232,10 +233,10 @@ class Lakehouse:
 
         Other files are neither read nor replaced. Rows keep every column of the table and get its order.
         """
-        actions = self._tables.java_class("org.apache.iceberg.spark.actions.SparkActions")
+        actions = self.tables.java_class("org.apache.iceberg.spark.actions.SparkActions")
         joining = (
             actions.get(self.spark._jsparkSession)
-            .rewriteDataFiles(self._tables.current(table))
+            .rewriteDataFiles(self.tables.current(table))
             .toBranch(branch_of(target))
         )
         options = {
@@ -246,7 +247,7 @@ class Lakehouse:
         }
         for name, value in options.items():
             joining = joining.option(name, str(value))
-        joining.filter(self._tables.expression(table.day_column, slices)).execute()
+        joining.filter(self.tables.expression(table.day_column, slices)).execute()
 
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice, days_by_project
+from resources.iceberg.catalog_at_rest import RUN_PROPERTY
 from resources.iceberg.errors import again
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from pipeline_assets.tables.table import Table
 
-RUN_PROPERTY = "tidemark.run-id"
 WAREHOUSE_OF = "spark.tidemark.warehouse"
 """Setting of a session, with the catalog's name after it: a REST catalog may call the warehouse by a name, which is no place."""
 _EPOCH = date(1970, 1, 1)
@@ -126,6 +126,13 @@ class JavaTables:
             return {}
         entries = catalog.loadNamespaceMetadata(names).entrySet()
         return {str(entry.getKey()): str(entry.getValue()) for entry in each(entries)}
+
+    def set_namespace_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        """Let the catalog keep these properties for a namespace, which is created where it is missing."""
+        named, listed = f"{self.catalog_name}.{namespace}", ", ".join(f"'{k}'='{v}'" for k, v in properties.items())
+        # Two processes that create the lake at once write the same rows.
+        again(lambda: self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {named}"))
+        again(lambda: self.spark.sql(f"ALTER NAMESPACE {named} SET PROPERTIES ({listed})"))
 
     def load(self, table: Table) -> Any:
         """Load the table's current state as a Java object."""

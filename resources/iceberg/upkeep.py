@@ -15,10 +15,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.retention import SnapshotAge
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
-from resources.iceberg.errors import FAILURES
-from resources.iceberg.lake_objects import LakeObject, LakeObjects
-from resources.iceberg.metadata import JavaTables, ancestry, committed_at, each
-from resources.iceberg.metadata_files import (
+from resources.iceberg.catalog_at_rest import (
     MetadataFile,
     base_name,
     first_use,
@@ -26,6 +23,9 @@ from resources.iceberg.metadata_files import (
     is_metadata,
     read_metadata_files,
 )
+from resources.iceberg.errors import FAILURES
+from resources.iceberg.lake_objects import LakeObject, LakeObjects
+from resources.iceberg.metadata import JavaTables, ancestry, committed_at, each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

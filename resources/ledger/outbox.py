@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import RowMapping
+from sqlalchemy.engine import Connection, RowMapping
 
-from pipeline_assets.domain.notices import Notice, NoticeKind
+from pipeline_assets.domain.golden import (
+    GoldenFault,
+    GoldenMeasure,
+    GoldenReading,
+    GoldenSource,
+    GoldenTotal,
+    golden_notice,
+)
+from pipeline_assets.domain.notices import Notice, NoticeKind, Place
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
-from resources.ledger.engine import Writes, in_parts, insert_into
-from resources.ledger.notices import read_notices
-from resources.ledger.rows import publication_of
-from resources.ledger.schema import NOTICES, PUBLICATIONS, RECEIVERS, SET_ASIDE
+from pipeline_assets.domain.slices import Slice
+from pipeline_assets.formats.golden_csv import is_origin_between
+from pipeline_assets.tables.registry import DERIVED
+from resources.ledger.engine import Writes, in_parts, insert_into, upsert
+from resources.ledger.schema import (
+    GOLDEN_FAULTS,
+    GOLDEN_TOTALS,
+    NOTICES,
+    PUBLICATIONS,
+    RECEIVERS,
+    SET_ASIDE,
+    publication_of,
+)
+
+
+def write_notice(connection: Connection, notice: Notice, stamp: Mapping[str, Any]) -> None:
+    """Put a notice into the outbox, in the transaction of its change; an existing notice stays as it is."""
+    key = {"event_date": notice.key.event_date, "project_id": notice.key.project_id}
+    row = {"id": notice.id, "kind": notice.kind.value, "table_name": notice.table, "body": notice.to_json()} | key
+    connection.execute(insert_into(connection, NOTICES).on_conflict_do_nothing(), {**row, **stamp})
+
+
+def read_notices(connection: Connection, *where: sa.ColumnElement[bool], most: int | None = None) -> list[Notice]:
+    """Return the notices of which this is true, in the order in which they were recorded, at most so many."""
+    query = sa.select(NOTICES).where(*where).order_by(NOTICES.c.number).limit(most)
+    rows = connection.execute(query).mappings()
+    return [Notice.from_json(row["body"], row["number"], row["run_id"]) for row in rows]
+
+
+def last_notices(
+    connection: Connection, kinds: Sequence[NoticeKind], *where: sa.ColumnElement[bool]
+) -> dict[Place, Notice]:
+    """Return the latest notice of these kinds of each table and day."""
+    found = read_notices(connection, NOTICES.c.kind.in_([kind.value for kind in kinds]), *where)
+    return {(notice.table, notice.key): notice for notice in found}
+
 
 _SEEN_EVERY = timedelta(hours=12)
 """`seen_at` of a known receiver is updated no more often than this, so that most reads write nothing."""
@@ -165,3 +207,172 @@ class Outbox(Writes):
 def _receiver(row: RowMapping) -> Receiver:
     times = {name: row[name] and datetime.fromisoformat(row[name]) for name in ("failed_at", "retry_at")}
     return Receiver(**({one.name: row[one.name] for one in fields(Receiver)} | times))
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """The notices of one body that a receiver refused for good."""
+
+    receiver_id: str
+    first_number: int
+    last_number: int
+    notices: int
+    run_id: str | None
+    error: str
+    """The receiver's last answer."""
+    set_aside_at: datetime
+
+
+class SetAsides(Writes):
+    """Reads and writes notices that are set aside; each write is one transaction."""
+
+    def add(self, receiver_id: str, batch: Sequence[Notice], error: str) -> None:
+        """Skip these notices and keep them for later; does nothing where another process has sent them meanwhile."""
+        first, last = batch[0], batch[-1]
+        is_behind = RECEIVERS.c.id == receiver_id, RECEIVERS.c.sent_number < first.number
+        passed = {"sent_number": last.number, "refused_body": None, "refusals": 0}
+        row = {
+            "receiver_id": receiver_id,
+            "first_number": first.number,
+            "last_number": last.number,
+            "notices": len(batch),
+            "run_id": first.recorded_by,
+            "error": recordable(error),
+            "set_aside_at": datetime.now(UTC).isoformat(),
+        }
+        with self._write() as connection:
+            if connection.execute(RECEIVERS.update().where(*is_behind).values(passed)).rowcount:
+                connection.execute(SET_ASIDE.insert(), row)
+
+    def all(self) -> list[SetAside]:
+        """Return everything that is set aside, by receiver and notice number."""
+        query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
+        with self._read() as connection:
+            rows = connection.execute(query).mappings()
+            return [SetAside(**{**row, "set_aside_at": datetime.fromisoformat(row["set_aside_at"])}) for row in rows]
+
+    def notices(self, one: SetAside) -> list[Notice]:
+        """Return the notices of one entry, oldest first."""
+        with self._read() as connection:
+            return read_notices(connection, NOTICES.c.number.between(one.first_number, one.last_number))
+
+    def mark_sent(self, one: SetAside) -> None:
+        """Remove an entry whose notices the receiver has accepted."""
+        with self._write() as connection:
+            connection.execute(SET_ASIDE.delete().where(*_is_entry(one)))
+
+    def mark_refused(self, one: SetAside, error: str) -> None:
+        """Record the error of another refusal."""
+        with self._write() as connection:
+            connection.execute(SET_ASIDE.update().where(*_is_entry(one)).values(error=recordable(error)))
+
+
+def _is_entry(one: SetAside) -> tuple[sa.ColumnElement[bool], ...]:
+    return SET_ASIDE.c.receiver_id == one.receiver_id, SET_ASIDE.c.first_number == one.first_number
+
+
+class GoldenTotals(Writes):
+    """Reads and writes golden totals; each write is one transaction."""
+
+    def of(
+        self,
+        projects: Sequence[str],
+        first: date | None = None,
+        last: date | None = None,
+        tables: Collection[str] | None = None,
+    ) -> list[GoldenTotal]:
+        """Return the recorded totals of the days, in order of day; a missing bound means unbounded."""
+        columns = GOLDEN_TOTALS.c
+        query = sa.select(GOLDEN_TOTALS).where(
+            columns.project_id.in_(projects),
+            columns.event_date.between(first or date.min, last or date.max),
+            *([] if tables is None else [columns.table_name.in_(tables)]),
+        )
+        order = columns.event_date, columns.project_id, columns.table_name, columns.measure, columns.source
+        with self._read() as connection:
+            return [
+                GoldenTotal(
+                    GoldenSource(row["source"]),
+                    Slice(row["event_date"], row["project_id"]),
+                    GoldenMeasure(row["table_name"], row["measure"]),
+                    Decimal(row["value"]),
+                    row["origin"] or "",
+                )
+                for row in connection.execute(query.order_by(*order)).mappings()
+            ]
+
+    def replace(self, reading: GoldenReading) -> None:
+        """Replace the recorded totals of the days in a reading of one source, the totals of other days that it has, and faults.
+
+        A day that is not in the reading keeps its totals: a missing file retracts nothing, an empty file does. Faults of files
+        are replaced for the days asked for, those of a query all.
+        """
+        common = {"source": reading.source.value, "recorded_at": datetime.now(UTC).isoformat()}
+        totals = [
+            {
+                **common,
+                "event_date": total.key.event_date,
+                "project_id": total.key.project_id,
+                "table_name": total.measure.table,
+                "measure": total.measure.name,
+                "value": f"{total.value:f}",
+                "origin": recordable(total.origin),
+            }
+            for total in reading.totals
+        ]
+        faults = [
+            common | {"origin": recordable(one.origin), "reason": recordable(one.reason), "fix": recordable(one.hint)}
+            for one in reading.faults
+        ]
+        of_totals, of_faults = (table.c.source == reading.source.value for table in (GOLDEN_TOTALS, GOLDEN_FAULTS))
+        with self._write() as connection:
+            if reading.asked is not None:
+                known = connection.execute(sa.select(GOLDEN_FAULTS.c.id, GOLDEN_FAULTS.c.origin).where(of_faults))
+                is_query = reading.source is GoldenSource.QUERY
+                gone = [number for number, origin in known if is_query or is_origin_between(origin, *reading.asked)]
+                for part in in_parts(gone):
+                    connection.execute(GOLDEN_FAULTS.delete().where(GOLDEN_FAULTS.c.id.in_(part)))
+                if faults:
+                    connection.execute(GOLDEN_FAULTS.insert(), faults)
+            for days in in_parts(sorted(reading.days)):
+                connection.execute(GOLDEN_TOTALS.delete().where(of_totals, GOLDEN_TOTALS.c.event_date.in_(days)))
+            upsert(connection, GOLDEN_TOTALS, totals)
+
+    def faults(self, sources: Collection[GoldenSource]) -> list[GoldenFault]:
+        """Return the faults of the last reading of these sources, by source."""
+        columns = (GOLDEN_FAULTS.c.origin, GOLDEN_FAULTS.c.reason, GOLDEN_FAULTS.c.fix)
+        query = sa.select(*columns).where(GOLDEN_FAULTS.c.source.in_([source.value for source in sources]))
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(GOLDEN_FAULTS.c.source, GOLDEN_FAULTS.c.id)).all()
+        return [GoldenFault(origin, reason, fix or "") for origin, reason, fix in rows]
+
+    def record(
+        self,
+        mismatches: Mapping[Place, str | None],
+        projects: Sequence[str],
+        first: date,
+        last: date,
+        run_id: str | None,
+    ) -> list[Notice]:
+        """Tell what comparing these days found; returns the notices written for days that began or ceased to differ.
+
+        Runs in one transaction. A day in the range that differed before and has no totals any more counts as agreeing.
+        """
+        now = datetime.now(UTC).isoformat()
+        with self._write() as connection:
+            last_told = last_notices(
+                connection,
+                (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT),
+                NOTICES.c.table_name.in_([table.key for table in DERIVED]),
+                NOTICES.c.event_date.between(first, last),
+                NOTICES.c.project_id.in_(projects),
+            )
+            found = dict.fromkeys(sorted(last_told)) | dict(mismatches)
+            notices = [
+                notice
+                for place, mismatch in found.items()
+                if (notice := golden_notice(place, mismatch, last_told.get(place), now, run_id)) is not None
+            ]
+            for notice in notices:
+                write_notice(connection, notice, {"run_id": run_id, "recorded_at": now})
+        return notices

@@ -15,8 +15,20 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, Head, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger.engine import in_parts
-from resources.ledger.rows import batch_of, delivery_of, head_of, publication_of, slice_of
-from resources.ledger.schema import BATCH_DAYS, BATCHES, DELIVERIES, HEADS, PUBLICATIONS, RUNS, SLICES
+from resources.ledger.schema import (
+    BATCH_DAYS,
+    BATCHES,
+    DELIVERIES,
+    HEADS,
+    PUBLICATIONS,
+    RUNS,
+    SLICES,
+    batch_of,
+    delivery_of,
+    head_of,
+    publication_of,
+    slice_of,
+)
 
 
 class Queries(ABC):

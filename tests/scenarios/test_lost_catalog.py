@@ -19,9 +19,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import TableUpkeep, maintain
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES
-from resources.iceberg.attach import attach, attachable
-from resources.iceberg.lake_identity import Purpose
-from resources.iceberg.lake_mark import FORMAT, MARKER
+from resources.iceberg.lake_identity import FORMAT, MARKER, Purpose, attach, attachable
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
@@ -99,12 +97,12 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
         assert "tidemark attach" in run.failure()
         assert _files(p) == files
 
-    found = attachable(p.spark, p.settings, ALL_TABLES)
+    found = attachable(p.lakehouse.tables, p.settings, ALL_TABLES)
     assert {one.table.key: one.rows for one in found if one.rows}[REFINED] == 10
     assert not any(p.lakehouse.knows(table) for table in ALL_TABLES)
     assert _files(p) == files
-    assert len(attach(p.spark, p.settings, found)) == len(ALL_TABLES)
-    assert attach(p.spark, p.settings, attachable(p.spark, p.settings, ALL_TABLES)) == []
+    assert len(attach(p.lakehouse.tables, p.settings, found)) == len(ALL_TABLES)
+    assert attach(p.lakehouse.tables, p.settings, attachable(p.lakehouse.tables, p.settings, ALL_TABLES)) == []
     commits = p.history()
     run = p.load(DAY)
     assert run.success, run.failure()
@@ -123,10 +121,10 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
     assert "take it back: tidemark attach" in run.failure()
     assert _files(p) == files
 
-    found, digests = attachable(p.spark, p.settings, ALL_TABLES), p.digests()
+    found, digests = attachable(p.lakehouse.tables, p.settings, ALL_TABLES), p.digests()
     behind = {one.table.key for one in found if not one.is_attached}
     assert REFINED in behind
-    assert {one.table.key for one in attach(p.spark, p.settings, found)} == behind
+    assert {one.table.key for one in attach(p.lakehouse.tables, p.settings, found)} == behind
     run = p.load(DAY)
     assert run.success, run.failure()
     # The other catalog's commit is not lost, and nothing was built for it again.
@@ -226,7 +224,7 @@ def test_no_table_is_created_where_anything_lies(pipeline: Any) -> None:
     with pytest.raises(LakehouseError, match=r"refined/events.* does not know"):
         _maintain(p)
     assert _files(p) == files
-    (one,) = attach(p.spark, p.settings, attachable(p.spark, p.settings, ALL_TABLES))
+    (one,) = attach(p.lakehouse.tables, p.settings, attachable(p.lakehouse.tables, p.settings, ALL_TABLES))
     assert one.table.key == REFINED
     assert p.load(DAY).success
     assert p.count(REFINED) == 10
@@ -258,7 +256,7 @@ def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
     assert "no snapshot knows 12 of the" in failures[RAW]
     assert set(files) - set(_files(p)) == {str(single)}
     with pytest.raises(LakehouseError, match="holds the files of 2 tables"):
-        attachable(p.spark, p.settings, ALL_TABLES)
+        attachable(p.lakehouse.tables, p.settings, ALL_TABLES)
     p.change(max_orphan_share=1.0)
     _maintain(p)
     assert not any(path.exists() for path in bulk)
@@ -283,7 +281,7 @@ def test_a_catalog_restored_from_a_backup_loads_on(pipeline: Any, tmp_path: Path
     assert p.count(REFINED) == 10
     forgotten = _metadata(p) - known
     with pytest.raises(LakehouseError, match=r"lake_\w+\.\S+: is known to the catalog at .*, while the newest"):
-        attachable(p.spark, p.settings, ALL_TABLES)
+        attachable(p.lakehouse.tables, p.settings, ALL_TABLES)
 
     run = p.load(DAY)
 
@@ -327,7 +325,9 @@ def test_a_bucket_with_another_catalog(pipeline: Any, bucket: Any) -> None:
     assert not run.success
     assert "tidemark attach" in run.failure()
     assert {item.key: item.e_tag for item in bucket.objects.all()} == objects
-    assert len(attach(p.spark, p.settings, attachable(p.spark, p.settings, ALL_TABLES))) == len(ALL_TABLES)
+    assert len(attach(p.lakehouse.tables, p.settings, attachable(p.lakehouse.tables, p.settings, ALL_TABLES))) == len(
+        ALL_TABLES
+    )
     assert p.load(DAY).success
     assert p.count(REFINED) == 10
 

@@ -33,7 +33,7 @@ from resources.iceberg.metadata import JavaTables, slices_condition
 from resources.iceberg.upkeep import Upkeep
 from resources.landing.store import LandingStore
 from resources.ledger.schema import PROCESSES
-from resources.publishing.promise import TableByTable
+from resources.publishing import TableByTable
 from tests.support.builders import PROJECT, Pipeline, an_orphan_below, events_on
 from tests.support.prepared import Again, a_prepared_pipeline
 from tests.support.reference import require_known

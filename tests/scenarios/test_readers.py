@@ -28,7 +28,7 @@ from pipeline_assets.tables.registry import ALL_TABLES, table_by_key
 from resources import failpoints
 from resources.failpoints import OF_TABLE_BY_TABLE, Failpoint
 from resources.iceberg.upkeep import Upkeep
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing import Promise, promise_of
 from tests.scenarios.test_rebuild import start
 from tests.support.builders import events_on
 from tests.support.reader import Beside, Seen, a_reader

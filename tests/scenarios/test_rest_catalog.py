@@ -13,7 +13,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.drill.sandbox import scratch
 from resources import failpoints
 from resources.failpoints import Failpoint
-from resources.publishing.promise import Promise, promise_of
+from resources.publishing import Promise, promise_of
 from tests.support.builders import events_on
 from tests.support.reference import require_known
 from tests.support.rest_catalog import TRANSACTIONS, a_rest_catalog

@@ -22,8 +22,7 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.aggregates import EVENT_COUNTS as TABLE
 from resources.iceberg.errors import is_conflict
 from resources.iceberg.lakehouse import Lakehouse
-from resources.iceberg.prepared import Prepared, lock_pointers, swap_pointers
-from resources.iceberg.slice_change import Published
+from resources.iceberg.slice_changes import Prepared, Published, lock_pointers, swap_pointers
 from resources.spark.session import LOCAL_FILES, configure_catalog
 from tests.support.builders import PROJECT
 

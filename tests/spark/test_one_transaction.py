@@ -22,15 +22,15 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.tables.aggregates import ACTIVE_USERS, EVENT_COUNTS
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, watch
-from resources.iceberg.attach import attachable
+from resources.iceberg.catalog_at_rest import PUBLISHED_WITH
+from resources.iceberg.lake_identity import attachable
 from resources.iceberg.lakehouse import Lakehouse
 from resources.iceberg.metadata import LiveFiles
-from resources.iceberg.slice_change import PUBLISHED_WITH, SliceChange
+from resources.iceberg.slice_changes import SliceChange
 from resources.iceberg.upkeep import Upkeep
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
-from resources.publishing.promise import Promise, promise_of, publisher_of
-from resources.publishing.request import PublishRequest
+from resources.publishing import Promise, PublishRequest, promise_of, publisher_of
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT
 
@@ -490,7 +490,7 @@ def found(lake: Lake) -> list[int | None]:
     """The snapshots that an empty catalog would attach."""
     settings = lake.settings.model_copy(update={"catalog_name": f"lake_{uuid.uuid4().hex[:8]}"})
     configure_catalog(lake.lakehouse.spark, settings)
-    return [one.snapshot_id for one in attachable(lake.lakehouse.spark, settings, BOTH)]
+    return [one.snapshot_id for one in attachable(lake.lakehouse.tables, settings, BOTH)]
 
 
 def test_a_publish_that_never_was_is_attached_whole_or_not_at_all(spark: Any, tmp_path: Path) -> None:

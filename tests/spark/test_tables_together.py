@@ -24,7 +24,7 @@ from pipeline_assets.domain.slices import Digest
 from resources.failpoints import Failpoint
 from resources.iceberg import slice_changes
 from resources.iceberg.lakehouse import Lakehouse
-from resources.publishing.promise import Promise, TablesTogether
+from resources.publishing import Promise, TablesTogether
 from resources.spark.session import configure_catalog
 from tests.spark.test_one_transaction import BOTH, Lake, Stop, a_lake, at, commit_ends, lost_before
 from tests.support import rest_catalog

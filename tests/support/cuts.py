@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, make_url
 
 from pipeline_assets.domain.slices import Digest
 from pipeline_assets.tables.registry import ASSET_TABLES
-from resources.iceberg.prepared import share_a_database
+from resources.iceberg.slice_changes import share_a_database
 
 REFINED, COUNTS, REVENUE, USERS = (
     "refined/events",

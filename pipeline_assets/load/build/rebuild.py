@@ -27,7 +27,7 @@ from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import AGGREGATE, AS_OF, REFINED, SNAPSHOT, VALIDITY, Table, TableKind
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.slice_change import Published
+from resources.iceberg.slice_changes import Published
 from resources.ledger.changes import Changes
 
 BUILDERS: dict[TableKind, type[Builder[Any]]] = {

@@ -23,7 +23,7 @@ from pipeline_assets.load.deliveries.stage import Staged
 from pipeline_assets.load.deliveries.verdicts import Judged
 from pipeline_assets.load.runtime import DAY_VERDICTS, Outcome, TableReport, standing_outcomes
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.slice_change import Published as StagedPublication
+from resources.iceberg.slice_changes import Published as StagedPublication
 from resources.ledger.changes import Changes
 
 

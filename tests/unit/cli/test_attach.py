@@ -10,7 +10,7 @@ import typer
 
 from pipeline_assets.cli.attach import _require_meant
 from pipeline_assets.domain.errors import UsageError
-from resources.iceberg.lake_mark import Mark
+from resources.iceberg.lake_identity import Mark
 
 MARK = Mark("id", "lake-id", catalog="lake", catalog_url="postgresql://db/catalog", ledger_url="postgresql://db/ledger")
 

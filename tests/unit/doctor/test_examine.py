@@ -29,7 +29,7 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
 from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
-from resources.ledger.checkup import BuiltAgain
+from resources.ledger.history import BuiltAgain
 from resources.ledger.store import Ledger
 from tests.support.recorded_history import record_history
 

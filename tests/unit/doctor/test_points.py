@@ -16,10 +16,10 @@ from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.lateness import Lateness
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.questions import ReceiverTrouble
-from resources.ledger.checkup import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
+from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
 from resources.ledger.outbox import Receiver
 from resources.ledger.summaries import SliceFigures
-from resources.publishing.promise import Promise
+from resources.publishing import Promise
 
 DAY = date(2026, 3, 31)
 NOW = datetime(2026, 4, 1, 8, tzinfo=UTC)

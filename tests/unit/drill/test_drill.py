@@ -19,7 +19,7 @@ from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, fau
 from pipeline_assets.inspection.scratch import ledger_url
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from resources.failpoints import OF_MOVES, OF_ROLLBACKS, OF_TABLE_BY_TABLE, Failpoint
-from resources.publishing.promise import Promise
+from resources.publishing import Promise
 from sample_export.spec import ExportSpec
 
 DAY = date(2026, 2, 2)

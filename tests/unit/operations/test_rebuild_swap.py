@@ -30,7 +30,7 @@ from resources.ledger.changes import Changes
 from resources.ledger.rebuilds import SwapOfRebuild
 from resources.ledger.schema import RUNS
 from resources.ledger.store import Ledger
-from resources.publishing.request import PublishRequest
+from resources.publishing import PublishRequest
 
 REFINED, REVENUE, PROJECT, DAY = "refined/events", "aggregates/daily_revenue", "10001", date(2026, 2, 2)
 KEY, NEXT = Slice(DAY, PROJECT), Slice(DAY + timedelta(days=1), PROJECT)

@@ -31,7 +31,7 @@ from pipeline_assets.orchestration.assets import REPORT_KEY, Clock, health_asset
 from pipeline_assets.orchestration.health_page import page_of, write_page
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
-from resources.publishing.promise import Promise
+from resources.publishing import Promise
 from tests.support.recorded_history import Incidents, record_history
 from tests.unit.domain.test_hostile_text import HOSTILE
 

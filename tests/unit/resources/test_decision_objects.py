@@ -19,7 +19,7 @@ from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.orchestration.runtime import production_ledger
 from resources import failpoints
 from resources.failpoints import Failpoint
-from resources.ledger.decision_objects import DecisionObjects
+from resources.ledger.decisions import DecisionObjects
 from resources.ledger.store import Ledger
 
 PROJECT, TABLE = "10001", "refined/events"

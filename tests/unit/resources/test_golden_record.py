@@ -23,9 +23,9 @@ from pipeline_assets.load.golden import Reconciliation, golden_names, read_landi
 from pipeline_assets.operations.notices import envelope
 from pipeline_assets.orchestration.health_page import page_of
 from resources.landing.store import LandingStore
-from resources.ledger import golden
+from resources.ledger import outbox
 from resources.ledger.changes import Changes
-from resources.ledger.notices import write_notice
+from resources.ledger.outbox import write_notice
 from resources.ledger.store import Ledger
 from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import PROJECT
@@ -99,7 +99,7 @@ def test_the_notices_of_a_comparison_are_written_together_or_not_at_all(
             raise KeyboardInterrupt
         write_notice(connection, notice, stamp)
 
-    monkeypatch.setattr(golden, "write_notice", killed)
+    monkeypatch.setattr(outbox, "write_notice", killed)
     with pytest.raises(KeyboardInterrupt):
         ledger.golden.record(bad, [PROJECT], DAY, NEXT, "run-1")
     assert _written(ledger) == []

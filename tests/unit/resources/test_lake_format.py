@@ -9,8 +9,7 @@ import pytest
 
 from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.settings import Settings
-from resources.iceberg.lake_identity import PROPERTY, Purpose, is_one_lake
-from resources.iceberg.lake_mark import FORMAT, MARKER, Mark, read_mark
+from resources.iceberg.lake_identity import FORMAT, MARKER, PROPERTY, Mark, Purpose, is_one_lake, read_mark
 from resources.iceberg.lake_objects import LakeObjects
 
 ID = "5f0c3a52-9d0e-4f0a-9d53-0d6a34a1a111"

@@ -19,9 +19,9 @@ from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, So
 from pipeline_assets.inspection.health import read_health
 from pipeline_assets.load.staleness.finality import first_arrivals, last_arrival
 from resources.ledger.changes import Changes
-from resources.ledger.notices import arrivals_since
 from resources.ledger.schema import METADATA
 from resources.ledger.store import Ledger
+from resources.ledger.writing import arrivals_since
 
 PROJECTS = ("10001", "10002")
 DAY = date(2026, 2, 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_assets.domain.errors import LedgerError
-from resources.iceberg.lake_mark import Mark
+from resources.iceberg.lake_identity import Mark
 from resources.ledger.store import Ledger
 
 OURS, THEIRS = str(uuid.uuid4()), str(uuid.uuid4())

@@ -26,8 +26,7 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from resources.ledger.changes import Changes
-from resources.ledger.rows import head_number, head_of
-from resources.ledger.schema import PUBLICATIONS, SLICES
+from resources.ledger.schema import PUBLICATIONS, SLICES, head_number, head_of
 from resources.ledger.store import Ledger
 
 TABLE, RAW, BACKFILL = "refined/events", "raw/regular_events", "raw/backfill_events"

@@ -13,7 +13,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.iceberg.metadata import LiveFiles, SliceFiles, slice_of
-from resources.iceberg.slice_change import SliceChange
+from resources.iceberg.slice_changes import SliceChange
 
 
 def test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone() -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from resources.iceberg import metadata_files
-from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.metadata_files import (
+from resources.iceberg import catalog_at_rest
+from resources.iceberg.catalog_at_rest import (
     first_use,
     follows,
     half_published,
@@ -21,6 +20,7 @@ from resources.iceberg.metadata_files import (
     predecessor,
     read_metadata_files,
 )
+from resources.iceberg.lake_objects import LakeObjects
 
 
 def _write(place: Path, name: str, **changes: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_metadata_file_follows_all_that_its_history_names(tmp_path: Path) -> N
 def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a bomb, damage and a file nested thousands deep lie among metadata files. Outcome: each is a file that tells
     nothing, and the one beside them is read."""
-    monkeypatch.setattr(metadata_files, "_MOST_BYTES", 20_000)
+    monkeypatch.setattr(catalog_at_rest, "_MOST_BYTES", 20_000)
     _write(tmp_path, "00001-x.metadata.json")
     place = tmp_path / "metadata"
     (place / "00002-a.gz.metadata.json").write_bytes(gzip.compress(b" " * 30_000))
@@ -129,7 +129,7 @@ def test_what_is_packed_or_nested_beyond_measure_tells_nothing(tmp_path: Path, m
     assert told == {"00001": "a", "00002": None, "00003": None, "00004": None}
     assert predecessor(objects, "metadata/00002-a.gz.metadata.json") is None
     with pytest.raises(ValueError, match="object_too_large"):
-        metadata_files.content(objects, "metadata/00002-a.gz.metadata.json")
+        catalog_at_rest.content(objects, "metadata/00002-a.gz.metadata.json")
 
 
 def _state(*publishes: str | None, hours: int = 0, cut: bool = False, staged: str | None = None) -> dict[str, Any]:

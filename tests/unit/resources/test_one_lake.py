@@ -28,8 +28,7 @@ from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Table
 from resources.iceberg.catalog_at_rest import CatalogAtRest
-from resources.iceberg.lake_identity import NAMESPACE, PROPERTY, Purpose, is_one_lake
-from resources.iceberg.lake_mark import MARKER, Mark, read_mark
+from resources.iceberg.lake_identity import MARKER, NAMESPACE, PROPERTY, Mark, Purpose, is_one_lake, read_mark
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 from tests.support.builders import PROJECT

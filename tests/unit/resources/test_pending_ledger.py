@@ -29,9 +29,8 @@ from pipeline_assets.domain.records import (
 )
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
 from resources.ledger.changes import BatchAsRead, Changes
-from resources.ledger.pending import PendingLedger
 from resources.ledger.schema import METADATA, SCHEMA
-from resources.ledger.store import Ledger
+from resources.ledger.store import Ledger, PendingLedger
 
 RAW, REFINED = TABLES = ("raw/regular_events", "refined/events")
 PROJECTS = ("10001", "10002")

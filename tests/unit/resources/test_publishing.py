@@ -30,15 +30,29 @@ from pipeline_assets.tables.aggregates import ACTIVE_USERS, EVENT_COUNTS
 from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import Table
+from resources.iceberg.catalog_at_rest import PUBLISHED_WITH
 from resources.iceberg.metadata import LiveFiles
-from resources.iceberg.prepared import Prepared, lock_pointers, share_a_database, swap_pointers
-from resources.iceberg.slice_change import PUBLISHED_WITH, Published, SliceChange
+from resources.iceberg.slice_changes import (
+    Prepared,
+    Published,
+    SliceChange,
+    lock_pointers,
+    share_a_database,
+    swap_pointers,
+)
 from resources.ledger.changes import BatchAsRead, Changes
 from resources.ledger.schema import CUTS
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
-from resources.publishing.promise import OneTransaction, Promise, TableByTable, TablesTogether, promise_of
-from resources.publishing.request import PublishRequest, naming_published
+from resources.publishing import (
+    OneTransaction,
+    Promise,
+    PublishRequest,
+    TableByTable,
+    TablesTogether,
+    naming_published,
+    promise_of,
+)
 
 CATALOG = "lake"
 TABLES = (EVENT_COUNTS, ACTIVE_USERS)
