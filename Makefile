@@ -48,8 +48,8 @@ down: $(JARS) ## End it; its data stays in data/stack (ARGS=--wipe: goes too)
 	@$(VENV)/bin/python -m local_stack down $(ARGS)
 
 # Everything runs without it as well, only slower, so a JVM that cannot make one stops nothing.
-$(CLASSES): $(JARS) resources/spark/class_archive.py
-	-@$(VENV)/bin/python -m resources.spark.class_archive
+$(CLASSES): $(JARS)
+	-@$(VENV)/bin/python -m resources.spark.jars classes
 
 test: $(CLASSES) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal --durations 40

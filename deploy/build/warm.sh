@@ -7,5 +7,5 @@ set -eu
     exit 2
 }
 cd "$1/app"
-PATH=$1/venv/bin:$PATH "$1/venv/bin/python" -m resources.spark.class_archive
+PATH=$1/venv/bin:$PATH "$1/venv/bin/python" -m resources.spark.jars classes
 test -s .jars/classes.jsa

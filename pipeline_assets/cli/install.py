@@ -50,11 +50,11 @@ def setup() -> int:
 
     Exits 0 when everything is ready, 1 when Java or a jar is missing, 2 on bad usage.
     """
-    from resources.spark.class_archive import make  # noqa: PLC0415 - other commands start without it
     from resources.spark.jars import (  # noqa: PLC0415 - other commands start without it
         JARS,
         fetch,
         jars_folder,
+        make_archive,
         require_java,
     )
 
@@ -67,7 +67,7 @@ def setup() -> int:
     console.print(f"{len(JARS)} jars are verified, {len(fetched)} of them fetched now: {folder}")
     console.print("loading a small day to prepare the JVM's classes (about a minute)")
     try:
-        archive = make(folder)
+        archive = make_archive(folder)
     except (RuntimeError, OSError) as error:
         PlainConsole(stderr=True, soft_wrap=True).print(f"no classes were prepared: {error}")
         return EXIT_INCOMPLETE

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from pipeline_assets.domain.json_members import member, members_of
 from pipeline_assets.domain.revenue import NO_MONEY, PLACES, UNKNOWN, RevenueRule, long_of
 from pipeline_assets.formats.base import EXTRA_COLUMN
-from pipeline_assets.transforms.data_files import unscaled
 from pipeline_assets.transforms.event_hashes import Longs, Mask, named, whole
 
 USER_COLUMNS = ("data", EXTRA_COLUMN, "amplitude_id", "user_id", "device_id")
@@ -207,14 +206,14 @@ def fold_daily_revenue(facts: pa.Table) -> Folded:
     users, purchases = _distinct_users(currencies, len(names), paid), np.bincount(currencies, minlength=len(names))
     totals = [0] * len(names)
     for at, amount in zip(currencies.tolist(), paid["revenue"].to_pylist(), strict=True):
-        totals[at] += unscaled(amount)
+        totals[at] += _units(amount)
     rows: Rows = {
         (name,): (totals[at], int(purchases[at]), int(users[at])) for at, name in enumerate(names) if purchases[at]
     }
     claims, repeats = facts["claims_revenue"], facts["repeats_revenue"]
     total = pc.sum(facts["revenue"].cast(pa.decimal256(50, PLACES))).as_py()
     controls = {
-        "revenue": 0 if total is None else unscaled(total),
+        "revenue": 0 if total is None else _units(total),
         "purchases": len(facts) - facts["revenue"].null_count,
         "unreadable_revenue": _count(pc.and_(pc.and_not(claims, repeats), pc.is_null(facts["revenue"]))),
         "events_that_repeat_revenue": _count(repeats),
@@ -269,6 +268,11 @@ def shares_of(facts: pa.Table, shares: int) -> Longs:
     is_known = codes >= 0
     places[is_known] = of_users[codes[is_known]]
     return places
+
+
+def _units(amount: Decimal) -> int:
+    """An amount in units of its last place."""
+    return int(_EXACT.scaleb(amount, PLACES))
 
 
 def _count(flags: pa.ChunkedArray) -> int:

@@ -171,7 +171,6 @@ class TableFiles:
             field_ids={column.name: ids[column.name] for column in table.columns},
             types={column.name: column.type for column in table.columns},
             required=frozenset(column.name for column in table.columns if column.is_required),
-            exact_bounds=frozenset(table.exact_bounds),
             many_valued=frozenset(table.many_valued),
             day_column=table.day_column,
             spec_id=int(java.spec().specId()),

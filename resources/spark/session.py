@@ -22,8 +22,7 @@ from pipeline_assets.domain.masking import MASK, NAMES_OF_SECRETS, is_secret_nam
 from pipeline_assets.domain.places import is_rest_catalog, local_path
 from pipeline_assets.domain.settings import Settings, require_cluster_settings
 from resources.iceberg.metadata import WAREHOUSE_OF
-from resources.spark.class_archive import jvm_options
-from resources.spark.jars import available, jars_folder, require_java, require_pinned
+from resources.spark.jars import available, jars_folder, jvm_options, require_java, require_pinned
 from resources.spark.workers import require_same_workers, shipped, waiting_for_workers
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ EVERY_FORMAT_HAS = {EVENT_TIME, "event_type", "platform"}
 MAY_NAME_COLUMNS = {
     "pipeline_assets/transforms/fold.py": "what revenue and a user are is the aggregates' own business",
     "pipeline_assets/tables/dimension.py": "so is what an item is",
-    "resources/spark/class_archive.py": "writes an export of its own, to warm the JVM with",
+    "resources/spark/jars.py": "writes an export of its own, to warm the JVM with",
 }
 OTHER_MEANINGS = {"app", "data", "region", "schema", "plan", "language", "library", "groups"}
 """Columns whose names are words that mean something else elsewhere."""

@@ -13,8 +13,7 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from resources.publishing import Promise, promise_of
-from resources.spark.class_archive import jvm_options
-from resources.spark.jars import JARS, default_jars_dir
+from resources.spark.jars import JARS, default_jars_dir, jvm_options
 from resources.spark.session import catalog_config, engine_config
 
 _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}

@@ -230,7 +230,7 @@ def _writing(table: AggregateTable, folder: Path) -> WritingSlices:
     types = {column.name: column.type for column in table.columns}
     layout = FileLayout(
         table_uuid="t", folder="data", field_ids={name: at for at, name in enumerate(types, 1)}, types=types,
-        required=frozenset(), exact_bounds=frozenset(), many_valued=frozenset(), day_column="event_date",
+        required=frozenset(), many_valued=frozenset(), day_column="event_date",
         spec_id=0, sort_order_id=1,
     )  # fmt: skip
     form = TableRows(types, table.key_columns, table.partition_columns, table.write_order)

@@ -29,7 +29,6 @@ REFINED = replace(
     LAYOUT,
     field_ids={column.name: at for at, column in enumerate(REFINED_EVENTS.columns, 1)},
     types={column.name: column.type for column in REFINED_EVENTS.columns},
-    exact_bounds=frozenset(),
     row_group_bytes=4096,
     sort_by=REFINED_EVENTS.write_order,
 )
