@@ -492,13 +492,13 @@ MUTATIONS = (
         "tests/unit/domain/test_settings.py::test_sqlite_on_a_disk_of_several_machines_is_refused_unless_it_is_named",
     ),
     Mutation(
-        11, "an object is deleted of which there is no equal copy", "resources/landing/move.py",
-        "if copy.size_bytes != size or self.sha256(copy) != sha256:", "if False:",
+        11, "an object is deleted of which there is no equal copy", "pipeline_assets/operations/split_landing.py",
+        "if not is_equal:", "if False:",
         f"{_SPLIT}::test_a_target_with_other_bytes_is_refused_and_the_others_go_on",
     ),
     Mutation(
-        11, "an object is deleted in another version than the one that was copied", "resources/landing/move.py",
-        "if present.is_link or present.etag != upload.etag:", "if False:",
+        11, "an object is deleted in another version than the one that was copied", "resources/landing/store.py",
+        "if present is not None and (present.etag, present.is_link) != (listed.etag, False):", "if False:",
         f"{_SPLIT}::test_what_changes_before_the_delete_stays",
     ),
 )  # fmt: skip

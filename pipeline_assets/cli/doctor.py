@@ -37,13 +37,12 @@ def doctor(
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.doctor.examine import examine  # noqa: PLC0415 - other commands start without it
-    from resources.landing.move import Mover  # noqa: PLC0415 - other commands start without it
     from resources.landing.store import LandingStore  # noqa: PLC0415 - other commands start without it
 
     settings = load_settings()
     settings.require_projects()
     with closing(Ledger(settings.ledger_database_url)) as ledger:
-        landing = lambda: Mover(LandingStore.from_settings(settings, S3Resource()))  # noqa: E731 - opened where it is needed
+        landing = lambda: LandingStore.from_settings(settings, S3Resource())  # noqa: E731 - opened where it is needed
         points = list(examine(ledger, settings, landing, datetime.now(UTC)))
         days = _newest_final(ledger, settings) if deep else []
     if deep:

@@ -50,16 +50,15 @@ def split_landing(
     from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
 
     from pipeline_assets.operations.split_landing import find  # noqa: PLC0415 - `status` starts without it
-    from resources.landing.move import Mover  # noqa: PLC0415 - `status` starts without it
     from resources.landing.store import LandingStore  # noqa: PLC0415 - `status` starts without it
 
     search = _search(project, keys, (uploaded_after, uploaded_before), (first, last))
     settings = load_settings()
     settings.require_projects((search.project_id,))
     with terminal(verbose=verbose) as console:
-        mover = Mover(LandingStore.from_settings(settings, S3Resource()))
-        selection = find(search, mover, settings, plainly(console))
-        done = _relocated(selection, search, mover, settings, console) if apply else []
+        landing = LandingStore.from_settings(settings, S3Resource())
+        selection = find(search, landing, settings, plainly(console))
+        done = _relocated(selection, search, landing, settings, console) if apply else []
     errors: list[TidemarkError] = [*selection.refusals, *(one.refusal for one in done if one.refusal is not None)]
     if as_json:
         write_json(_to_json(selection, done, errors, is_applied=apply))
@@ -94,7 +93,7 @@ def _search(
 
 
 def _relocated(
-    selection: Selection, search: Search, mover: Any, settings: Settings, console: Console
+    selection: Selection, search: Search, landing: Any, settings: Settings, console: Console
 ) -> list[Relocation]:
     from pipeline_assets.operations.split_landing import excluded_keys, relocate  # noqa: PLC0415 - `status` starts without it
 
@@ -108,7 +107,7 @@ def _relocated(
         def is_claimed(hour: Hour) -> bool:
             return ledger.recoveries.is_open(project, hour)
 
-        for relocation in relocate(selection.recovered, project, mover, grammar, excluded, is_claimed):
+        for relocation in relocate(selection.recovered, project, landing, grammar, excluded, is_claimed):
             done.append(relocation)
             if relocation.refusal is None:
                 placed = relocation.recovered.placed

@@ -32,7 +32,7 @@ from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, read_mark, unknown_lake
 from resources.iceberg.lake_objects import LakeObjects
 from resources.iceberg.staging import PREFIX
-from resources.landing.move import Mover
+from resources.landing.store import LandingStore
 from resources.ledger.decisions import FOLDER, DecisionObjects
 from resources.ledger.history import Checkup, ProcessOnRecord
 from resources.ledger.processes import sight
@@ -50,7 +50,7 @@ class _At(NamedTuple):
 
     ledger: Ledger
     settings: Settings
-    landing: Callable[[], Mover]
+    landing: Callable[[], LandingStore]
     now: datetime
     projects: Sequence[str]
     heads: Sequence[TableHead]
@@ -60,7 +60,7 @@ class _At(NamedTuple):
     """The first of the recent days."""
 
 
-def examine(ledger: Ledger, settings: Settings, landing: Callable[[], Mover], now: datetime) -> Iterator[Point]:
+def examine(ledger: Ledger, settings: Settings, landing: Callable[[], LandingStore], now: datetime) -> Iterator[Point]:
     """Yield one point after the other. Raises LedgerError: without the ledger there is no evidence.
 
     `landing` opens landing; if that fails, its point says so. Writes nothing except a probe that reads a bucket's clock.
@@ -137,19 +137,20 @@ def _files(at: _At) -> Answer:
 
 
 def _prefixes(at: _At) -> Answer:
-    settings, mover = at.settings, at.landing()
+    settings, landing = at.settings, at.landing()
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     since = (at.now - timedelta(days=settings.redelivery_horizon_days)).date()
     found = []
     for project in at.projects:
-        listing = read_prefix(mover.uploads(Source.REGULAR.prefix(project)), project, grammar, since)
+        listing = read_prefix(landing.list_folder(Source.REGULAR.prefix(project)), project, grammar, since)
         selection = by_evidence(listing, {}, settings)
         misnamed = {placed.upload.key for placed in listing.misnamed}
         late = tuple(one.placed.upload.key for one in selection.recovered if one.placed.upload.key not in misnamed)
         objects = len(listing.deliveries) + len(listing.misnamed)
         named = [
             grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes)
-            for one in mover.uploads(Source.BACKFILL.prefix(project))
+            for one in landing.list_folder(Source.BACKFILL.prefix(project))
+            if not one.oddity
         ]
         odd = [one for one in (*named, *listing.unrecognized.values()) if isinstance(one, UnrecognizedObject)]
         hours = unplaced_hours(odd, {*listing.by_key, *(one.key for one in named if isinstance(one, Delivery))})

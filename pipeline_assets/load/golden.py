@@ -45,7 +45,8 @@ def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: d
     A file that cannot be read is returned as a fault beside the totals of the others. Raises LandingAccessError and
     LandingUnavailableError where landing itself cannot be read.
     """
-    read = [_read(landing, entry, names) for entry in landing.list_beside(PREFIX, golden_key(first), golden_key(last))]
+    listed = [entry for entry in landing.list_folder(PREFIX) if golden_key(first) <= entry.key <= golden_key(last)]
+    read = [_read(landing, entry, names) for entry in listed]
     return GoldenReading(
         GoldenSource.LANDING,
         frozenset(day for one in read for day in one.days),

@@ -1,14 +1,15 @@
-"""Find recovered objects of a project: by list, by time of upload, or by evidence."""
+"""Recovered objects among a project's regular ones: found by list, upload time or evidence, moved under the backfill grammar."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby
-from typing import IO, Protocol
+from typing import IO, NamedTuple
 
 from pipeline_assets.domain.days import Hour, deadline
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Marker, Oddity, UnrecognizedObject
@@ -25,8 +26,26 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.gzip_lines import BadObjectError, blocks, decompress
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from resources.landing.move import Mover, Upload
+from resources.failpoints import Failpoint, failpoint
+from resources.landing.place import Listed
+from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
+
+AFTER_MARKER = timedelta(hours=1)
+"""A regular object is never this much later than its hour's marker: an exporter writes both within minutes."""
+ORDINARY_DELAY = timedelta(hours=3)
+"""A regular object comes within this time after the end of its hour; the vendor's exports are ready within two hours."""
+_FEW = 50
+"""An operator can check this many objects; with more, upload times that speak against most of them are not believed."""
+MOST_EVENTS_A_DAY = 500_000
+"""On days with more events, only those with the lowest hashes are compared: the same share of every object."""
+_SHARE = 0.5
+"""Shared events that make a double, as a share of the smaller object: the vendor repeats a few events, a recovery an hour."""
+_LEAST_EVENTS = 3
+"""The fewest shared events that count: in a quiet hour, one event repeated by the vendor may be half of an object."""
+_HASHES = 1 << 64
+_BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
+_READ_BYTES = 1024**2
 
 
 @dataclass(frozen=True, order=True)
@@ -37,16 +56,11 @@ class Placed:
     hour: int
     """UTC, 0 to 23."""
     is_marker: bool
-    upload: Upload
+    upload: Listed
     target_key: str
     """Its key under the backfill grammar."""
     is_named_backfill: bool = False
     """Whether it has a recovery's name among regular objects; no load reads it there."""
-
-    @property
-    def hour_ended_at(self) -> datetime:
-        """The end of the hour in its name."""
-        return datetime.combine(self.arrival_date, time(self.hour), UTC) + timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -67,63 +81,6 @@ class PrefixListing:
         return {placed.upload.key: placed for placed in (*self.deliveries, *self.misnamed, *self.markers.values())}
 
 
-def read_prefix(
-    uploads: Iterable[Upload],
-    project_id: str,
-    grammar: ObjectKeys,
-    first: date | None = None,
-    last: date | None = None,
-) -> PrefixListing:
-    """Sort a listing by the meaning of its keys; `first` and `last` bound the arrival days, both inclusive."""
-    deliveries: list[Placed] = []
-    misnamed: list[Placed] = []
-    markers: dict[tuple[date, int], Placed] = {}
-    unrecognized: dict[str, UnrecognizedObject] = {}
-    for upload in uploads:
-        placed = place(upload, project_id, grammar)
-        if isinstance(placed, UnrecognizedObject):
-            unrecognized[upload.key] = placed
-        elif (first is None or placed.arrival_date >= first) and (last is None or placed.arrival_date <= last):
-            if placed.is_named_backfill:
-                misnamed.append(placed)
-            elif placed.is_marker:
-                markers[placed.arrival_date, placed.hour] = placed
-            else:
-                deliveries.append(placed)
-    return PrefixListing(tuple(sorted(deliveries)), tuple(sorted(misnamed)), markers, unrecognized)
-
-
-def place(upload: Upload, project_id: str, grammar: ObjectKeys) -> Placed | UnrecognizedObject:
-    """Classify one object of the regular prefix by its key alone."""
-    parsed = grammar.parse(Source.REGULAR, project_id, upload.key, upload.etag, upload.size_bytes)
-    is_named_backfill = False
-    if isinstance(parsed, UnrecognizedObject) and parsed.oddity is Oddity.WRONG_PREFIX:
-        folder = Source.BACKFILL.prefix(project_id)
-        name = upload.key.rpartition("/")[2]
-        # Only this project's recoveries are recognized; names of other projects are not.
-        if name.startswith(folder):
-            there = grammar.parse(Source.BACKFILL, project_id, f"{folder}/{name}", upload.etag, upload.size_bytes)
-            parsed, is_named_backfill = (there, True) if not isinstance(there, UnrecognizedObject) else (parsed, False)
-    if isinstance(parsed, UnrecognizedObject):
-        return parsed
-    batch = BatchKey(Source.BACKFILL, project_id, parsed.batch.arrival_date)
-    is_marker = isinstance(parsed, Marker)
-    target_key = (
-        grammar.format_delivery(batch, parsed.hour, parsed.shard)
-        if isinstance(parsed, Delivery)
-        else grammar.format_marker(batch, parsed.hour)
-    )
-    return Placed(batch.arrival_date, parsed.hour, is_marker, upload, target_key, is_named_backfill)
-
-
-AFTER_MARKER = timedelta(hours=1)
-"""A regular object is never this much later than its hour's marker: an exporter writes both within minutes."""
-ORDINARY_DELAY = timedelta(hours=3)
-"""A regular object comes within this time after the end of its hour; the vendor's exports are ready within two hours."""
-_FEW = 50
-"""A person can check this many objects; with more, upload times that speak against most of them are not believed."""
-
-
 @dataclass(frozen=True, order=True)
 class Recovered:
     """An object to be moved, and why."""
@@ -142,26 +99,128 @@ class Selection:
     notes: tuple[str, ...] = ()
 
 
-def by_list(listing: PrefixListing, keys: Sequence[str], moved: Iterable[str]) -> Selection:
-    """The objects that the operator names; `moved`: named objects that already lie under the backfill grammar."""
-    known, done = listing.by_key, set(moved)
+class Relocation(NamedTuple):
+    """The result for one object."""
+
+    recovered: Recovered
+    refusal: TidemarkError | None = None
+    """Why it was not moved; None where it was."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The operator's request."""
+
+    project_id: str
+    keys: tuple[str, ...] | None = None
+    """Exactly these objects; None for all."""
+    uploaded_after: datetime | None = None
+    uploaded_before: datetime | None = None
+    """Aware; both inclusive."""
+    first_day: date | None = None
+    last_day: date | None = None
+    """Arrival days, both inclusive."""
+
+
+def find(search: Search, landing: LandingStore, settings: Settings, say: Callable[[str], None]) -> Selection:
+    """The recovered objects; reads contents only where neither a list nor a time is given.
+
+    Raises LandingAccessError and LandingUnavailableError where landing cannot be listed or read.
+    """
+    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
+    folder = Source.REGULAR.prefix(search.project_id)
+    listing = read_prefix(landing.list_folder(folder), search.project_id, grammar, search.first_day, search.last_day)
+    say(f"{folder}/ holds {len(listing.deliveries):,} deliveries and {len(listing.markers):,} markers of these days")
+    if search.keys is not None:
+        return _by_list(listing, search.keys, search.project_id, landing, grammar)
+    if search.uploaded_after is not None or search.uploaded_before is not None:
+        return _by_upload(listing, search.uploaded_after, search.uploaded_before)
+    known = {one.placed for one in by_evidence(listing, {}, settings).recovered}
+    doubles, unread = find_doubles(listing.deliveries, known, landing, settings, say)
+    found = by_evidence(listing, doubles, settings)
+    if not unread:
+        return found
+    note = f"{len(unread)} objects cannot be read and were compared with none: {few(unread)}"
+    return replace(found, notes=(*found.notes, note))
+
+
+def read_prefix(
+    listed: Iterable[Listed],
+    project_id: str,
+    grammar: ObjectKeys,
+    first: date | None = None,
+    last: date | None = None,
+) -> PrefixListing:
+    """Sort a listing by the meaning of its keys; `first` and `last` bound the arrival days, both inclusive."""
+    deliveries: list[Placed] = []
+    misnamed: list[Placed] = []
+    markers: dict[tuple[date, int], Placed] = {}
+    unrecognized: dict[str, UnrecognizedObject] = {}
+    for upload in listed:
+        if upload.oddity or upload.key.endswith("/"):
+            # No object; loads report it.
+            continue
+        placed = _placed(upload, project_id, grammar)
+        if isinstance(placed, UnrecognizedObject):
+            unrecognized[upload.key] = placed
+        elif (first or date.min) <= placed.arrival_date <= (last or date.max):
+            if placed.is_named_backfill:
+                misnamed.append(placed)
+            elif placed.is_marker:
+                markers[placed.arrival_date, placed.hour] = placed
+            else:
+                deliveries.append(placed)
+    return PrefixListing(tuple(sorted(deliveries)), tuple(sorted(misnamed)), markers, unrecognized)
+
+
+def _placed(upload: Listed, project_id: str, grammar: ObjectKeys) -> Placed | UnrecognizedObject:
+    """An object of the regular prefix by its key alone."""
+    parsed = grammar.parse(Source.REGULAR, project_id, upload.key, upload.etag, upload.size_bytes)
+    is_named_backfill = False
+    if isinstance(parsed, UnrecognizedObject) and parsed.oddity is Oddity.WRONG_PREFIX:
+        folder, name = Source.BACKFILL.prefix(project_id), upload.key.rpartition("/")[2]
+        # Only this project's recoveries are recognized; names of other projects are not.
+        if name.startswith(folder):
+            there = grammar.parse(Source.BACKFILL, project_id, f"{folder}/{name}", upload.etag, upload.size_bytes)
+            parsed, is_named_backfill = (there, True) if not isinstance(there, UnrecognizedObject) else (parsed, False)
+    if isinstance(parsed, UnrecognizedObject):
+        return parsed
+    batch = BatchKey(Source.BACKFILL, project_id, parsed.batch.arrival_date)
+    target_key = (
+        grammar.format_delivery(batch, parsed.hour, parsed.shard)
+        if isinstance(parsed, Delivery)
+        else grammar.format_marker(batch, parsed.hour)
+    )
+    is_marker = isinstance(parsed, Marker)
+    return Placed(batch.arrival_date, parsed.hour, is_marker, upload, target_key, is_named_backfill)
+
+
+def _by_list(
+    listing: PrefixListing, keys: Sequence[str], project_id: str, landing: LandingStore, grammar: ObjectKeys
+) -> Selection:
+    """The objects that the operator names."""
+    known, moved = listing.by_key, 0
     recovered: list[Recovered] = []
     refusals: list[UsageError] = []
     for key in dict.fromkeys(keys):
         if key in known:
             recovered.append(Recovered(known[key], ("named in the list",)))
-        elif key in listing.unrecognized:
-            odd = listing.unrecognized[key]
+            continue
+        odd = listing.unrecognized.get(key)
+        placed = _placed(Listed(key, "", 0), project_id, grammar)
+        if odd is not None:
             reason = f"is not moved: {odd.oddity.value}, {odd.detail}"
             refusals.append(UsageError(key, reason, "Rename it by the grammar, or take it off the list"))
-        elif key not in done:
+        elif isinstance(placed, Placed) and landing.find(placed.target_key) is not None:
+            moved += 1
+        else:
             reason = "is no object of the project's regular prefix and these days"
             refusals.append(UsageError(key, reason, "Copy its key as landing names it, or take it off the list"))
-    notes = (f"{len(done)} of the list were moved before",) if done else ()
+    notes = (f"{moved} of the list were moved before",) if moved else ()
     return Selection(tuple(sorted(recovered)), tuple(refusals), notes)
 
 
-def by_upload(listing: PrefixListing, after: datetime | None, before: datetime | None) -> Selection:
+def _by_upload(listing: PrefixListing, after: datetime | None, before: datetime | None) -> Selection:
     """The objects uploaded in a time range, except those that came as promptly as regular ones."""
     recovered: list[Recovered] = []
     ordinary = 0
@@ -169,16 +228,18 @@ def by_upload(listing: PrefixListing, after: datetime | None, before: datetime |
         uploaded_at = placed.upload.uploaded_at
         if (after is not None and uploaded_at < after) or (before is not None and uploaded_at > before):
             continue
-        delay = uploaded_at - placed.hour_ended_at
+        delay = uploaded_at - datetime.combine(placed.arrival_date, time(placed.hour), UTC) - timedelta(hours=1)
         if delay <= ORDINARY_DELAY and not placed.is_named_backfill:
             ordinary += 1
             continue
-        told = f"uploaded {_told(uploaded_at)}, {_length(delay)} after its hour" if delay > timedelta(0) else "uploaded"
-        recovered.append(Recovered(placed, (f"{told}, in the range that was named",)))
-    hours = int(ORDINARY_DELAY.total_seconds() // 3600)
-    came = f"{ordinary} objects of that range came within {hours} h of their hour"
-    said = f"{came}, as regular ones do: they stay; --keys moves them"
-    return Selection(tuple(sorted(recovered)), notes=(said,) if ordinary else ())
+        came = _came(uploaded_at, delay, "its hour") if delay > timedelta(0) else "uploaded"
+        recovered.append(Recovered(placed, (f"{came}, in the range that was named",)))
+    hours = ORDINARY_DELAY // timedelta(hours=1)
+    note = (
+        f"{ordinary} objects of that range came within {hours} h of their hour, as regular ones do: they stay; "
+        "--keys moves them"
+    )
+    return Selection(tuple(sorted(recovered)), notes=(note,) if ordinary else ())
 
 
 def by_evidence(listing: PrefixListing, doubles: Mapping[Placed, str], settings: Settings) -> Selection:
@@ -202,99 +263,59 @@ def late_uploads(listing: PrefixListing, settings: Settings) -> dict[Placed, str
     """Object -> how much later it came than its hour's marker or, without one, than its day's deadline, in words."""
     late: dict[Placed, str] = {}
     for placed in listing.deliveries:
-        uploaded_at = placed.upload.uploaded_at
+        uploaded_at, closed_at = placed.upload.uploaded_at, deadline(placed.arrival_date, settings)
         marker = listing.markers.get((placed.arrival_date, placed.hour))
         if marker is not None:
             delay = uploaded_at - marker.upload.uploaded_at
             if delay > AFTER_MARKER:
-                late[placed] = f"uploaded {_told(uploaded_at)}, {_length(delay)} after the marker of its hour"
-        elif uploaded_at > (closed_at := deadline(placed.arrival_date, settings)):
-            delay = uploaded_at - closed_at
-            late[placed] = (
-                f"uploaded {_told(uploaded_at)}, {_length(delay)} after the deadline of its day, which has no marker of its hour"
+                late[placed] = _came(uploaded_at, delay, "the marker of its hour")
+        elif uploaded_at > closed_at:
+            late[placed] = _came(
+                uploaded_at, uploaded_at - closed_at, "the deadline of its day, which has no marker of its hour"
             )
     return late
 
 
-def _told(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _length(delay: timedelta) -> str:
+def _came(uploaded_at: datetime, delay: timedelta, after: str) -> str:
     hours = delay.total_seconds() / 3600
-    if hours < 1:
-        return f"{delay.total_seconds() / 60:.0f} min"
-    return f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} days"
-
-
-MOST_EVENTS_A_DAY = 500_000
-"""On days with more events, only those with the lowest hashes are compared: the same share of every object."""
-_SHARE = 0.5
-"""Shared events that make a double, as a share of the smaller object: the vendor repeats a few events, a recovery an hour."""
-_LEAST_EVENTS = 3
-"""The fewest shared events that count: in a quiet hour, one event repeated by the vendor may be half of an object."""
-_HASHES = 1 << 64
-_BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
-
-
-class ObjectReader(Protocol):
-    """Reads the listed version of an object."""
-
-    def open(self, key: str, etag: str) -> IO[bytes]:
-        """A stream of its bytes, which the caller closes."""
-
-    def sha256(self, upload: Upload) -> str:
-        """The hash of its bytes."""
-
-
-@dataclass
-class Doubles:
-    """The result of a comparison."""
-
-    reasons: dict[Placed, str] = field(default_factory=dict)
-    """Object -> which earlier object it repeats, in words."""
-    unread: list[str] = field(default_factory=list)
-    """Objects whose content could not be compared."""
+    length = f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.0f} h" if hours < 72 else f"{hours / 24:.0f} days"
+    return f"uploaded {uploaded_at:%Y-%m-%d %H:%M UTC}, {length} after {after}"
 
 
 def find_doubles(
-    objects: Sequence[Placed],
+    objects: Iterable[Placed],
     known: Collection[Placed],
-    reader: ObjectReader,
+    landing: LandingStore,
     settings: Settings,
     say: Callable[[str], None],
-) -> Doubles:
-    """Compare each object with earlier uploads of the project; `known`: objects already identified as recovered.
+) -> tuple[dict[Placed, str], list[str]]:
+    """Object -> which earlier upload of its day it repeats, in words; and the keys of objects that cannot be read.
 
-    Bytes are compared within the whole prefix, events within an arrival day: an event's file hour is the hour of its upload,
-    which a repeated export keeps. Doubles and known objects are compared with others, but never serve as originals, so the
-    result does not depend on which doubles were moved already. Each object that shares its day is read once, and those that
-    share their size twice; memory holds `MOST_EVENTS_A_DAY` numbers.
+    Events are compared within an arrival day: an event's file hour is the hour of its upload, which a repeated export keeps.
+    Doubles and `known` ones, which are recovered by other evidence, are compared but never serve as originals, so the result
+    does not depend on which doubles were moved already. Each object that shares its day is read once; memory holds
+    `MOST_EVENTS_A_DAY` numbers.
     """
-    found = Doubles()
-    sizes = Counter(placed.upload.size_bytes for placed in objects)
-    kept_bytes: dict[str, Placed] = {}
+    reasons: dict[Placed, str] = {}
+    unread: list[str] = []
     by_day: dict[date, list[Placed]] = defaultdict(list)
     for placed in objects:
         by_day[placed.arrival_date].append(placed)
-    ordered = sorted((p for p in objects if sizes[p.upload.size_bytes] > 1), key=_by_upload)
-    for placed in ordered:
-        with _naming_unread(found, placed):
-            sha256 = reader.sha256(placed.upload)
-            first = kept_bytes.get(sha256, placed) if placed in known else kept_bytes.setdefault(sha256, placed)
-            # Exports of silent hours all have the same bytes.
-            if first is not placed and next(_events(reader, placed, settings), None) is not None:
-                found.reasons[placed] = f"the same bytes as {first.upload.key}"
     for day, of_day in sorted(by_day.items()):
-        compared = [p for p in sorted(of_day, key=_by_upload) if p not in found.reasons]
-        if len(compared) > 1:
-            say(f"comparing the events of {len(compared)} objects of {day}")
-            _compare_day(compared, known, reader, settings, found)
-    return found
+        if len(of_day) > 1:
+            say(f"comparing the events of {len(of_day)} objects of {day}")
+            of_day.sort(key=lambda one: (one.upload.uploaded_at, one.hour, one.upload.key))
+            _compare_day(of_day, known, landing, settings, reasons, unread)
+    return reasons, unread
 
 
 def _compare_day(
-    objects: Sequence[Placed], known: Collection[Placed], reader: ObjectReader, settings: Settings, found: Doubles
+    objects: Sequence[Placed],
+    known: Collection[Placed],
+    landing: LandingStore,
+    settings: Settings,
+    reasons: dict[Placed, str],
+    unread: list[str],
 ) -> None:
     owners: dict[int, int] = {}
     """Event -> the original object that holds it."""
@@ -303,8 +324,8 @@ def _compare_day(
     limit = _HASHES
     for position, placed in enumerate(objects):
         events: set[int] = set()
-        with _naming_unread(found, placed):
-            for number in _events(reader, placed, settings):
+        try:
+            for number in _events(landing, placed, settings):
                 if number < limit:
                     events.add(number)
                 while len(owners) + len(events) > MOST_EVENTS_A_DAY:
@@ -312,23 +333,23 @@ def _compare_day(
                     owners = {event: owner for event, owner in owners.items() if event < limit}
                     counts = Counter(owners.values())
                     events = {event for event in events if event < limit}
+        except (BadObjectError, UnreadableObjectError, ObjectMovedError):
+            unread.append(placed.upload.key)
         shared = Counter(owners[event] for event in events if event in owners)
         best = max(shared, key=lambda kept: (shared[kept] / min(len(events), counts[kept]), -kept), default=None)
-        least = _LEAST_EVENTS if best is None else max(_LEAST_EVENTS, _SHARE * min(len(events), counts[best]))
-        if best is not None and shared[best] >= least:
+        if best is not None and shared[best] >= max(_LEAST_EVENTS, _SHARE * min(len(events), counts[best])):
             of_sample = "" if limit == _HASHES else " of a sample"
             held = f"{shared[best]:,} of its {len(events):,} events{of_sample} are among the {counts[best]:,}"
-            found.reasons[placed] = f"{held} of {objects[best].upload.key}"
-        if placed in found.reasons or placed in known:
-            continue
-        for event in events:
-            owners.setdefault(event, position)
-        counts = counts + Counter({position: len(events)})
+            reasons[placed] = f"{held} of {objects[best].upload.key}"
+        elif placed not in known:
+            for event in events:
+                owners.setdefault(event, position)
+            counts[position] = len(events)
 
 
-def _events(reader: ObjectReader, placed: Placed, settings: Settings) -> Iterator[int]:
+def _events(landing: LandingStore, placed: Placed, settings: Settings) -> Iterator[int]:
     with (
-        reader.open(placed.upload.key, placed.upload.etag) as stored,
+        landing.open(placed.upload.key, placed.upload.etag) as stored,
         decompress(stored, settings.max_object_bytes) as text,
     ):
         for block in blocks(text, _BLOCK_LINES, _BLOCK_BYTES, settings.max_line_bytes):
@@ -337,72 +358,11 @@ def _events(reader: ObjectReader, placed: Placed, settings: Settings) -> Iterato
                     yield number
 
 
-def _by_upload(placed: Placed) -> tuple[object, ...]:
-    return placed.upload.uploaded_at, placed.arrival_date, placed.hour, placed.upload.key
-
-
-@contextmanager
-def _naming_unread(found: Doubles, placed: Placed) -> Iterator[None]:
-    """Record an unreadable object instead of comparing it; an unreachable landing still ends the comparison."""
-    try:
-        yield
-    except (BadObjectError, UnreadableObjectError, ObjectMovedError):
-        found.unread.append(placed.upload.key)
-
-
-_NOWHEN = datetime(1, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Search:
-    """The operator's request."""
-
-    project_id: str
-    keys: tuple[str, ...] | None = None
-    """Exactly these objects; None for all."""
-    uploaded_after: datetime | None = None
-    uploaded_before: datetime | None = None
-    """Aware; both inclusive."""
-    first_day: date | None = None
-    last_day: date | None = None
-    """Arrival days, both inclusive."""
-
-
-def find(search: Search, mover: Mover, settings: Settings, say: Callable[[str], None]) -> Selection:
-    """The recovered objects; reads contents only where neither a list nor a time is given.
-
-    Raises LandingAccessError and LandingUnavailableError where landing cannot be listed or read.
-    """
-    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-    folder = Source.REGULAR.prefix(search.project_id)
-    listing = read_prefix(mover.uploads(folder), search.project_id, grammar, search.first_day, search.last_day)
-    say(f"{folder}/ holds {len(listing.deliveries):,} deliveries and {len(listing.markers):,} markers of these days")
-    if search.keys is not None:
-        gone = [key for key in search.keys if key not in listing.by_key and key not in listing.unrecognized]
-        return by_list(
-            listing, search.keys, [key for key in gone if _was_moved(key, search.project_id, mover, grammar)]
-        )
-    if search.uploaded_after is not None or search.uploaded_before is not None:
-        return by_upload(listing, search.uploaded_after, search.uploaded_before)
-    late = by_evidence(listing, {}, settings)
-    known = {one.placed for one in late.recovered}
-    doubles = find_doubles(listing.deliveries, known, mover, settings, say)
-    found = by_evidence(listing, doubles.reasons, settings)
-    if not doubles.unread:
-        return found
-    told = f"{len(doubles.unread)} objects cannot be read and were compared with none: {few(doubles.unread)}"
-    return replace(found, notes=(*found.notes, told))
-
-
-def _was_moved(key: str, project_id: str, mover: Mover, grammar: ObjectKeys) -> bool:
-    placed = place(Upload(key, "", 0, _NOWHEN), project_id, grammar)
-    return isinstance(placed, Placed) and mover.find(placed.target_key) is not None
-
-
 def excluded_keys(ledger: Ledger, project_id: str) -> frozenset[str]:
     """Keys of either prefix of which an operator excluded a version."""
-    standing = ledger.interventions.all_exclusions([project_id])
-    return frozenset(one.object_key for one in standing if one.lifted_at is None)
+    return frozenset(
+        one.object_key for one in ledger.interventions.all_exclusions([project_id]) if one.lifted_at is None
+    )
 
 
 def parse_time(option: str, text: str) -> datetime:
@@ -423,19 +383,10 @@ def parse_keys(text: str) -> tuple[str, ...]:
     return keys
 
 
-@dataclass(frozen=True)
-class Relocation:
-    """The result for one object."""
-
-    recovered: Recovered
-    refusal: TidemarkError | None = None
-    """Why it was not moved; None where it was."""
-
-
 def relocate(
     recovered: Sequence[Recovered],
     project_id: str,
-    mover: Mover,
+    landing: LandingStore,
     grammar: ObjectKeys,
     excluded: Collection[str],
     is_claimed: Callable[[Hour], bool],
@@ -454,32 +405,23 @@ def relocate(
     """
     for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
         objects = list(of_hour)
-        of_day, marker = Hour(day, hour), grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour)
-        if _is_unfinished(of_day, marker, mover, is_claimed):
-            yield from (Relocation(one, _claimed(one, project_id, of_day)) for one in objects)
-            continue
-        data = [one for one in objects if not one.placed.is_marker]
-        markers = [one for one in objects if one.placed.is_marker]
-        results = [_copied(one, mover, excluded) for one in data]
-        if any(isinstance(copy, TidemarkError) for copy in results):
-            # The sources stay, so that a repetition finds the hour and writes its marker.
-            for one, copy in zip(data, results, strict=True):
-                yield Relocation(one, copy if isinstance(copy, TidemarkError) else _waiting(one))
-            yield from (Relocation(one, _waiting(one)) for one in markers)
-            continue
-        # Checked again, because a recovery may have begun during the copies, and before any marker is moved.
-        if _is_unfinished(of_day, marker, mover, is_claimed):
-            yield from (Relocation(one, _claimed(one, project_id, of_day)) for one in objects)
-            continue
-        results += [_copied(one, mover, excluded) for one in markers]
-        mover.mark(marker)
-        for one, copy in zip([*data, *markers], results, strict=True):
-            yield Relocation(one, copy if isinstance(copy, TidemarkError) else _deleted(one, copy, mover))
-
-
-def _is_unfinished(hour: Hour, marker: str, mover: Mover, is_claimed: Callable[[Hour], bool]) -> bool:
-    """Whether a recovery may have written only a part of the hour; with a marker, it wrote all."""
-    return is_claimed(hour) and mover.find(marker) is None
+        at, marker = Hour(day, hour), grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour)
+        copies: dict[Recovered, Listed | TidemarkError] = {}
+        # Data first. The claim is read again behind it, because a recovery may have begun during the copies.
+        for of_kind in ([one for one in objects if one.placed.is_marker is kind] for kind in (False, True)):
+            if is_claimed(at) and landing.find(marker) is None:
+                copies = {one: _claimed(one, project_id, at) for one in objects}
+                break
+            copies |= {one: _copied(one, landing, excluded) for one in of_kind}
+            if any(isinstance(copy, TidemarkError) and not one.placed.is_marker for one, copy in copies.items()):
+                # The sources stay, so that a repetition finds the hour and writes its marker.
+                refused = {one: copy for one, copy in copies.items() if isinstance(copy, TidemarkError)}
+                copies = {one: refused.get(one, _waiting(one)) for one in objects}
+                break
+        else:
+            _mark(landing, marker)
+        for one, copy in copies.items():
+            yield Relocation(one, copy if isinstance(copy, TidemarkError) else _deleted(one, copy, landing))
 
 
 def _claimed(one: Recovered, project_id: str, hour: Hour) -> TidemarkError:
@@ -488,7 +430,13 @@ def _claimed(one: Recovered, project_id: str, hour: Hour) -> TidemarkError:
     return UsageError(one.placed.upload.key, reason, hint)
 
 
-def _copied(one: Recovered, mover: Mover, excluded: Collection[str]) -> Upload | TidemarkError:
+def _waiting(one: Recovered) -> TidemarkError:
+    reason = "stays where it is, because another object of its hour could not be moved"
+    return UsageError(one.placed.upload.key, reason, "Clear that one up, then run the command again")
+
+
+def _copied(one: Recovered, landing: LandingStore, excluded: Collection[str]) -> Listed | TidemarkError:
+    """A copy that is equal byte for byte, made unless it is there already; or why there is none."""
     source, target_key = one.placed.upload, one.placed.target_key
     if source.is_link:
         return UsageError(source.key, "is a link, and what it leads to would stay", "Move the file it leads to by hand")
@@ -496,19 +444,53 @@ def _copied(one: Recovered, mover: Mover, excluded: Collection[str]) -> Upload |
         reason = f"is excluded, or {target_key} is, and an exclusion names one key: the same bytes would count, or vanish, there"
         return UsageError(source.key, reason, "`tidemark include` it, move it, then exclude it by its new key")
     try:
-        return mover.copy(source, target_key)
-    except (LandingConflictError, ObjectMovedError, UnreadableObjectError) as error:
-        return error
-
-
-def _deleted(one: Recovered, copy: Upload, mover: Mover) -> TidemarkError | None:
-    try:
-        mover.delete(one.placed.upload, copy)
+        with landing.open(source.key, source.etag) as content:
+            sha256, size = _hash(content), content.tell()
+            content.seek(0)
+            if landing.find(target_key) is None and landing.create(target_key, content):
+                failpoint(Failpoint.AFTER_COPY, source.key)
+        copy = landing.find(target_key)
+        if copy is None:
+            return ObjectMovedError(target_key, "was deleted while it was compared", "Run the same command again")
+        with landing.open(target_key, copy.etag) as content:
+            is_equal = (_hash(content), copy.size_bytes) == (sha256, size)
     except (ObjectMovedError, UnreadableObjectError) as error:
         return error
+    if not is_equal:
+        return LandingConflictError(
+            source.key,
+            f"{target_key} is there already with other bytes ({copy.size_bytes:,} instead of {size:,} bytes)",
+            "Compare the two and delete the wrong one, or give one another number behind `#`; then run the command again",
+        )
+    failpoint(Failpoint.AFTER_VERIFY, source.key)
+    return copy
+
+
+def _mark(landing: LandingStore, marker: str) -> None:
+    if landing.find(marker) is None and not landing.create(marker, io.BytesIO()) and landing.find(marker) is None:
+        raise ObjectMovedError(marker, "was not written, so nothing was deleted", "Run the same command again")
+    failpoint(Failpoint.AFTER_MARKER, marker)
+
+
+def _deleted(one: Recovered, copy: Listed, landing: LandingStore) -> TidemarkError | None:
+    """Delete the copied version while its equal copy is still there; why it stays, where it does."""
+    source, again = one.placed.upload, "Run the same command again"
+    try:
+        if landing.find(copy.key) != copy:
+            return ObjectMovedError(
+                copy.key, "was changed or deleted after it was compared, so its source stays", again
+            )
+        if not landing.delete(source):
+            reason = f"was overwritten after it was copied to {copy.key}, so it stays"
+            return ObjectMovedError(source.key, reason, f"{again}, and compare the two")
+    except UnreadableObjectError as error:
+        return error
+    failpoint(Failpoint.AFTER_DELETE, source.key)
     return None
 
 
-def _waiting(one: Recovered) -> TidemarkError:
-    reason = "stays where it is, because another object of its hour could not be moved"
-    return UsageError(one.placed.upload.key, reason, "Clear that one up, then run the command again")
+def _hash(content: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while part := content.read(_READ_BYTES):
+        digest.update(part)
+    return digest.hexdigest()

@@ -35,6 +35,7 @@ _READ_TIMEOUT = timedelta(seconds=60)
 _REQUEST_TIMEOUT = timedelta(minutes=10)
 """For a whole object; a stalled connection ends earlier, at the read timeout."""
 _STEP_BYTES = 4 * 1024**2
+_TAKEN = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT)
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Bucket:
             shared = {setting.name for setting in fields(cls)} - {"bucket", "prefix"}
             named = {name: getattr(resolved, name) for name in shared}
         # The driver reads these and pickles them for workers, which have another environment. Workers find their own credentials.
-        endpoint = named.pop("endpoint_url", None) or environ_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        region = named.pop("region_name", None) or environ_of("AWS_REGION", "AWS_DEFAULT_REGION")
+        endpoint = named.pop("endpoint_url", None) or _environ_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        region = named.pop("region_name", None) or _environ_of("AWS_REGION", "AWS_DEFAULT_REGION")
         return cls(bucket, prefix.strip("/"), endpoint_url=endpoint, region_name=region, **named)
 
     @property
@@ -110,11 +111,13 @@ class Bucket:
     def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
         """List with boto3, page by page."""
         root = f"{self.prefix}/" if self.prefix else ""
-        pages = self.client().get_paginator("list_objects_v2")
+        pages = self._client(self._session()).get_paginator("list_objects_v2")
         asked = {"Bucket": self.bucket, "Prefix": f"{root}{folder}/", "StartAfter": f"{root}{after}"}
         for page in pages.paginate(**asked):
             for item in page.get("Contents", ()):
-                yield Listed(item["Key"].removeprefix(root), item["ETag"], item["Size"])
+                yield Listed(
+                    item["Key"].removeprefix(root), item["ETag"], item["Size"], uploaded_at=item["LastModified"]
+                )
 
     def read(self, store: S3Store, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
         """Read with obstore; a large object is streamed to a file."""
@@ -143,23 +146,30 @@ class Bucket:
             if size <= IN_MEMORY_BYTES:
                 obstore.put(store, key, content.read(), mode="create")
             else:
-                name = f"{self.prefix}/{key}" if self.prefix else key
-                self.client().put_object(Bucket=self.bucket, Key=name, Body=content, IfNoneMatch="*")
+                return self._happens("put_object", key, Body=content, IfNoneMatch="*")
         except AlreadyExistsError:
-            return False
-        except ClientError as error:
-            # A conflict means that somebody else is writing the same key.
-            if error.response["ResponseMetadata"]["HTTPStatusCode"] not in (
-                HTTPStatus.PRECONDITION_FAILED,
-                HTTPStatus.CONFLICT,
-            ):
-                raise
             return False
         return True
 
-    def client(self) -> Any:
-        """Return a boto3 client, for calls that obstore does not offer."""
-        return self._client(self._session())
+    def find(self, store: S3Store, key: str) -> Listed:
+        """Return the present version of an object; raises obstore's errors."""
+        found = obstore.head(store, key)
+        return Listed(key, found["e_tag"] or "", found["size"], uploaded_at=found["last_modified"])
+
+    def delete(self, _: object, key: str, etag: str) -> bool:
+        """Delete this version; False, with nothing deleted, where the key has another one by now."""
+        return self._happens("delete_object", key, IfMatch=etag)
+
+    def _happens(self, call: str, key: str, **condition: Any) -> bool:
+        """Make a request that obstore does not offer; False where its condition fails, or somebody else writes the key."""
+        name = f"{self.prefix}/{key}" if self.prefix else key
+        try:
+            getattr(self._client(self._session()), call)(Bucket=self.bucket, Key=name, **condition)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] not in _TAKEN:
+                raise
+            return False
+        return True
 
     def _session(self) -> boto3.Session:
         return boto3.Session(
@@ -181,8 +191,8 @@ class Bucket:
         )
 
 
-def environ_of(*names: str) -> str | None:
-    """Return the value of the first of these variables that is set and not empty."""
+def _environ_of(*names: str) -> str | None:
+    """The value of the first of these variables that is set and not empty."""
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 

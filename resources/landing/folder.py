@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, ClassVar
 
@@ -26,96 +27,10 @@ from resources.landing.place import Listed
 _STEP_BYTES = 1024**2
 _STAGED_NAME = re.compile(r"[0-9a-f]{32}")
 _LONGEST_WRITE_SECONDS = 24 * 3600
-_NO_LINKS = frozenset(
-    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK, errno.EINVAL}
-)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 """Errors of file systems without hard links, and of a project's folder on another file system than the staging folder."""
-_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
 """Errors of file systems that need no fsync of folders."""
-
-
-def write_new(staging: Path, folder: int, name: str, content: IO[bytes]) -> bool:
-    """Write a file that survives a power cut; False, with nothing changed, where the name is taken. Raises OSError.
-
-    `staging` is a folder outside of every listing; `folder` is the descriptor of the target folder. The complete file is
-    linked to its name. A file system without links writes it under its name instead, with an exclusive create: a kill may
-    then leave a partial file, which callers detect when they compare bytes. After an error no file is left.
-    """
-    with _staged(staging, content) as staged:
-        try:
-            # A link never replaces an existing name, not even a dangling link.
-            os.link(staged, name, dst_dir_fd=folder, follow_symlinks=False)
-        except OSError as error:
-            # A file server may lose its answer and get the request again.
-            if not _is_there(staged, folder, name):
-                if isinstance(error, FileExistsError):
-                    return False
-                if error.errno not in _NO_LINKS:
-                    raise
-                if not _written_under_its_name(staged, folder, name):
-                    return False
-        _sync(folder)
-    return True
-
-
-@contextmanager
-def _staged(staging: Path, content: IO[bytes]) -> Iterator[Path]:
-    """Write the bytes to a temporary file, which is removed after the block."""
-    staging.mkdir(exist_ok=True)
-    for left in staging.iterdir():
-        # Remove files of killed processes; a file with another name is not ours.
-        with suppress(FileNotFoundError):
-            if _STAGED_NAME.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _LONGEST_WRITE_SECONDS:
-                left.unlink()
-    path = staging / uuid.uuid4().hex
-    try:
-        # Some servers report a full disk only when the file is closed.
-        with path.open("xb") as file:
-            shutil.copyfileobj(content, file, _STEP_BYTES)
-            file.flush()
-            os.fsync(file.fileno())
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _is_there(staged: Path, folder: int, name: str) -> bool:
-    try:
-        present = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError:
-        return False
-    return os.path.samestat(present, staged.lstat())
-
-
-def _written_under_its_name(staged: Path, folder: int, name: str) -> bool:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(name, flags, 0o666, dir_fd=folder)
-    except FileExistsError:
-        return False
-    ours = os.fstat(descriptor)
-    try:
-        with os.fdopen(descriptor, "wb") as file, staged.open("rb") as content:
-            shutil.copyfileobj(content, file, _STEP_BYTES)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        with suppress(FileNotFoundError):
-            # Somebody may have replaced it by another file.
-            if os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), ours):
-                os.unlink(name, dir_fd=folder)
-        raise
-    return True
-
-
-def _sync(folder: int) -> None:
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-
-
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Non-blocking: otherwise opening a named pipe would wait forever."""
 _HINT = "Put a plain file in its place, with the right to read it; every load tries again"
@@ -164,34 +79,22 @@ class Folder:
         elif inside.is_dir():
             yield from self._files(top, folder)
 
-    def _files(self, top: Path, folder: str) -> Iterator[Listed]:
-        pending = [(top, folder)]
-        while pending:
-            path, name = pending.pop()
-            try:
-                folders, files = self._inside(path, name)
-            except OSError as error:
-                if path == top:
-                    raise
-                # Subfolders never hold deliveries. This one may be another user's, or was just removed.
-                if not isinstance(error, FileNotFoundError):
-                    yield Listed(name, "", 0, f"a folder that cannot be listed ({error.strerror})", Oddity.UNLISTED)
+    def _files(self, path: Path, name: str) -> Iterator[Listed]:
+        with os.scandir(path) as found:
+            entries = list(found)
+        for entry in entries:
+            key = f"{name}/{os.fsencode(entry.name).decode('utf-8', 'backslashreplace')}"
+            if not entry.is_dir(follow_symlinks=False):
+                yield from self._file(entry, key)
                 continue
-            pending += folders
-            yield from files
-
-    def _inside(self, path: Path, name: str) -> tuple[list[tuple[Path, str]], list[Listed]]:
-        """Return the direct subfolders of a folder, and its other entries."""
-        folders: list[tuple[Path, str]] = []
-        files: list[Listed] = []
-        with os.scandir(path) as entries:
-            for entry in entries:
-                key = f"{name}/{os.fsencode(entry.name).decode('utf-8', 'backslashreplace')}"
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append((Path(entry.path), key))
-                else:
-                    files += self._file(entry, key)
-        return folders, files
+            try:
+                below = list(self._files(Path(entry.path), key))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                # Subfolders never hold deliveries. This one may be another user's.
+                below = [Listed(key, "", 0, f"a folder that cannot be listed ({error.strerror})", Oddity.UNLISTED)]
+            yield from below
 
     def _file(self, entry: os.DirEntry[str], key: str) -> Iterator[Listed]:
         try:
@@ -200,24 +103,23 @@ class Folder:
             # The file was deleted after the folder was listed.
             return
         if not stat.S_ISLNK(status.st_mode):
-            yield Listed(key, version_of(status), status.st_size)
+            yield _listed(key, status)
             return
         try:
             inside = self._resolved(os.path.relpath(entry.path, self.root))
             target = None if inside is None else inside.stat()
         except OSError:
             # The link is a loop or its target is gone: list the link itself; reading it will be refused.
-            yield Listed(key, version_of(status), status.st_size)
-            return
+            target = status
         if target is None:
             yield Listed(key, "", 0, OUTSIDE)
         elif stat.S_ISDIR(target.st_mode):
             yield Listed(key, "", 0, "a link to a folder; it is not followed")
         else:
-            yield Listed(key, version_of(target), target.st_size)
+            yield _listed(key, target)._replace(is_link=True)
 
     def read(self, _: object, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
-        """Return the bytes of the version that was listed with `etag`; raises ObjectMovedError and UnreadableObjectError."""
+        """Return the bytes of the listed version, or the first one; raises ObjectMovedError and UnreadableObjectError."""
         content = None
         try:
             inside = self._resolved(key)
@@ -228,9 +130,9 @@ class Folder:
                 if not stat.S_ISREG(status.st_mode):
                     raise UnreadableObjectError(key, "is no file that can be read", _HINT)
                 size = min(status.st_size, 1) if is_glance else status.st_size
-                content = _copied(file, size) if version_of(status) == etag else None
+                content = _copied(file, size) if _version(status) == etag else None
                 # Compare once more: another process may have rewritten the file in place during the read.
-                if content is not None and version_of(os.fstat(file.fileno())) == etag:
+                if content is not None and _version(os.fstat(file.fileno())) == etag:
                     return content
         except FileNotFoundError as error:
             if (self.root / key).is_symlink():
@@ -239,16 +141,77 @@ class Folder:
             content.close()
         raise ObjectMovedError(key, "was overwritten or deleted since it was listed", "The next run lists it anew")
 
+    def find(self, _: object, key: str) -> Listed:
+        """Return the present version of a file or link, without following it; raises OSError."""
+        with self._folder_of(key) as (folder, name):
+            return _listed(key, os.stat(name, dir_fd=folder, follow_symlinks=False))
+
+    def delete(self, _: object, key: str, etag: str) -> bool:  # noqa: ARG002 - no call compares and deletes: the caller did
+        """Delete a file; raises OSError."""
+        with self._folder_of(key) as (folder, name), suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+            os.fsync(folder)
+        return True
+
     def create(self, _: object, key: str, content: IO[bytes]) -> bool:
-        """Write a file as `write_new` does; raises LandingAccessError where its folder is a link that leads out, and OSError."""
+        """Write a file that survives a power cut; False, with nothing changed, where the name is taken.
+
+        The complete file is linked to its name, which replaces nothing, not even a link that leads nowhere. After an error no
+        file is left. Raises LandingAccessError where its folder is a link that leads out, or the file system has no hard links,
+        and OSError.
+        """
+        (self.root / key).parent.mkdir(exist_ok=True)
+        with self._folder_of(key) as (folder, name), self._staged(content) as staged:
+            try:
+                os.link(staged, name, dst_dir_fd=folder, follow_symlinks=False)
+            except OSError as error:
+                # A file server may lose its answer and get the request again: then the link is there.
+                if staged.stat().st_nlink < 2:
+                    if isinstance(error, FileExistsError):
+                        return False
+                    if error.errno in _NO_LINKS:
+                        reason = f"cannot be written whole: {error.strerror} to a hard link from {self.root / _STAGING}"
+                        hint = "Let landing lie on one file system that has hard links, or in a bucket"
+                        raise LandingAccessError(key, reason, hint) from error
+                    raise
+            try:
+                os.fsync(folder)
+            except OSError as error:
+                if error.errno not in _NO_FOLDER_SYNC:
+                    raise
+        return True
+
+    @contextmanager
+    def _staged(self, content: IO[bytes]) -> Iterator[Path]:
+        """Write the bytes to a temporary file, which is removed after the block."""
+        staging = self.root / _STAGING
+        staging.mkdir(exist_ok=True)
+        for left in staging.iterdir():
+            # Remove files of killed processes; a file with another name is not ours.
+            with suppress(FileNotFoundError):
+                if _STAGED_NAME.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _LONGEST_WRITE_SECONDS:
+                    left.unlink()
+        path = staging / uuid.uuid4().hex
+        try:
+            # Some servers report a full disk only when the file is closed.
+            with path.open("xb") as file:
+                shutil.copyfileobj(content, file, _STEP_BYTES)
+                file.flush()
+                os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _folder_of(self, key: str) -> Iterator[tuple[int, str]]:
+        """Open the folder of an object within landing: its descriptor, and the object's name in it."""
         folder, _, name = key.rpartition("/")
-        (self.root / folder).mkdir(exist_ok=True)
         inside = self._resolved(folder)
         if inside is None or inside == Path(os.path.realpath(self.root)):
             raise LandingAccessError(folder, f"is {OUTSIDE}, and nothing is written there", "Put a folder in its place")
         descriptor = self._descriptor(inside)
         try:
-            return write_new(self.root / _STAGING, descriptor, name, content)
+            yield descriptor, name
         finally:
             os.close(descriptor)
 
@@ -282,6 +245,11 @@ def _copied(file: IO[bytes], size: int) -> IO[bytes]:
     return content
 
 
-def version_of(status: os.stat_result) -> str:
-    """Return inode, time and size in obstore's format, so that versions recorded by older loads stay valid."""
+def _listed(key: str, status: os.stat_result) -> Listed:
+    uploaded_at = datetime.fromtimestamp(status.st_mtime, UTC)
+    return Listed(key, _version(status), status.st_size, uploaded_at=uploaded_at, is_link=stat.S_ISLNK(status.st_mode))
+
+
+def _version(status: os.stat_result) -> str:
+    """Inode, time and size in obstore's format: the ledger holds versions that obstore listed."""
     return f'"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"'

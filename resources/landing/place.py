@@ -1,4 +1,4 @@
-"""A folder or bucket of landing as callers see it, and how its failures are translated."""
+"""An object as a listing of landing shows it, and what failures of obstore and boto3 mean."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
@@ -21,13 +22,12 @@ from pipeline_assets.domain.errors import (
 )
 from pipeline_assets.domain.masking import scrubbed
 
-if TYPE_CHECKING:
-    from obstore.store import LocalStore, S3Store
+_ACCESS_HINT = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
 
 
 @contextmanager
-def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
-    """Turn failures of obstore and boto3 into ours; a missing or changed object is left to the caller."""
+def landing_errors(subject: str, *, is_object: bool = False, hint: str = _ACCESS_HINT) -> Iterator[None]:
+    """Turn failures of obstore and boto3 into ours, a refusal with this hint; a missing or changed object is the caller's."""
     try:
         yield
     except (BaseError, BotoCoreError, ClientError, OSError) as error:
@@ -36,14 +36,13 @@ def landing_errors(subject: str, *, is_object: bool = False) -> Iterator[None]:
         # The full disk is the worker's, which the caller handles.
         if (is_object and is_moved) or is_full:
             raise
-        raise _failure(subject, error, is_object=is_object) from error
+        raise _failure(subject, error, hint, is_object=is_object) from error
     except ValueError as error:
         if "get_credentials" not in str(error):
             raise
         raise LandingAccessError(subject, "no AWS credentials were found", _ACCESS_HINT) from error
 
 
-_ACCESS_HINT = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and the rights to list and read"
 _REFUSALS = (PermissionDeniedError, UnauthenticatedError, PermissionError, FileNotFoundError, BotoCoreError)
 _PASSING = ("RequestTimeout<", "ThrottlingException<", "EndpointConnectionError:", "ConnectTimeoutError:",
             "ReadTimeoutError:")  # fmt: skip
@@ -63,7 +62,7 @@ _OF_THE_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EAC
 """Errors of a single file. If the whole disk has failed, the load finds out at the next file."""
 
 
-def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkError:
+def _failure(subject: str, error: Exception, hint: str, *, is_object: bool) -> TidemarkError:
     """Classify a failure as an access error, an unreadable object or a transient failure, by type, HTTP status and text."""
     text = str(error).split("\n\nDebug source")[0]
     status = re.search(r"status code: (\d{3})", text)
@@ -78,16 +77,13 @@ def _failure(subject: str, error: Exception, *, is_object: bool) -> TidemarkErro
         or "incorrectly configured region" in text
     )
     # S3 answers 400 where a customer-provided key is missing, and where a KMS key is disabled or deleted.
-    is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or _is_of_the_file(error)
+    is_of_file = isinstance(error, OSError) and error.errno in _OF_THE_FILE
+    is_of_object = code in (400, 403) or isinstance(error, PermissionDeniedError) or is_of_file
     if is_object and is_of_object and not is_passing and not any(sign in text for sign in _OF_THE_CONNECTION):
         return UnreadableObjectError(subject, f"landing refused: {_short(text)}", _OBJECT_HINT)
     if is_refused and not is_passing:
-        return LandingAccessError(subject, f"landing refused: {_short(text)}", _ACCESS_HINT)
+        return LandingAccessError(subject, f"landing refused: {_short(text)}", hint)
     return LandingUnavailableError(subject, f"landing is out of reach: {_short(text)}", "The next run tries again")
-
-
-def _is_of_the_file(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in _OF_THE_FILE
 
 
 def _short(text: str) -> str:
@@ -108,33 +104,7 @@ class Listed(NamedTuple):
     """Why this entry is not an object, whatever its name; empty for an object."""
     kind: Oddity = Oddity.LINK
     """The kind of oddity, where there is one."""
-
-
-class Place(Protocol):
-    """What differs between the kinds of landing: opening, order of keys, reading, and a listing that accepts any key."""
-
-    @property
-    def url(self) -> str:
-        """The path or URL, for messages."""
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether listings are ordered by key."""
-
-    def open(self) -> LocalStore | S3Store:
-        """Open a connection, which this process must not share."""
-
-    def require(self) -> None:
-        """Raise LandingAccessError where a missing landing would be listed as empty."""
-
-    def list_plainly(self, folder: str, after: str) -> Iterator[Listed]:
-        """Yield the objects of a folder after a key, which may be any string; all objects where listings are unordered."""
-
-    def read(self, store: Any, key: str, etag: str, *, is_glance: bool = False) -> IO[bytes]:
-        """Return the bytes of the version that was listed with `etag`; with `is_glance` only the first byte.
-
-        Raises obstore's errors, ObjectMovedError and UnreadableObjectError.
-        """
-
-    def create(self, store: Any, key: str, content: IO[bytes]) -> bool:
-        """Write the rest of `content` under a key atomically; False, with nothing changed, where the key exists."""
+    uploaded_at: datetime = datetime(1, 1, 1, tzinfo=UTC)
+    """Aware: S3's last-modified time, or the file's modification time."""
+    is_link: bool = False
+    """Whether it is a link in a folder: deleting the link would not delete its target."""

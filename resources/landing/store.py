@@ -30,11 +30,10 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.bucket import Bucket
 from resources.landing.folder import Folder
-from resources.landing.place import Listed, Place, landing_errors
+from resources.landing.place import Listed, landing_errors
 
 if TYPE_CHECKING:
     from dagster_aws.s3 import S3Resource
-    from obstore.store import LocalStore, S3Store
 
 
 _AT_ONCE = 16
@@ -59,11 +58,11 @@ _OPENING_KEYS = 1000
 class LandingStore:
     """Lists and reads landing; cheap to create and to pickle; connects on first use in each process."""
 
-    def __init__(self, place: Place, keys: ObjectKeys) -> None:
+    def __init__(self, place: Folder | Bucket, keys: ObjectKeys) -> None:
         """Use `from_settings` instead; does no I/O."""
         self._place = place
         self._keys = keys
-        self._store: LocalStore | S3Store | None = None
+        self._store: Any = None
         self._store_pid = 0
 
     @classmethod
@@ -86,11 +85,6 @@ class LandingStore:
     def url(self) -> str:
         """Where landing is: a path or `s3://bucket[/prefix]`."""
         return self._place.url
-
-    @property
-    def place(self) -> Place:
-        """The folder or bucket itself, for callers that write to it."""
-        return self._place
 
     def list(
         self,
@@ -141,18 +135,6 @@ class LandingStore:
         odd = tuple(sorted(odd_objects))
         return Listing(tuple(sorted(deliveries)), tuple(sorted(markers)), odd, days, ends_of(strays))
 
-    def list_beside(self, folder: str, first_key: str, last_key: str) -> tuple[Listed, ...]:
-        """Return the objects of a folder beside the projects', between two keys, both inclusive, sorted; empty without a folder.
-
-        Raises LandingAccessError and LandingUnavailableError.
-        """
-        with landing_errors(self.url):
-            self._place.require()
-            # The bounds of a scan are exclusive; a folder is unordered and lists everything.
-            bounds = (first_key[:-1], f"{last_key}\0")
-            listed = self._scan(folder, *bounds) if self._place.is_ordered else self._place.list_plainly(folder, "")
-            return tuple(sorted(entry for entry in listed if first_key <= entry.key <= last_key))
-
     def list_folder(self, folder: str) -> Sequence[Listed]:
         """Return every object below a folder of landing, whatever its name, sorted; empty where there is no such folder.
 
@@ -185,14 +167,34 @@ class LandingStore:
         Raises LandingAccessError (no right to write, a link that leads elsewhere), LandingUnavailableError, DiskFullError.
         """
         try:
-            with landing_errors(key):
+            with landing_errors(key, hint="This needs the right to create objects below the backfill prefix; grant it"):
                 return self._place.create(self._opened(), key, content)
-        except LandingAccessError as error:
-            hint = "This needs the right to create objects below the backfill prefix; grant it"
-            raise LandingAccessError(error.subject, error.reason, hint) from error
         except OSError as error:
             reason = f"cannot be written: {error.strerror}"
             raise DiskFullError(key, reason, f"Make room in {self.url}, then run the same command again") from error
+
+    def find(self, key: str) -> Listed | None:
+        """Return the present version of an object, without following a link; None where there is none. Raises as `open` does."""
+        try:
+            with landing_errors(key, is_object=True):
+                return self._place.find(self._opened(), key)
+        except FileNotFoundError:
+            return None
+
+    def delete(self, listed: Listed) -> bool:
+        """Delete this version of an object; True once it is gone, False, with nothing deleted, where the key has another one.
+
+        A bucket compares the version in the request, a folder just before; a versioned bucket keeps the bytes behind a delete
+        marker. Raises LandingAccessError and LandingUnavailableError.
+        """
+        # Compared here as well: a server that ignores the condition would delete any version.
+        present = self.find(listed.key)
+        if present is not None and (present.etag, present.is_link) != (listed.etag, False):
+            return False
+        with landing_errors(listed.key, hint="Check TIDEMARK_LANDING_URL and the rights to write and delete there"):
+            is_deleted = present is None or self._place.delete(self._opened(), listed.key, listed.etag)
+        # After a lost answer the retried delete finds no version to match the condition.
+        return is_deleted or self.find(listed.key) is None
 
     def is_readable(self, delivery: Delivery) -> bool:
         """Whether a listed object can be read at all; this distinguishes a refused object from a refused connection.
@@ -210,7 +212,7 @@ class LandingStore:
         """Pickle without the connection, which belongs to this process."""
         return self.__dict__ | {"_store": None, "_store_pid": 0}
 
-    def _opened(self) -> LocalStore | S3Store:
+    def _opened(self) -> Any:
         if self._store is None or self._store_pid != os.getpid():
             self._place.require()
             self._store, self._store_pid = self._place.open(), os.getpid()
@@ -290,7 +292,7 @@ class LandingStore:
                         return
                     if key > after:
                         last = key
-                        yield Listed(key, meta["e_tag"] or "", meta["size"])
+                        yield Listed(key, meta["e_tag"] or "", meta["size"], uploaded_at=meta["last_modified"])
         except InvalidPathError:
             # A key that obstore cannot represent (`//`, `..`, control characters) aborts its whole listing.
             for entry in self._place.list_plainly(folder, last):
@@ -300,11 +302,7 @@ class LandingStore:
 
     def _is_folder_placeholder(self, key: str) -> bool:
         try:
-            with landing_errors(key, is_object=True):
-                obstore.head(self._opened(), key)
-        except FileNotFoundError:
-            return True
+            return self.find(key) is None
         except UnreadableObjectError:
             # The load reads it later, reports the reason, and refuses only its batch.
             return False
-        return False

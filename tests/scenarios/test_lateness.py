@@ -21,7 +21,6 @@ from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.load.file_tasks import arrival_days
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from tests.support.builders import LATER, PROJECT, Outcome, Pipeline, a_pipeline, an_event
 
@@ -125,7 +124,7 @@ def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(for
 
 def points(p: Pipeline) -> dict[str, Any]:
     landing = LandingStore.from_settings(p.settings)
-    return {one.name: one for one in examine(p.ledger, p.settings, lambda: Mover(landing), LATER + timedelta(days=1))}
+    return {one.name: one for one in examine(p.ledger, p.settings, lambda: landing, LATER + timedelta(days=1))}
 
 
 def lights(p: Pipeline, light: Light) -> set[str]:

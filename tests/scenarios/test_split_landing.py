@@ -14,7 +14,6 @@ from pipeline_assets.operations.split_landing import Search, find, relocate
 from pipeline_assets.tables.registry import DERIVED
 from resources import failpoints
 from resources.failpoints import Failpoint
-from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, events_on
 from tests.support.reference import measured_digests, require_known
@@ -86,11 +85,11 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
             if source is not None:
                 load(source)
 
-    mover = Mover(LandingStore.from_settings(p.settings))
-    selection = find(Search(PROJECT, keys=tuple(recovered)), mover, p.settings, lambda _: None)
+    landing = LandingStore.from_settings(p.settings)
+    selection = find(Search(PROJECT, keys=tuple(recovered)), landing, p.settings, lambda _: None)
     failpoints.watch(meet)
     try:
-        relocations = list(relocate(selection.recovered, PROJECT, mover, p.grammar, (), lambda _: False))
+        relocations = list(relocate(selection.recovered, PROJECT, landing, p.grammar, (), lambda _: False))
     finally:
         failpoints.watch()
     assert [one.refusal for one in relocations] == [None, None, None]

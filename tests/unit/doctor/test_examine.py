@@ -26,7 +26,6 @@ from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.records import DeliveryRecord, InputDay, InputState, PublicationRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
-from resources.landing.move import Mover
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes
 from resources.ledger.history import BuiltAgain
@@ -68,7 +67,7 @@ def shell(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def look(ledger: Ledger, settings: Settings) -> dict[str, Point]:
-    landing = lambda: Mover(LandingStore.from_settings(settings))  # noqa: E731 - as the command opens it
+    landing = lambda: LandingStore.from_settings(settings)  # noqa: E731 - as the command opens it
     return {point.name: point for point in examine(ledger, settings, landing, NOW)}
 
 
@@ -155,7 +154,7 @@ def test_the_same_inputs_with_other_content_are_a_fault_and_a_foreign_hand_is_an
 def test_what_cannot_be_looked_at_is_red_with_the_reason_and_the_other_points_are_examined(
     ledger: Ledger, settings: Settings
 ) -> None:
-    def closed() -> Mover:
+    def closed() -> LandingStore:
         raise LandingAccessError("s3://b", "denies access", "Check the rights")
 
     points = list(examine(ledger, settings, closed, NOW))
@@ -235,7 +234,7 @@ def test_a_recovery_that_died_is_named_until_its_hour_has_a_marker(
     (folder / f"10001-backfill_{LAST}_5_complete").touch()
 
     def at(later: timedelta) -> Point:
-        landing = lambda: Mover(LandingStore.from_settings(settings))  # noqa: E731 - as the command opens it
+        landing = lambda: LandingStore.from_settings(settings)  # noqa: E731 - as the command opens it
         points = examine(ledger, settings, landing, datetime.now(UTC) + later)
         return next(point for point in points if point.name == "recovery")
 

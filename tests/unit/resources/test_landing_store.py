@@ -189,18 +189,19 @@ def an_s3_that_answers(status: int, code: str, *, first_listing: tuple[str, ...]
 # Listing
 
 
-def test_what_lies_beside_the_projects_is_listed_between_two_keys(place: Place) -> None:
-    assert place.store.list_beside("golden", "golden/2026-02-02.csv", "golden/2026-02-03.csv") == ()
-    for day in range(1, 5):
-        place.put(f"golden/2026-02-0{day}.csv", b"day" * day)
-    place.put("golden-of-others/2026-02-02.csv", b"")
-    place.put(a_key(), b"")
-    found = place.store.list_beside("golden", "golden/2026-02-02.csv", "golden/2026-02-03.csv")
-    assert [(entry.key, entry.size_bytes) for entry in found] == [
+def test_a_folder_is_listed_whole_whatever_its_names(place: Place) -> None:
+    assert list(place.store.list_folder("golden")) == []
+    for key in ("golden/2026-02-02.csv", "golden/notes.txt", "golden-of-others/2026-02-02.csv", a_key()):
+        place.put(key, b"dayday")
+    first, second = place.store.list_folder("golden")
+    assert [(one.key, one.size_bytes) for one in (first, second)] == [
         ("golden/2026-02-02.csv", 6),
-        ("golden/2026-02-03.csv", 9),
+        ("golden/notes.txt", 6),
     ]
-    assert whole(place.store, found[0].key, found[0].etag) == b"dayday"
+    assert whole(place.store, first.key, first.etag) == b"dayday"
+    found = place.store.find(first.key)
+    assert found is not None
+    assert found.etag == first.etag
 
 
 def test_a_window_holds_its_days_and_nothing_else(place: Place) -> None:
@@ -701,7 +702,7 @@ def test_workers_are_told_where_the_bucket_is_and_no_credentials(monkeypatch: py
     sent = pickle.dumps(a_store("s3://bucket", s3=S3Resource()))
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    place = pickle.loads(sent).place
+    place = pickle.loads(sent)._place
     assert (place.endpoint_url, place.region_name) == ("http://store.internal:9000", "eu-central-1")
     assert b"hidden" not in sent
 
