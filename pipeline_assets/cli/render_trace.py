@@ -113,7 +113,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
 
 
 def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
-    return vars(line) | {"source": line.source.value, "arrival_date": line.arrival_date.isoformat()}
+    return vars(line) | {"arrival_date": line.arrival_date.isoformat()}
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:
@@ -193,7 +193,7 @@ def _print_quarantined(console: Console, explanation: Explanation) -> None:
     for line in explanation.quarantined:
         where = "the whole object" if line.line_number is None else f"line {line.line_number}"
         table.add_row(
-            f"{line.source.value} {line.object_key} {where}",
+            f"{line.source} {line.object_key} {where}",
             line.arrival_date.isoformat(),
             line.reason,
             line.detail or "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from typing import Any
@@ -31,18 +31,11 @@ MAX_QUARANTINED = 100
 _MAX_OTHER_KEYS = 100
 _READS_PER_JOB = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NOT_READ, _UNREAD = (0, 0), "_unread"
+_UNREAD = "_unread"
 _SENDER = EXPORT_FORMAT.identity.sender
 _SEND_ID, _ROW_ID = EXPORT_FORMAT.identity.send_id, EXPORT_FORMAT.identity.row_id
 _RECEIVED_AT, _PROCESSED_AT = EXPORT_FORMAT.rank_columns
-_IDENTITY = (
-    "event_date",
-    "project_id",
-    *EXPORT_FORMAT.identity.names,
-    "_source",
-    "_object_key",
-    "_line_number",
-)
+_IDENTITY = ("event_date", "project_id", *EXPORT_FORMAT.identity.names, "_source", "_object_key", "_line_number")
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ class FoundRow:
 class QuarantinedLine:
     """A quarantined line whose kept bytes contain the identifier."""
 
-    source: Source
+    source: str
     project_id: str
     arrival_date: date
     object_key: str
@@ -99,8 +92,12 @@ class Search:
 
     def matches(self) -> Column:
         """The condition for rows with the identifier, and for the other rows of their keys."""
-        is_named = (F.col(_SEND_ID) == self.identifier) | (F.col(_ROW_ID) == self.identifier)
-        return reduce(Column.__or__, [_has_key(*key) for key in self.other_keys], is_named)
+        found = (F.col(_SEND_ID) == self.identifier) | (F.col(_ROW_ID) == self.identifier)
+        for sender, send_id in self.other_keys:
+            parts = zip(named_sender().values(), sender, strict=True)
+            is_sender = [part.eqNullSafe(F.lit(value)) for part, value in parts]
+            found |= reduce(Column.__and__, is_sender, F.col(_SEND_ID) == send_id)
+        return found
 
     def in_reach(self) -> Column:
         """The condition for the projects and days: the requested event days and all days whose rows decide about theirs."""
@@ -144,7 +141,11 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
         .collect()
     )
     slices = {Slice(row["event_date"], row["project_id"]) for row in matching}
-    others = {(named_sender_of(_sender(row)), row[_SEND_ID]): None for row in matching if row[_SEND_ID] is not None}
+    others = {
+        (named_sender_of(tuple(row[name] for name in _SENDER)), row[_SEND_ID]): None
+        for row in matching
+        if row[_SEND_ID] is not None
+    }
     if not others:
         return search, slices
     extended = replace(search, other_keys=tuple(others)[:_MAX_OTHER_KEYS])
@@ -207,21 +208,13 @@ def quarantined_lines(search: Search) -> list[QuarantinedLine]:
     rows = (
         search.runtime.lakehouse.read(QUARANTINE, search.pins[QUARANTINE.key])
         .where(F.col("project_id").isin(*search.projects) & reduce(Column.__or__, holds))
-        .select(*[column.name for column in QUARANTINE.columns if column.name != "sample"])
+        .withColumns({"etag": F.col("object_etag"), "is_batch_accepted": F.coalesce("is_batch_accepted", F.lit(False))})
         .orderBy(F.desc("arrival_date"), "object_key", "line_number")
         .limit(MAX_QUARANTINED)
+        .select(*[one.name for one in fields(QuarantinedLine)])
         .collect()
     )
-    same = ("project_id", "arrival_date", "object_key", "line_number", "reason", "detail")
-    return [
-        QuarantinedLine(
-            source=Source(row["source"]),
-            etag=row["object_etag"],
-            is_batch_accepted=bool(row["is_batch_accepted"]),
-            **{name: row[name] for name in same},
-        )
-        for row in rows
-    ]
+    return [QuarantinedLine(**row.asDict()) for row in rows]
 
 
 def _hashed(frame: DataFrame, search: Search, slices: Collection[Slice]) -> DataFrame:
@@ -234,29 +227,19 @@ def _identified() -> list[Any]:
     return [*_IDENTITY, *[F.unix_micros(name).alias(name) for name in EXPORT_FORMAT.rank_columns]]
 
 
-def _has_key(sender: tuple[int | str | None, ...], send_id: str) -> Column:
-    parts = zip(named_sender().values(), sender, strict=True)
-    return reduce(Column.__and__, [part.eqNullSafe(F.lit(value)) for part, value in parts], F.col(_SEND_ID) == send_id)
-
-
-def _sender(row: Row) -> tuple[int | str | None, ...]:
-    return tuple(row[name] for name in _SENDER)
-
-
 def _raw_row(row: Row) -> RawRow:
-    has_content = HASH_A in row
     return RawRow(
         project_id=row["project_id"],
         event_date=row["event_date"],
         source=Source(row["_source"]),
         object_key=row["_object_key"],
         line_number=row["_line_number"],
-        sender=_sender(row),
+        sender=tuple(row[name] for name in _SENDER),
         send_id=row[_SEND_ID],
         row_id=row[_ROW_ID],
         received_at=_instant(row[_RECEIVED_AT]),
         processed_at=_instant(row[_PROCESSED_AT]),
-        content=(row[HASH_A], row[HASH_B]) if has_content else _NOT_READ,
+        content=(row[HASH_A], row[HASH_B]) if HASH_A in row else (0, 0),
         unread=row[_UNREAD] if _UNREAD in row else None,  # noqa: SIM401 - a Row has no get
     )
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.identity import Defeat, KeyKind, RankPart, RawRow, RowFate, defeat, named, outcomes, rank
+from pipeline_assets.domain.identity import (
+    Defeat,
+    KeyKind,
+    RankPart,
+    RawRow,
+    RowFate,
+    defeat,
+    named,
+    outcomes,
+    rank,
+)
 from pipeline_assets.domain.records import BatchRecord, Exclusion, PublicationRecord, SliceRecord
 from pipeline_assets.domain.slices import BatchVerdict, Slice, neighbourhood
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -30,12 +40,10 @@ from pipeline_assets.load.staleness.facts import Facts, slices_to_look_at
 from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
+MAX_SNAPSHOTS = 50
+"""How many publications are examined, newest first; each is a read of the table."""
 _IDENTITY = EXPORT_FORMAT.identity
-
-
-def place(row: RawRow) -> str:
-    """The object key and line of a row."""
-    return f"{row.object_key} line {row.line_number}"
+_RECEIVED, _PROCESSED = EXPORT_FORMAT.rank_columns
 
 
 @dataclass(frozen=True)
@@ -57,13 +65,36 @@ class Delivered:
         """Why the row won or lost: for a loser, the row that beat it and the part of the rank that decided."""
         if self.defeat is None:
             return "winner"
-        better = self.defeat.by
-        text = {
+        row, better = self.row, self.defeat.by
+        fate = {
             RowFate.DELIVERY_DUPLICATE: f"delivery duplicate of {place(better)}",
             RowFate.SEND_DUPLICATE: f"send duplicate: sent again as {_IDENTITY.row_id} {better.row_id}, {place(better)}",
             RowFate.SUPERSEDED_BY_OTHER_DAY: f"superseded by another day: {better.event_date}, {place(better)}",
         }[self.outcome]
-        return f"{text}; {_grounds(self.row, self.defeat)}{_unread(self.row, self.defeat)}"
+        received, processed = (
+            f"{spelled(theirs)} against {spelled(own)}"
+            for theirs, own in ((better.received_at, row.received_at), (better.processed_at, row.processed_at))
+        )
+        grounds = {
+            RankPart.RECEIVED_AT: f"that one has the later {_RECEIVED} ({received})",
+            RankPart.PROCESSED_AT: f"same {_RECEIVED}, that one has the later {_PROCESSED} ({processed})",
+            RankPart.SOURCE: "same times, and the source of that one, or of a delivery equal to it, goes first",
+            RankPart.CONTENT: "same times and source but other content, and that one has the greater content hash",
+            RankPart.EQUAL: "an identical row; refined/events names one of them",
+        }[self.defeat.part]
+        unread = " and ".join(filter(None, (row.unread, better.unread)))
+        told = f"; {_PROCESSED} could not be read: {unread}" if self.defeat.by_unread(row) else ""
+        return f"{fate}; {grounds}{told}"
+
+
+def place(row: RawRow) -> str:
+    """The object key and line of a row."""
+    return f"{row.object_key} line {row.line_number}"
+
+
+def spelled(instant: datetime | None) -> str:
+    """A time as the vendor writes it, UTC."""
+    return "none" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S.%f}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +104,7 @@ class Published:
     record: PublicationRecord
     rows: tuple[RawRow, ...] | None
     """The event's rows on all of its days as of that snapshot; None where that is no longer known."""
-    obstacle: str | None = None
+    obstacle: str = ""
     """Why the rows are not known."""
 
     @property
@@ -117,12 +148,10 @@ class Standing:
         if self.record is not None and not self.record.verdict.is_good:
             verdict = f"{self.record.verdict.value}: "
             bad = f"is {verdict}{(self.record.reason or '').removeprefix(verdict)}"
-        if self.is_stale and self.decision is not None and not self.agrees:
+        if self.decision is not None and self.is_stale and not self.agrees:
             stale = f"not built since its inputs changed ({self.decision.cause})"
             return f"{bad}; {stale}" if bad else stale
-        if bad is None and not self.agrees:
-            return "the ledger holds it to be up to date"
-        return bad
+        return bad if bad is not None or self.agrees else "the ledger holds it to be up to date"
 
     @property
     def hint(self) -> str | None:
@@ -139,14 +168,25 @@ class Standing:
 class Event:
     """One event: the rows of one key whose days are close enough to be compared."""
 
-    project_id: str
     key: tuple[object, ...]
     deliveries: tuple[Delivered, ...]
     """Winners first, then by rank. Empty where refined.events holds the event but raw no longer does."""
-    publications: tuple[Published, ...]
+    live: tuple[RawRow, ...]
+    """Its rows in refined.events."""
+    publications: tuple[Published, ...] = ()
     """Oldest first."""
-    standings: tuple[Standing, ...]
+    standings: tuple[Standing, ...] = ()
     """One per event day."""
+
+    @property
+    def project_id(self) -> str:
+        """The project, which is the first part of each key."""
+        return str(self.key[0])
+
+    @property
+    def days(self) -> list[date]:
+        """The event days of its rows."""
+        return sorted({row.event_date for row in (*(one.row for one in self.deliveries), *self.live)})
 
     @property
     def winners(self) -> tuple[RawRow, ...]:
@@ -191,11 +231,11 @@ class Explanation:
     is_cut: bool = False
     """Whether raw has more rows than were collected; those of lowest rank are left out."""
     quarantined: tuple[QuarantinedLine, ...] = ()
-    """Searched only where raw and refined hold no matching row."""
+    """Searched, like the two below, only where raw and refined hold no matching row."""
     not_in_raw: tuple[BatchRecord, ...] = ()
-    """Batches whose latest deliveries are not in raw; filled only where no event was found."""
+    """Batches whose latest deliveries are not in raw."""
     excluded: tuple[Exclusion, ...] = ()
-    """Deliveries that an operator excluded and raw does not hold; filled only where no event was found."""
+    """Deliveries that an operator excluded and raw does not hold."""
 
     @property
     def is_found(self) -> bool:
@@ -214,36 +254,6 @@ class Explanation:
         )
 
 
-def _grounds(row: RawRow, lost: Defeat) -> str:
-    better = lost.by
-    received, processed = EXPORT_FORMAT.rank_columns
-    if lost.part is RankPart.RECEIVED_AT:
-        return f"that one has the later {received} ({spelled(better.received_at)} against {spelled(row.received_at)})"
-    if lost.part is RankPart.PROCESSED_AT:
-        against = f"{spelled(better.processed_at)} against {spelled(row.processed_at)}"
-        return f"same {received}, that one has the later {processed} ({against})"
-    if lost.part is RankPart.SOURCE:
-        return "same times, and the source of that one, or of a delivery equal to it, goes first"
-    if lost.part is RankPart.CONTENT:
-        return "same times and source but other content, and that one has the greater content hash"
-    return "an identical row; refined/events names one of them"
-
-
-def _unread(row: RawRow, lost: Defeat) -> str:
-    """The times that could not be read and so left the decision to others."""
-    texts = " and ".join(filter(None, (row.unread, lost.by.unread)))
-    return f"; {EXPORT_FORMAT.rank_columns[1]} could not be read: {texts}" if lost.by_unread(row) else ""
-
-
-def spelled(instant: datetime | None) -> str:
-    """A time as the vendor writes it, UTC."""
-    return "none" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S.%f}"
-
-
-MAX_SNAPSHOTS = 50
-"""How many publications are examined, newest first; each is a read of the table."""
-
-
 def explain(
     runtime: Runtime,
     identifier: str,
@@ -259,88 +269,66 @@ def explain(
     before the first load.
     """
     if named(identifier) is None:
-        ids = EXPORT_FORMAT.identity
-        hint = f"Give the {ids.send_id} or the {ids.row_id} of an event"
+        hint = f"Give the {_IDENTITY.send_id} or the {_IDENTITY.row_id} of an event"
         raise UsageError("identifier", "is empty or blank, which names no event", hint)
     if first is not None and last is not None and last < first:
         raise UsageError(f"{first} to {last}", "the range ends before it begins", "Swap the two days")
     chosen = runtime.settings.require_projects(tuple(projects))
     search, slices = find_slices(Search(runtime, pin(runtime), identifier, chosen, first, last))
+    found = Explanation(identifier, chosen, first, last)
     if slices:
         runtime.log(f"{identifier}: reading {len(slices)} days of raw and refined")
-        found_rows, is_cut = raw_rows(search, slices)
-        sketches = _sketch(search, found_rows, live_rows(search, slices), is_cut=is_cut)
-        if sketches:
-            published = _published(search, sketches)
-            events = tuple(_event(search, sketch, published, now or datetime.now(UTC)) for sketch in sketches)
-            return Explanation(identifier, chosen, first, last, events, is_cut)
-    ledger = runtime.ledger
-    batches = (batch for _, batch in sorted(ledger.batches(chosen, date.min, date.max).items()))
-    not_in_raw = tuple(one for one in batches if one.verdict in (BatchVerdict.REFUSED, BatchVerdict.MOVED))
-    excluded = tuple(one for one in ledger.interventions.all_exclusions(chosen) if one.lifted_at is None)
-    quarantined = tuple(quarantined_lines(search))
-    found_nothing = Explanation(identifier, chosen, first, last)
-    return replace(found_nothing, quarantined=quarantined, not_in_raw=not_in_raw, excluded=excluded)
+        rows, is_cut = raw_rows(search, slices)
+        if events := _events(search, rows, live_rows(search, slices), is_cut=is_cut):
+            of_day = (_with_standings(runtime, event, now or datetime.now(UTC)) for event in _published(search, events))
+            return replace(found, events=tuple(of_day), is_cut=is_cut)
+    batches = (batch for _, batch in sorted(runtime.ledger.batches(chosen, date.min, date.max).items()))
+    return replace(
+        found,
+        quarantined=tuple(quarantined_lines(search)),
+        not_in_raw=tuple(one for one in batches if one.verdict in (BatchVerdict.REFUSED, BatchVerdict.MOVED)),
+        excluded=tuple(e for e in runtime.ledger.interventions.all_exclusions(chosen) if e.lifted_at is None),
+    )
 
 
-@dataclass(frozen=True)
-class _Sketch:
-    """An event before its publications and states are looked up."""
-
-    key: tuple[object, ...]
-    deliveries: tuple[Delivered, ...]
-    live: tuple[RawRow, ...]
-
-    @property
-    def project_id(self) -> str:
-        return str(self.key[0])
-
-    @property
-    def days(self) -> list[date]:
-        return sorted(
-            {delivered.row.event_date for delivered in self.deliveries} | {row.event_date for row in self.live}
-        )
-
-    def near(self, window: int) -> set[Slice]:
-        """Slices that hold the event or may have held it: a row further away is another event."""
-        return neighbourhood((Slice(day, self.project_id) for day in self.days), window)
-
-
-def _sketch(search: Search, found_rows: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[_Sketch]:
+def _events(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *, is_cut: bool) -> list[Event]:
     """Group rows into events: same key, and no gap between days wider than the dedupe window."""
     window = search.runtime.settings.dedupe_window_days
     by_key: dict[tuple[object, ...], tuple[list[FoundRow], list[RawRow]]] = {}
-    for row in found_rows:
-        by_key.setdefault(row.row.key, ([], []))[0].append(row)
-    for shown in live:
-        by_key.setdefault(shown.key, ([], []))[1].append(shown)
-    sketches = []
+    for one in found:
+        by_key.setdefault(one.row.key, ([], []))[0].append(one)
+    for row in live:
+        by_key.setdefault(row.key, ([], []))[1].append(row)
+    events = []
     for key, (delivered, refined) in by_key.items():
         judged = _judge(delivered, refined, search)
-        days = {d.row.event_date for d in judged} | {row.event_date for row in refined}
+        days = {row.event_date for row in (*(one.row for one in judged), *refined)}
         for group in _groups(_inside(days, search, window), window):
-            deliveries = tuple(d for d in judged if d.row.event_date in group)
-            of_event = tuple(row for row in refined if row.event_date in group)
-            rows = [*(d.row for d in deliveries), *of_event]
+            event = Event(
+                key,
+                tuple(one for one in judged if one.row.event_date in group),
+                tuple(row for row in refined if row.event_date in group),
+            )
+            rows = (*(one.row for one in event.deliveries), *event.live)
             is_asked = any(search.identifier in (row.send_id, row.row_id) for row in rows)
             # An event without raw rows is skipped if rows were cut: its own may be among those.
-            if is_asked and _inside(group, search, 0) and (deliveries or not is_cut):
-                sketches.append(_Sketch(key, deliveries, of_event))
+            if is_asked and _inside(group, search, 0) and (event.deliveries or not is_cut):
+                events.append(event)
     kinds: list[object] = [*KeyKind]
-    return sorted(sketches, key=lambda one: (one.project_id, one.days[0], kinds.index(one.key[1]), repr(one.key)))
+    return sorted(events, key=lambda one: (one.project_id, one.days[0], kinds.index(one.key[1]), repr(one.key)))
 
 
-def _judge(found_rows: Sequence[FoundRow], live: Sequence[RawRow], search: Search) -> list[Delivered]:
+def _judge(found: Sequence[FoundRow], live: Sequence[RawRow], search: Search) -> list[Delivered]:
     """The fate of each row of one key, of which refined.events shows `live`; winners first, then by rank."""
     settings = search.runtime.settings
     precedence, window = settings.source_precedence, settings.dedupe_window_days
-    rows, names = [delivered.row for delivered in found_rows], {row.name for row in live}
+    rows, names = [one.row for one in found], {row.name for row in live}
     judged = [
-        Delivered(delivered, outcome, defeat(delivered.row, outcome, rows, precedence, window, names))
-        for delivered, outcome in zip(found_rows, outcomes(rows, precedence, window, names), strict=True)
+        Delivered(one, outcome, defeat(one.row, outcome, rows, precedence, window, names))
+        for one, outcome in zip(found, outcomes(rows, precedence, window, names), strict=True)
     ]
-    judged.sort(key=lambda delivered: rank(delivered.row, precedence), reverse=True)
-    return sorted(judged, key=lambda delivered: delivered.outcome is not RowFate.WINNER)
+    judged.sort(key=lambda one: rank(one.row, precedence), reverse=True)
+    return sorted(judged, key=lambda one: one.outcome is not RowFate.WINNER)
 
 
 def _inside(days: Iterable[date], search: Search, margin: int) -> list[date]:
@@ -363,57 +351,46 @@ def _groups(days: Iterable[date], window: int) -> list[list[date]]:
     return groups
 
 
-def _published(search: Search, sketches: Sequence[_Sketch]) -> list[Published]:
-    """All recorded publications of the slices near the events, with the rows that each one showed."""
+def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
+    """The events with the recorded publications of the slices that hold them or may have held them, and the rows of each."""
     window = search.runtime.settings.dedupe_window_days
-    near = {key for sketch in sketches for key in sketch.near(window)}
-    records = [record for record in search.runtime.ledger.publications(REFINED_EVENTS.key) if record.key in near]
+    near = [neighbourhood((Slice(day, event.project_id) for day in event.days), window) for event in events]
+    every = set().union(*near)
+    records = [record for record in search.runtime.ledger.publications(REFINED_EVENTS.key) if record.key in every]
     kept = kept_snapshots(search.runtime)
     readable = list(dict.fromkeys(r.snapshot_id for r in reversed(records) if r.snapshot_id in kept))
-    rows = published_rows(search, near, readable[:MAX_SNAPSHOTS])
-    published = []
-    for record in records:
-        if record.snapshot_id in rows:
-            published.append(Published(record, tuple(rows[record.snapshot_id])))
-            continue
-        why = f"only the newest {MAX_SNAPSHOTS} publications are looked into"
-        published.append(Published(record, None, why if record.snapshot_id in kept else "the snapshot is expired"))
-    return published
+    rows = published_rows(search, every, readable[:MAX_SNAPSHOTS])
+    for event, own in zip(events, near, strict=True):
+        publications = []
+        for record in (one for one in records if one.key in own):
+            shown = None
+            if record.snapshot_id in rows:
+                known = rows[record.snapshot_id]
+                # A row further away than the slices near it is another event.
+                shown = tuple(r for r in known if r.key == event.key and Slice(r.event_date, r.project_id) in own)
+            day = record.key.event_date
+            # A neighbouring day is listed only where that publication showed the event on it.
+            if day in event.days or any(row.event_date == day for row in shown or ()):
+                unread = f"only the newest {MAX_SNAPSHOTS} publications are looked into"
+                why = unread if record.snapshot_id in kept else "the snapshot is expired"
+                publications.append(Published(record, shown, "" if shown is not None else why))
+        yield replace(event, publications=tuple(publications))
 
 
-def _event(search: Search, sketch: _Sketch, published: Sequence[Published], now: datetime) -> Event:
-    near, days = sketch.near(search.runtime.settings.dedupe_window_days), set(sketch.days)
-    publications = []
-    for publication in published:
-        key = publication.record.key
-        rows = publication.rows
-        if rows is not None:
-            rows = tuple(row for row in rows if row.key == sketch.key and Slice(row.event_date, row.project_id) in near)
-        # A neighbouring day is listed only where that publication showed the event on it.
-        was_here = any(row.event_date == key.event_date for row in rows or ())
-        if key in near and (key.event_date in days or was_here):
-            publications.append(Published(publication.record, rows, publication.obstacle))
-    standings = _standings(search.runtime, sketch, now)
-    return Event(sketch.project_id, sketch.key, sketch.deliveries, tuple(publications), standings)
-
-
-def _standings(runtime: Runtime, sketch: _Sketch, now: datetime) -> tuple[Standing, ...]:
-    days = sketch.days
+def _with_standings(runtime: Runtime, event: Event, now: datetime) -> Event:
+    """The event with what a load of each of its days would do now, without loading."""
+    days, ledger, project = event.days, runtime.ledger, event.project_id
     whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
-    # Decides what a load of these days would do, without loading.
-    ledger, settings = runtime.ledger, runtime.settings
-    slices = slices_to_look_at(ledger, settings, [sketch.project_id], whole)
-    facts = Facts.read(ledger, settings, slices, [REFINED_EVENTS], now)
-    requested = [Slice(day, sketch.project_id) for day in whole]
-    plans = {
-        plan.key: plan for plan in decide_with_neighbours(ledger, facts, REFINED_EVENTS, requested, Acceptances(), now)
-    }
+    slices = slices_to_look_at(ledger, runtime.settings, [project], whole)
+    facts = Facts.read(ledger, runtime.settings, slices, [REFINED_EVENTS], now)
+    requested = [Slice(day, project) for day in whole]
+    decided = decide_with_neighbours(ledger, facts, REFINED_EVENTS, requested, Acceptances(), now)
+    plans = {plan.key: plan for plan in decided}
     records = facts.records[REFINED_EVENTS.key]
-    winners = [delivered.row for delivered in sketch.deliveries if delivered.outcome is RowFate.WINNER]
     standings = []
-    for day in days:
-        key = Slice(day, sketch.project_id)
-        expected = tuple(row for row in winners if row.event_date == day)
-        live = tuple(row for row in sketch.live if row.event_date == day)
+    for key in (Slice(day, project) for day in days):
+        expected, live = (
+            tuple(row for row in rows if row.event_date == key.event_date) for rows in (event.winners, event.live)
+        )
         standings.append(Standing(key, expected, live, records.get(key), plans.get(key)))
-    return tuple(standings)
+    return replace(event, standings=tuple(standings))
