@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cache
+from typing import Annotated, NamedTuple
 
 import dagster as dg
+from pydantic import AwareDatetime, BeforeValidator, PlainSerializer, PositiveInt, TypeAdapter
 
 from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.errors import TidemarkError
@@ -17,7 +18,8 @@ from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.deliveries.readiness import HourObservation
-from pipeline_assets.orchestration.event_text import LONGEST_TAG, description
+from pipeline_assets.orchestration import event_text
+from pipeline_assets.orchestration.event_text import LONGEST_TAG
 from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.live_runs import DIED_TAG, under_way
 from pipeline_assets.orchestration.specs import REASON_TAG, days_of, range_tags
@@ -46,15 +48,13 @@ class Subject:
     @property
     def text(self) -> str:
         """The subject's form in a cursor."""
-        is_plain = self.loaded_day == self.day and not self.table
-        return str(self.day) if is_plain else f"{self.day} {self.loaded_day} {self.table}"
+        return f"{self.day} {self.loaded_day} {self.table}"
 
     @classmethod
     def parse(cls, text: str) -> Subject:
-        """Parse the form of `text`; raises ValueError for anything else."""
-        day, _, rest = text.partition(" ")
-        loaded_day, _, table = rest.partition(" ")
-        return cls(date.fromisoformat(day), date.fromisoformat(loaded_day or day), table)
+        """The inverse of `text`; raises ValueError for anything else."""
+        day, loaded_day, table = text.split(" ", 2)
+        return cls(date.fromisoformat(day), date.fromisoformat(loaded_day), table)
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Attempt:
     """The requests for the current state of a subject."""
 
     state: str
-    count: int
-    at: datetime
+    count: PositiveInt
+    at: AwareDatetime
     """The time of the last request."""
     is_given_up: bool = False
     """Whether the last evaluation found that the limit of requests is reached."""
@@ -74,12 +74,15 @@ class Attempt:
         return self.at + _FIRST_PAUSE * (1 << min(self.count - 1, _MOST_DOUBLINGS))
 
 
+_Key = Annotated[Subject, BeforeValidator(Subject.parse), PlainSerializer(lambda subject: subject.text)]
+
+
 @dataclass
 class Cursor:
-    """A sensor's memory."""
+    """A sensor's memory between evaluations. The ledger knows what is loaded."""
 
     seen: dict[str, HourObservation] = field(default_factory=dict)
-    attempts: dict[Subject, Attempt] = field(default_factory=dict)
+    attempts: dict[_Key, Attempt] = field(default_factory=dict)
     reported: dict[str, str] = field(default_factory=dict)
     """Arrival day -> digest of the last report of its objects to Dagster."""
     sweep_from: date | None = None
@@ -89,72 +92,30 @@ class Cursor:
 
     def as_of(self, now: datetime) -> Cursor:
         """Return the cursor with future times set to now, so that a clock that was ahead causes no wait."""
-        seen = {
-            name: replace(observation, since=min(observation.since, now)) for name, observation in self.seen.items()
-        }
-        attempts = {subject: replace(attempt, at=min(attempt.at, now)) for subject, attempt in self.attempts.items()}
+        seen = {name: replace(one, since=min(one.since, now)) for name, one in self.seen.items()}
+        attempts = {subject: replace(one, at=min(one.at, now)) for subject, one in self.attempts.items()}
         return replace(self, seen=seen, attempts=attempts)
 
     def as_text(self) -> str:
         """Return the cursor's text for Dagster."""
-        return json.dumps(
-            {
-                "seen": {name: astuple(seen) for name, seen in self.seen.items()},
-                "attempts": {subject.text: astuple(attempt) for subject, attempt in self.attempts.items()},
-                "told": self.reported,
-                "sweep_from": self.sweep_from,
-                "horizon_from": self.horizon_from,
-            },
-            default=lambda moment: moment.isoformat(),
-        )
+        return _CURSOR.dump_json(self).decode()
 
     @classmethod
     def parse(cls, text: str | None) -> Cursor:
         """Parse Dagster's text; an empty text is a new cursor. Raises ValueError for any other text that is not a cursor."""
-        if not text:
-            return cls()
-        try:
-            raw = json.loads(text)
-            return cls(
-                {name: HourObservation(objects, _aware(since)) for name, (objects, since) in raw["seen"].items()},
-                {
-                    # A cursor of an older version lacks the last field.
-                    Subject.parse(text): Attempt(str(state), _positive(count), _aware(at), any(given_up))
-                    for text, (state, count, at, *given_up) in raw["attempts"].items()
-                },
-                {date.fromisoformat(day).isoformat(): str(state) for day, state in raw["told"].items()},
-                date.fromisoformat(raw["sweep_from"]) if raw["sweep_from"] else None,
-                # A cursor of an older version lacks this field.
-                date.fromisoformat(raw["horizon_from"]) if raw.get("horizon_from") else None,
-            )
-        except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            msg = f"no cursor of this sensor: {error!r}"
-            raise ValueError(msg) from error
+        return _CURSOR.validate_json(text) if text else cls()
 
 
-def _positive(count: int) -> int:
-    if int(count) < 1:
-        msg = f"an attempt counted {count}"
-        raise ValueError(msg)
-    return int(count)
+_CURSOR = TypeAdapter(Cursor)
 
 
-def _aware(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        msg = f"a time without zone: {text}"
-        raise ValueError(msg)
-    return moment
-
-
-@dataclass(frozen=True)
-class Admission:
+class Admission(NamedTuple):
     """Which due subjects to request now."""
 
-    admitted: tuple[Subject, ...]
-    paused: tuple[Subject, ...] = ()
+    admitted: list[Subject]
+    paused: list[Subject]
     """Requested before in the same state; requested again after a pause."""
-    given_up: tuple[Subject, ...] = ()
+    given_up: list[Subject]
     """The limit of requests is reached."""
 
 
@@ -169,18 +130,16 @@ def admit(
 
     `has_died` tells whether the last run of a day died instead of failing: such a day is never given up, only paused.
     """
-    admitted, paused, given_up = [], [], []
+    found = Admission([], [], [])
     for subject, state in sorted(states.items()):
         last = attempts.get(subject)
         if last is None or last.state != state:
-            admitted.append(subject)
+            found.admitted.append(subject)
         elif last.count >= max_attempts and not has_died(subject.loaded_day):
-            given_up.append(subject)
-        elif now < last.next_at:
-            paused.append(subject)
+            found.given_up.append(subject)
         else:
-            admitted.append(subject)
-    return Admission(tuple(admitted), tuple(paused), tuple(given_up))
+            (found.paused if now < last.next_at else found.admitted).append(subject)
+    return found
 
 
 def attempted(
@@ -226,7 +185,7 @@ class Tick:
 
     def skip(self, reason: str) -> dg.SensorResult:
         """Request nothing, and keep the cursor."""
-        return dg.SensorResult(skip_reason=description([reason]), cursor=self.cursor.as_text())
+        return dg.SensorResult(skip_reason=reason, cursor=self.cursor.as_text())
 
     def is_recent(self, day: date) -> bool:
         """Whether a day belongs to the daily load instead of a backlog."""
@@ -254,38 +213,31 @@ def load_sensor(
         required_resource_keys={*needs},
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return _guarded(context, settings, evaluate)
+        cursor, note, now = Cursor(), "", context.resources.clock.now()
+        try:
+            cursor = Cursor.parse(context.cursor).as_of(now)
+        except ValueError as error:
+            note = f"The cursor could not be read, so the sensor began a new one ({shown(error, LONGEST_TAG)}). "
+        try:
+            settings.require_projects()
+            with own_ledger(settings) as ledger:
+                result = evaluate(Tick(context, settings, ledger, cursor, now))
+        except TidemarkError as error:
+            # The reason of a skip, because Dagster would retry a failing tick without end.
+            result = dg.SensorResult(skip_reason=str(error), cursor=cursor.as_text() if note else context.cursor)
+        except Exception as error:
+            masked_error = tellable(error)
+            if masked_error is error:
+                raise
+            raise masked_error from None
+        if note:
+            context.log.warning(note)
+        if result.skip_reason is None:
+            return result
+        skip = event_text.description([f"{note}{result.skip_reason.skip_message}"])
+        return dg.SensorResult(skip_reason=skip, cursor=result.cursor, asset_events=result.asset_events)
 
     return sensor
-
-
-def _guarded(
-    context: dg.SensorEvaluationContext, settings: Settings, evaluate: Callable[[Tick], dg.SensorResult]
-) -> dg.SensorResult:
-    """Run an evaluation. Our errors become the reason of a skip, because Dagster would retry a failing tick without end."""
-    cursor, note, now = Cursor(), "", context.resources.clock.now()
-    try:
-        cursor = Cursor.parse(context.cursor).as_of(now)
-    except ValueError as error:
-        note = f"The cursor could not be read, so the sensor began a new one ({shown(error, LONGEST_TAG)}). "
-    try:
-        settings.require_projects()
-        with own_ledger(settings) as ledger:
-            result = evaluate(Tick(context, settings, ledger, cursor, now))
-    except TidemarkError as error:
-        kept = cursor.as_text() if note else context.cursor
-        return dg.SensorResult(skip_reason=description([f"{note}{error}"]), cursor=kept)
-    except Exception as error:
-        masked_error = tellable(error)
-        if masked_error is error:
-            raise
-        raise masked_error from None
-    if note:
-        context.log.warning(note)
-        if result.skip_reason is not None:
-            skip = dg.SkipReason(f"{note}{result.skip_reason.skip_message}")
-            return dg.SensorResult(skip_reason=skip, cursor=result.cursor, asset_events=result.asset_events)
-    return result
 
 
 def request(
@@ -340,22 +292,17 @@ def request(
         for subject, attempt in sorted(cursor.attempts.items())
         if attempt.is_given_up and subject not in due and subject.loaded_day not in covered
     ]
-    report = _report(given_up, admission.paused, loading, waits)
+    parts: Mapping[str, Sequence[object]] = {
+        "given up until their state changes: {}; read their failed runs, then load the days by hand": given_up,
+        "tried before, to be tried again after a pause: {}": admission.paused,
+        "a run is loading {}": loading,
+        "waiting: {}": waits,
+    }
+    report = event_text.description(text.format(few(named)) for text, named in parts.items() if named)
     if requests and report:
         tick.context.log.info(report)
     skip = None if requests else report or nothing
     return dg.SensorResult(requests, skip, cursor=cursor.as_text(), asset_events=list(events))
-
-
-def _report(given_up: Sequence[str], paused: Sequence[Subject], loading: Sequence[date], waits: Sequence[str]) -> str:
-    """What is not requested, and why; empty if there is nothing to report."""
-    parts: Mapping[str, Sequence[object]] = {
-        "given up until their state changes: {}; read their failed runs, then load the days by hand": given_up,
-        "tried before, to be tried again after a pause: {}": paused,
-        "a run is loading {}": loading,
-        "waiting: {}": waits,
-    }
-    return description(text.format(few(named)) for text, named in parts.items() if named)
 
 
 def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:

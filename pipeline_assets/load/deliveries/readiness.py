@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
+from pydantic import AwareDatetime
+
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.settings import Completeness, Settings
@@ -22,7 +24,7 @@ class HourObservation:
 
     objects: str
     """Digest of the hour's listing."""
-    since: datetime
+    since: AwareDatetime
     """When it was first observed like this."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -236,21 +235,21 @@ def test_another_state_is_another_reason_to_try() -> None:
 
 def test_attempts_are_bounded_and_pause_longer_each_time() -> None:
     day, other = (Subject(one, one) for one in (date(2026, 2, 2), date(2026, 2, 3)))
-    assert admit({day: STATE}, {}, NOON, 3).admitted == (day,)
+    assert admit({day: STATE}, {}, NOON, 3).admitted == [day]
     attempts = attempted({day: STATE, other: STATE}, {}, [day], NOON)
     assert attempts == {day: Attempt(STATE, 1, NOON)}
     soon = admit({day: STATE, other: STATE}, attempts, NOON + timedelta(minutes=4), 3)
-    assert (soon.admitted, soon.paused) == ((other,), (day,))
-    assert admit({day: STATE}, attempts, NOON + timedelta(minutes=5), 3).admitted == (day,)
+    assert (soon.admitted, soon.paused) == ([other], [day])
+    assert admit({day: STATE}, attempts, NOON + timedelta(minutes=5), 3).admitted == [day]
     second = attempted({day: STATE}, attempts, [day], NOON)
     assert second[day].next_at == NOON + timedelta(minutes=10)
-    assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).given_up == (day,)
-    assert admit({day: "new"}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).admitted == (day,)
+    assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).given_up == [day]
+    assert admit({day: "new"}, {day: Attempt(STATE, 3, NOON)}, PAST, 3).admitted == [day]
     # A run that died says nothing against its day: tried on, with pauses that grow to most of a day.
-    assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, NOON, 3, lambda _: True).paused == (day,)
+    assert admit({day: STATE}, {day: Attempt(STATE, 3, NOON)}, NOON, 3, lambda _: True).paused == [day]
     assert admit(
         {day: STATE}, {day: Attempt(STATE, 99, NOON)}, NOON + timedelta(days=1), 3, lambda _: True
-    ).admitted == (day,)
+    ).admitted == [day]
     assert attempted({}, second, [], NOON) == {}
     assert attempted({}, second, [], NOON, lambda looked_at: looked_at != day) == second
 
@@ -270,7 +269,7 @@ def test_what_is_due_of_one_day_for_several_reasons_is_counted_apart() -> None:
     """Scenario: a day outside of the calendar, an interval and a day of its own are all built by loading the same day."""
     own, outside, interval = Subject(DAY, DAY), Subject(date(2015, 1, 1), DAY), Subject(DAY, DAY, "dimensions/items")
     attempts = attempted(dict.fromkeys([own, outside, interval], STATE), {}, [outside, interval], NOON)
-    assert admit(dict.fromkeys([own, outside, interval], STATE), attempts, NOON, 3).admitted == (own,)
+    assert admit(dict.fromkeys([own, outside, interval], STATE), attempts, NOON, 3).admitted == [own]
     asked: list[date] = []
     admit({outside: STATE}, {outside: Attempt(STATE, 3, NOON)}, PAST, 3, lambda day: bool(asked.append(day)))
     assert asked == [DAY]
@@ -287,17 +286,14 @@ def test_a_cursor_comes_back_as_it_was() -> None:
         DAY,
     )
     assert Cursor.parse(cursor.as_text()) == cursor
-    older = json.loads(cursor.as_text())
-    older["attempts"] = {str(DAY): [STATE, 2, NOON.isoformat()]}
-    assert Cursor.parse(json.dumps(older)) == cursor
     assert Cursor.parse(None) == Cursor()
     for text in (
         "{",
         "[]",
         "null",
-        '{"seen": {}}',
-        cursor.as_text().replace("+00:00", ""),
-        cursor.as_text().replace(f'"{STATE}", 2', f'"{STATE}", 0'),
+        '{"seen": []}',
+        cursor.as_text().replace("Z", ""),
+        cursor.as_text().replace('"count":2', '"count":0'),
     ):
         with pytest.raises(ValueError, match=r".+"):
             Cursor.parse(text)
@@ -340,7 +336,7 @@ def test_a_time_later_than_now_is_taken_as_now_and_not_waited_for() -> None:
     cursor = Cursor(dict(seen), {day: Attempt(STATE, 1, ahead)}).as_of(NOON)
     later = NOON + timedelta(minutes=15)
     assert a_status([a_delivery(10)], now=later, seen=cursor.as_of(later).seen, **quiet).due == {BATCH: "new hours: 1"}
-    assert admit({day: STATE}, cursor.attempts, later, 3).admitted == (day,)
+    assert admit({day: STATE}, cursor.attempts, later, 3).admitted == [day]
     assert Cursor.parse(cursor.as_text()) == cursor == cursor.as_of(later)
 
 
