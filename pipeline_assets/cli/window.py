@@ -58,6 +58,7 @@ def print_window(console: Console, found: WindowReport) -> None:
     """Print the lateness of rows, then the windows, then the recommendation."""
     from pipeline_assets.domain.lateness import percent  # noqa: PLC0415 - as the report itself
 
+    settings, set_days = found.settings, found.settings.reprocessing_window_days
     arrived = f"{found.source.value} deliveries that arrived {found.first} to {found.last}"
     if not found.all.late.rows:
         console.print(f"no rows of {arrived} are on record")
@@ -81,7 +82,7 @@ def print_window(console: Console, found: WindowReport) -> None:
     for column in table.columns[1:-1]:
         column.justify = "right"
     for reach in found.reaches:
-        marks = [word for word, days in (("set", found.set_days), ("enough", found.recommended)) if days == reach.days]
+        marks = [word for word, days in (("set", set_days), ("enough", found.recommended)) if days == reach.days]
         style = "bold" if marks else ""
         cells = (
             f"{reach.days} d",
@@ -109,17 +110,15 @@ def print_window(console: Console, found: WindowReport) -> None:
         console.print(f"no window is recommended: {found.reason}")
         return
     verdict = line(styled("too narrow", "bold red")) if found.is_too_narrow else line(styled("wide enough", "green"))
-    console.print(line(f"reprocessing_window_days = {found.set_days} is ", verdict))
+    console.print(line(f"reprocessing_window_days = {set_days} is ", verdict))
     console.print(
-        f"  {found.recommended} days are enough to miss no more than {percent(found.tolerated)}: {found.reason}"
+        f"  {found.recommended} days are enough to miss no more than {percent(settings.tolerated_missed_share)}: {found.reason}"
     )
     if found.is_too_narrow:
         console.print(
             f"  fix: set TIDEMARK_REPROCESSING_WINDOW_DAYS={found.recommended}; days stay provisional as much longer"
         )
-        missed = (
-            math.ceil(10_000 * max(1 - one.late.caught_within(found.set_days) for one in found.of_projects)) / 10_000
-        )
+        missed = math.ceil(10_000 * max(1 - one.late.caught_within(set_days) for one in found.of_projects)) / 10_000
         console.print(
             f"  or:  set TIDEMARK_TOLERATED_MISSED_SHARE={missed:g}; later rows are loaded all the same, into a final day"
         )
@@ -128,16 +127,15 @@ def print_window(console: Console, found: WindowReport) -> None:
 def _print_percentiles(console: Console, found: WindowReport) -> None:
     from pipeline_assets.inspection.window import PERCENTILES  # noqa: PLC0415 - as the report itself
 
-    names = ("max" if share >= 1 else f"p{100 * share:g}" for share in PERCENTILES)
-    table = RichTable("project", "days", "rows", *names, "early", "enough", box=None, pad_edge=False)
+    table = RichTable("project", "days", "rows", *PERCENTILES, "early", "enough", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     shown = found.of_projects if len(found.of_projects) != 2 else found.of_projects[1:]
     for one in shown:
-        seconds = (_length(value) for value in one.seconds)
+        seconds = (_length(value) for value in one.seconds.values())
         enough = f"{one.advice.days} d" if one.advice.days is not None else "?"
         days = str(one.late.arrival_days)
-        table.add_row(one.project or "all", days, f"{one.late.rows:,}", *seconds, f"{one.early_rows:,}", enough)
+        table.add_row(one.project or "all", days, f"{one.late.rows:,}", *seconds, f"{one.times.early_rows:,}", enough)
     console.print(table)
     _print_unmeasured(console, found.all)
 
@@ -153,13 +151,13 @@ def _print_unmeasured(console: Console, of_all: Percentiles) -> None:
 
 
 def _print_out_of_reach(console: Console, found: WindowReport) -> None:
-    out, most = found.out, found.max_lateness_days
-    parts = [
-        (out.before_calendar, "before the calendar's first day"),
-        (out.in_future, "of days after their arrival"),
-        (out.beyond_max_lateness, f"more than {most} days late, which no window is widened for"),
-    ]
-    told = ", ".join(f"{rows:,} {what}" for rows, what in parts if rows)
+    most = found.settings.max_lateness_days
+    kinds = {
+        "rows_before_calendar": "before the calendar's first day",
+        "rows_in_future": "of days after their arrival",
+        "rows_beyond_max_lateness": f"more than {most} days late, which no window is widened for",
+    }
+    told = ", ".join(f"{rows:,} {kinds[kind]}" for kind, rows in found.out_of_reach.items() if rows)
     if told:
         console.print(f"rows that are loaded and counted, but lie out of reach: {told}")
 

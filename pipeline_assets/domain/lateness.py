@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import date
 from fractions import Fraction
 
 from ddsketch import DDSketch, LogarithmicMapping
@@ -243,33 +243,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-@dataclass(frozen=True)
-class OutOfReach:
-    """Rows that no reprocessing window covers. They are loaded like any other, and counted."""
+def out_of_reach(arrivals: Iterable[Arrival], settings: Settings) -> dict[str, int]:
+    """Rows that no window covers, as figures of a day: they are loaded like any other. A row may count more than once.
 
-    before_calendar: int = 0
-    """Rows of event days before the first partition of the calendar."""
-    in_future: int = 0
-    """Rows of event days after their arrival day: the sender's clock was ahead."""
-    beyond_max_lateness: int = 0
-    """Rows later than `max_lateness_days`, if that is set."""
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Name -> rows, as figures of a day."""
-        return {
-            "rows_before_calendar": self.before_calendar,
-            "rows_in_future": self.in_future,
-            "rows_beyond_max_lateness": self.beyond_max_lateness,
-        }
-
-
-def out_of_reach(arrivals: Iterable[Arrival], settings: Settings) -> OutOfReach:
-    """The arrivals that no window covers; a row may count under more than one of the three kinds."""
-    before = future = beyond = 0
-    most = settings.max_lateness_days
-    for _, arrived, day, rows in arrivals:
-        before += rows if day < settings.calendar_start else 0
-        future += rows if day > arrived else 0
-        beyond += rows if most is not None and arrived - day > timedelta(days=most) else 0
-    return OutOfReach(before, future, beyond)
+    Those of event days before the calendar, of event days after their arrival (the sender's clock was ahead), and those
+    later than `max_lateness_days`, if that is set.
+    """
+    most, found = settings.max_lateness_days, list(arrivals)
+    return {
+        "rows_before_calendar": sum(rows for _, _, day, rows in found if day < settings.calendar_start),
+        "rows_in_future": sum(rows for _, arrived, day, rows in found if day > arrived),
+        "rows_beyond_max_lateness": sum(
+            rows for _, arrived, day, rows in found if most is not None and (arrived - day).days > most
+        ),
+    }

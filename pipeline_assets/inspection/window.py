@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -13,7 +13,6 @@ from pipeline_assets.domain.lateness import (
     Advice,
     Lateness,
     LatenessSketch,
-    OutOfReach,
     advise,
     deciding,
     lateness,
@@ -27,8 +26,8 @@ from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import ArrivalSummaries
 
-PERCENTILES = (0.5, 0.95, 0.99, 0.999, 1.0)
-"""Shown percentiles; the last one is the maximum."""
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+"""Name -> share of the rows."""
 _LEAST_SHOWN = 7
 _STEPS = (10, 14, 21, 30, 45, 60, 90, 120, 180, 270, 400)
 """Widths to show beyond those that are shown day by day."""
@@ -63,13 +62,15 @@ class Percentiles:
     project: str
     """Empty for all projects together."""
     late: Lateness
-    seconds: tuple[float | None, ...]
-    """One value per percentile of PERCENTILES; None where nothing is measured."""
+    times: LatenessSketch
     measured_days: int
-    """Arrival days with sketches on record; older versions recorded only whole days."""
-    early_rows: int
-    """Events later than their own arrival, because of a wrong clock."""
+    """Arrival days with sketches on record."""
     advice: Advice
+
+    @property
+    def seconds(self) -> dict[str, float | None]:
+        """Name of a percentile -> seconds; None where nothing is measured."""
+        return {name: self.times.percentile(share) for name, share in PERCENTILES.items()}
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,16 @@ class WindowReport:
     first: date
     last: date
     """The range of arrival days considered, both ends included."""
-    set_days: int
-    tolerated: float
+    settings: Settings
     of_projects: tuple[Percentiles, ...]
     """All projects together first."""
     reaches: tuple[Reach, ...]
-    out: OutOfReach
-    max_lateness_days: int | None
+    out_of_reach: Mapping[str, int]
+    """As `domain.lateness.out_of_reach` counts them."""
+    recommended: int | None
+    """The days that suffice for every project with enough data, else for all together; None where the data is too little."""
+    reason: str
+    """Why this window is recommended, or none: the reason of the project that needs the widest."""
 
     @property
     def all(self) -> Percentiles:
@@ -94,50 +98,34 @@ class WindowReport:
         return self.of_projects[0]
 
     @property
-    def _deciding(self) -> dict[str, Advice]:
-        return deciding({one.project: one.late for one in self.of_projects}, self.tolerated)
-
-    @property
-    def recommended(self) -> int | None:
-        """The days that suffice for every project with enough data, else for all together; None where the data is too little."""
-        return max((advice.days or 0 for advice in self._deciding.values()), default=None)
-
-    @property
     def is_too_narrow(self) -> bool:
         """Whether the configured window misses more than is tolerated, for any project with enough data."""
-        return self.recommended is not None and self.set_days < self.recommended
-
-    @property
-    def reason(self) -> str:
-        """Why this window is recommended, or none: the reason of the project that needs the widest."""
-        if not self._deciding:
-            return self.all.advice.reason
-        project, advice = max(self._deciding.items(), key=lambda pair: pair[1].days or 0)
-        return f"{project}: {advice.reason}" if project else advice.reason
+        return self.recommended is not None and self.settings.reprocessing_window_days < self.recommended
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
+        set_days = self.settings.reprocessing_window_days
         return {
             "source": self.source.value,
             "from": self.first,
             "to": self.last,
-            "set_days": self.set_days,
+            "set_days": set_days,
             "recommended_days": self.recommended,
             "reason": self.reason,
             "is_too_narrow": self.is_too_narrow,
-            "tolerated_missed_share": self.tolerated,
-            "max_lateness_days": self.max_lateness_days,
+            "tolerated_missed_share": self.settings.tolerated_missed_share,
+            "max_lateness_days": self.settings.max_lateness_days,
             "relative_error_of_seconds": RELATIVE_ERROR,
-            "out_of_reach": self.out.figures,
+            "out_of_reach": self.out_of_reach,
             "projects": [
                 {
                     "project": one.project or None,
                     "rows": one.late.rows,
                     "arrival_days": one.late.arrival_days,
                     "measured_days": one.measured_days,
-                    "early_rows": one.early_rows,
-                    "seconds": {_name(share): value for share, value in zip(PERCENTILES, one.seconds, strict=True)},
-                    "caught_by_set_window": one.late.caught_within(self.set_days),
+                    "early_rows": one.times.early_rows,
+                    "seconds": one.seconds,
+                    "caught_by_set_window": one.late.caught_within(set_days),
                     "recommended_days": one.advice.days,
                     "reason": one.advice.reason,
                 }
@@ -145,10 +133,6 @@ class WindowReport:
             ],
             "windows": [asdict(reach) for reach in self.reaches],
         }
-
-
-def _name(share: float) -> str:
-    return "max" if share >= 1 else f"p{100 * share:g}"
 
 
 def late_times(
@@ -173,31 +157,29 @@ def read_window(
     last: date | None = None,
 ) -> WindowReport:
     """The report on a range of arrival days, by default 91 up to the latest arrival; opens neither tables nor landing."""
-    summaries = ledger.arrival_summaries
     last = last or last_arrival(ledger, source, projects, today)
     first = first or last - timedelta(days=ARRIVAL_DAYS - 1)
+    summaries, tolerated = ledger.arrival_summaries, settings.tolerated_missed_share
     arrivals = summaries.arrivals(source, projects, first, last)
-    late = {name: one.without(settings.max_lateness_days) for name, one in lateness(arrivals).items()}
     measured = late_times(summaries, source, projects, first, last)
+    of_projects = []
+    for name, late in sorted(lateness(arrivals).items()):
+        times, days = measured.get(name, (LatenessSketch(), 0))
+        counted = late.without(settings.max_lateness_days)
+        of_projects.append(Percentiles(name, counted, times, days, advise(counted, tolerated)))
+    known = deciding({one.project: one.late for one in of_projects}, tolerated)
+    project, widest = max(known.items(), key=lambda pair: pair[1].days or 0, default=("", of_projects[0].advice))
     return WindowReport(
         source,
         first,
         last,
-        settings.reprocessing_window_days,
-        settings.tolerated_missed_share,
-        tuple(
-            _percentiles(name, late[name], *measured.get(name, (LatenessSketch(), 0)), settings)
-            for name in sorted(late)
-        ),
-        tuple(_reaches(ledger, settings, source, projects, (first, last), late)),
+        settings,
+        tuple(of_projects),
+        tuple(_reaches(ledger, settings, source, projects, (first, last), of_projects)),
         out_of_reach(arrivals, settings),
-        settings.max_lateness_days,
+        widest.days if known else None,
+        f"{project}: {widest.reason}" if project else widest.reason,
     )
-
-
-def _percentiles(name: str, late: Lateness, sketch: LatenessSketch, days: int, settings: Settings) -> Percentiles:
-    seconds = tuple(sketch.percentile(share) for share in PERCENTILES)
-    return Percentiles(name, late, seconds, days, sketch.early_rows, advise(late, settings.tolerated_missed_share))
 
 
 def _reaches(
@@ -206,20 +188,25 @@ def _reaches(
     source: Source,
     projects: Sequence[str],
     days: tuple[date, date],
-    late: Mapping[str, Lateness],
-) -> list[Reach]:
-    everything = late[""]
+    found: Sequence[Percentiles],
+) -> Iterator[Reach]:
+    late = found[0].late
     arrived = ledger.arrival_summaries.arrived(source, projects, *days)
     seen = max(1, len({one.day for one in arrived}))
     objects, rows, size = (
         sum(getattr(one, name) for one in arrived) / seen for name in ("objects", "rows", "size_bytes")
     )
-    advised = [one.days for one in (advise(of, settings.tolerated_missed_share) for of in late.values()) if one.days]
-    return [
-        Reach(
+    named = {settings.reprocessing_window_days, *(one.advice.days for one in found if one.advice.days)}
+    # Day by day up to a week and a day past configured and recommended windows, then in steps up to the latest row.
+    shown = named | set(range(max([_LEAST_SHOWN, *(day + 1 for day in named if day <= _STEPS[1])]) + 1))
+    most = late.most_days
+    if most > max(shown - named):
+        shown |= {day for day in _STEPS if day <= most} | {next((day for day in _STEPS if day >= most), most)}
+    for window in sorted(shown):
+        yield Reach(
             window,
-            everything.caught_within(window),
-            everything.missed_beyond(window) / max(1, everything.arrival_days),
+            late.caught_within(window),
+            late.missed_beyond(window) / max(1, late.arrival_days),
             window + 1,
             round(objects * (window + 1)),
             (window + 1) * len(projects) * len(DERIVED),
@@ -227,13 +214,3 @@ def _reaches(
             round(size * (window + 1)),
             24 * window + settings.final_after_hours,
         )
-        for window in _windows(settings.reprocessing_window_days, advised, everything.most_days)
-    ]
-
-
-def _windows(is_set: int, advised: Sequence[int], most: int) -> list[int]:
-    """Day by day up to a week and a day past configured and recommended windows, then in steps up to the latest row."""
-    named = {is_set, *advised}
-    single = set(range(max([_LEAST_SHOWN, *(day + 1 for day in named if day <= _STEPS[1])]) + 1))
-    steps = {day for day in _STEPS if day <= most} | {next((day for day in _STEPS if day >= most), most)}
-    return sorted(single | named | (steps if most > max(single) else set()))

@@ -239,7 +239,7 @@ def _late(batch: BatchKey, days: Mapping[date, BatchDay], settings: Settings) ->
     arrivals = [(batch.project_id, batch.arrival_date, day, part.digest.rows) for day, part in days.items()]
     late = lateness(arrivals)[""].without(settings.max_lateness_days)
     missed = {"rows_beyond_window": late.missed_beyond(settings.reprocessing_window_days)}
-    return {**missed, **out_of_reach(arrivals, settings).figures}
+    return {**missed, **out_of_reach(arrivals, settings)}
 
 
 def _refused_in_reach(attempt: Attempt, judged: Judged) -> list[Outcome]:
