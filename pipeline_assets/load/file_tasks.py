@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline_assets.domain.deliveries import BatchKey
@@ -18,13 +19,12 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
-from pipeline_assets.transforms.file_rows import ReadingFiles, ReadingRows, RowsOf, SliceFile
-from pipeline_assets.transforms.keys import KEY_TYPES, KeyRows, KeysAmong, RangesOfKeys, StateKeys
+from pipeline_assets.transforms.file_rows import RowsOf, SliceFile, reduced_batches, reduced_files
+from pipeline_assets.transforms.keys import KEY_TYPES, KeyRows, keys_among, keys_by_range
 from pipeline_assets.transforms.row_sums import (
     OBJECT_TYPES,
     ArrivedRows,
     ObjectRows,
-    RawSums,
     SummingRaw,
     SummingRefined,
     arrived,
@@ -32,7 +32,7 @@ from pipeline_assets.transforms.row_sums import (
     objects_together,
 )
 from resources.iceberg.metadata import slices_condition
-from resources.spark.tasks import EachTold, naming_what_workers_met
+from resources.spark.tasks import each_told, naming_what_workers_met
 
 if TYPE_CHECKING:
     from pipeline_assets.load.runtime import Runtime
@@ -115,7 +115,7 @@ def each_file(
 
 def each_of(runtime: Runtime, found: FilesOfSlices, types: Mapping[str, str], function: RowsOf[Result]) -> list[Result]:
     """The same for files that were looked up before."""
-    reading = ReadingFiles(stores_of(runtime, found), types, function)
+    reading = partial(reduced_files, stores_of(runtime, found), types, function)
     results: list[Result] = []
     if found.files:
         weights = [file.cost for file in found.files]
@@ -137,7 +137,7 @@ def _by_spark(runtime: Runtime, place: Place, types: Mapping[str, str], function
     at = [place.table.day_column, "project_id"]
     wanted = dict.fromkeys([*at, *(name for name in types if name in rows.columns)])
     chosen = rows.where(slices_condition(place.table, place.slices)).select(*wanted).sortWithinPartitions(*at)
-    reading = EachTold(ReadingRows(place.table.key, place.table.day_column, types, function))
+    reading = each_told(partial(reduced_batches, place.table.key, place.table.day_column, types, function))
     with naming_what_workers_met():
         told = chosen.mapInArrow(reading, "result binary").collect()
     return [pickle.loads(row["result"]) for row in told]  # noqa: S301 - our own tasks wrote it
@@ -159,7 +159,7 @@ _KEYS_PER_RANGE = 4_000_000
 
 
 def each_range(
-    runtime: Runtime, states: Sequence[FilesOfSlices], collect: Callable[[int, Iterable[StateKeys]], Result]
+    runtime: Runtime, states: Sequence[FilesOfSlices], collect: Callable[[int, Iterable[KeyRows]], Result]
 ) -> list[Result]:
     """`collect` of each range of keys: its number, and the keys of all rows with the place of their state in `states`.
 
@@ -169,17 +169,18 @@ def each_range(
     if ranges == 1:
         return [collect(0, [one for place, files in enumerate(states) for one in _held(runtime, place, files)])]
     stores = {key: store for files in states for key, store in stores_of(runtime, files).items()}
-    items: list[tuple[int, SliceFile | KeyRows]] = []
+    items: list[tuple[int, SliceFile] | KeyRows] = []
     for place, files in enumerate(states):
         items += [(place, file) for file in files.files]
         items += _held(runtime, place, replace(files, files=()))
-    weights = [one.rows if isinstance(one, SliceFile) else len(one.first) // 8 for _, one in items]
-    dividing = RangesOfKeys(stores, ranges)
+    weights = [len(one.first) // 8 if isinstance(one, KeyRows) else one[1].rows for one in items]
+    dividing = partial(keys_by_range, stores, ranges)
     return runtime.tasks.exchange(dividing, runtime.tasks.groups(items, weights), collect, ranges)
 
 
-def _held(runtime: Runtime, place: int, files: FilesOfSlices) -> list[StateKeys]:
-    return [StateKeys(place, one) for one in each_of(runtime, files, KEY_TYPES, KeysAmong(None))]
+def _held(runtime: Runtime, place: int, files: FilesOfSlices) -> list[KeyRows]:
+    found = each_of(runtime, files, KEY_TYPES, partial(keys_among, None))
+    return [one._replace(state=place) for one in found]
 
 
 _ByArrival = dict[Slice, dict[date | None, BatchDay]]
@@ -244,9 +245,9 @@ def _batch_of(table: Table, project_id: str, arrival: date | None) -> BatchKey |
     return BatchKey(SOURCE_OF_TABLE[table.key], project_id, arrival) if arrival is not None else None
 
 
-def _by_arrival(found: Iterable[RawSums]) -> _ByArrival:
+def _by_arrival(found: Iterable[tuple[Slice, Mapping[date | None, ArrivedRows]]]) -> _ByArrival:
     parts: dict[Slice, dict[date | None, list[ArrivedRows]]] = {}
-    for one in found:
-        for arrival, rows in one.arrivals.items():
-            parts.setdefault(one.key, {}).setdefault(arrival, []).append(rows)
+    for key, arrivals in found:
+        for arrival, rows in arrivals.items():
+            parts.setdefault(key, {}).setdefault(arrival, []).append(rows)
     return {key: {day: arrived(rows).batch_day for day, rows in days.items()} for key, days in parts.items()}

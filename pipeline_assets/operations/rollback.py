@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import partial
 
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, UsageError
@@ -17,7 +18,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import OPTIONAL_TABLES, RESTORABLE
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.keys import NOW, THEN, Tearing
+from pipeline_assets.transforms.keys import NOW, THEN, torn
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import SliceFiles
 from resources.ledger.changes import Changes
@@ -296,9 +297,9 @@ def require_whole_exchanges(
     then_in = ((restore.key, restore.snapshot_id) for restore in both if restore.snapshot_id is not None)
     states = {THEN: places_at(table, then_in), NOW: places_at(table, ((restore.key, head) for restore in both))}
     found = [files_of(runtime, states[state]) for state in range(len(states))]
-    torn: Counter[Slice] = sum(each_range(runtime, found, Tearing(chosen, window)), Counter())
-    if torn:
-        days = ", ".join(f"{key.event_date} {key.project_id} ({count} events)" for key, count in sorted(torn.items()))
+    broken: Counter[Slice] = sum(each_range(runtime, found, partial(torn, chosen, window)), Counter())
+    if broken:
+        days = ", ".join(f"{key.event_date} {key.project_id} ({count} events)" for key, count in sorted(broken.items()))
         raise LakehouseError(
             f"{table.key} {request.first} to {request.last}",
             f"events have moved between these days and {days} since then; the rollback would lose or double them",

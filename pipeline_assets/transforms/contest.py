@@ -60,20 +60,17 @@ def contested_rows(rows: pa.Table, key: Slice, source: str) -> pa.Table:
         "_is_nameless": pc.and_(send_id.is_null(), row_id.is_null()),
         "_is_unread": is_unread(rows),
     }
-    columns = [made[name] if name in made else whole(rows[name]) for name in SCHEMA.names]
-    return pa.Table.from_arrays(
-        [one.cast(kind) for one, kind in zip(columns, SCHEMA.types, strict=True)], schema=SCHEMA
-    )
+    return pa.table({name: made[name] if name in made else rows[name] for name in SCHEMA.names}).cast(SCHEMA)
 
 
 def is_unread(rows: pa.Table) -> pa.Array:
     """Whether a row's PROCESSED is null because its delivered text, which EXTRA_COLUMN keeps, could not be read."""
     extra = whole(rows[EXTRA_COLUMN])
-    found = np.zeros(rows.num_rows, dtype=np.bool_)
     # The name may be written with escapes, but only by another program: our parser writes it plainly.
     may_tell = pc.and_(rows[PROCESSED].is_null(), pc.fill_null(pc.match_substring(extra, PROCESSED), False))
-    for at in np.flatnonzero(may_tell.to_numpy()):
-        found[at] = _tells(extra[int(at)].as_py())
+    found = may_tell.to_numpy().copy()
+    for at in np.flatnonzero(found).tolist():
+        found[at] = _tells(extra[at].as_py())
     return pa.array(found)
 
 
@@ -92,19 +89,19 @@ def numbers_of(column: pa.Array | pa.ChunkedArray) -> Longs:
 
 
 FATES = tuple(RowFate)
-"""A fate's number is its place."""
 _WINNER, _DELIVERY, _SEND, _OTHER_DAY = range(len(FATES))
+_CONTENT = ("_hash_b", "_hash_a")
 LOSERS = pa.schema([("_object_key", pa.dictionary(pa.int32(), pa.string())), ("_line_number", pa.int32())])
 _EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """Rows of a contest (`contested_columns.SCHEMA`), and what becomes of each."""
+    """Rows of a contest (SCHEMA), and what becomes of each."""
 
     rows: pa.Table
     fates: Longs
-    """Places in FATES."""
+    """Of each row the place of its fate in FATES."""
     is_by_unread: Mask
     """`Defeat.by_unread` of the losers."""
     is_shared: Mask
@@ -154,19 +151,14 @@ class Decided:
 
 
 def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> Decided:
-    """The fate of each row (`contested_columns.SCHEMA`), from all rows of its key within the window.
+    """The fate of each row (SCHEMA), from all rows of its key within the window.
 
     Needs time and memory in proportion to the rows, however many share a key. Of equal rows the least one stands for all of them;
     a slice that holds another one of them keeps that (`slice_difference`). Rows of one place share a fate.
     """
-    if not rows.num_rows:
-        nothing = np.zeros(0, dtype=np.bool_)
-        return Decided(rows, np.zeros(0, dtype=np.int64), nothing, nothing)
-    received = numbers_of(rows[RECEIVED])
-    contents = [numbers_of(rows[name]) for name in ("_hash_a", "_hash_b")]
     keys, days = key_numbers(rows), numbers_of(rows["_day"])
     equal = equal_numbers(rows, keys)
-    own_ranks = _ranks(rows, received, contents, precedence)
+    own_ranks = _ranks(rows, precedence)
     ranks = greatest_of(own_ranks, equal)
     is_shown = _is_shown(rows, equal)
     best, is_shared = best_near(cells_of(keys, days, window_days), ranks, window_days)
@@ -176,7 +168,7 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     best_copy[has_copies], _ = best_near(cells, ranks[has_copies], window_days)
 
     # Any row of a rank stands for all of them, because they are equal.
-    row_of = np.zeros(int(own_ranks.max()) + 1, dtype=np.int64)
+    row_of = np.zeros(len(own_ranks), dtype=np.int64)
     row_of[own_ranks] = np.arange(len(own_ranks))
     is_copy = (best_copy > ranks) | (has_copies & ~is_shown)
     is_best_here = days[row_of[best]] == days
@@ -186,7 +178,8 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     fates[(ranks == best) & is_shown] = _WINNER
 
     better = row_of[np.where(is_copy, best_copy, best)]
-    is_equal = np.logical_and(*(half[better] == half for half in contents))
+    received = numbers_of(rows[RECEIVED])
+    is_equal = np.logical_and(*(half[better] == half for half in (numbers_of(rows[name]) for name in _CONTENT)))
     unread = whole(rows["_is_unread"]).to_numpy(zero_copy_only=False)
     is_close = (received[better] == received) & ~is_equal
     return Decided(rows, fates, is_close & (unread | unread[better]), is_shared)
@@ -194,12 +187,8 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
 
 def best_of_days(rows: pa.Table, precedence: Sequence[Source]) -> pa.Table:
     """The rows that win on their day: one for each key and day, unless rows are equal in all columns that rank them."""
-    if not rows.num_rows:
-        return rows
-    received, contents = numbers_of(rows[RECEIVED]), [numbers_of(rows[name]) for name in ("_hash_a", "_hash_b")]
-    ranks = _ranks(rows, received, contents, precedence)
-    keys, days = key_numbers(rows), numbers_of(rows["_day"])
-    best, _ = best_near(cells_of(keys, days, 0), ranks, 0)
+    ranks = _ranks(rows, precedence)
+    best, _ = best_near(cells_of(key_numbers(rows), numbers_of(rows["_day"]), 0), ranks, 0)
     return rows.filter(pa.array(best == ranks))
 
 
@@ -211,15 +200,14 @@ def key_numbers(rows: pa.Table) -> Longs:
 def equal_numbers(rows: pa.Table, keys: Longs) -> Longs:
     """A number from 0 for each row; rows that are equal in every delivered column share it. `keys`: from `key_numbers`."""
     # The event time is delivered, so that equal rows have one day.
-    return group_numbers(numbers_of(rows["_hash_b"]), numbers_of(rows["_hash_a"]), numbers_of(rows["_day"]), keys)
+    return group_numbers(*(numbers_of(rows[name]) for name in (*_CONTENT, "_day")), keys)
 
 
 def greatest_of(numbers: Longs, groups: Longs) -> Longs:
     """For each row the greatest number (from 0) of its group."""
-    greatest = np.zeros(int(groups.max()) + 1, dtype=np.int64)
+    greatest = np.zeros(len(groups), dtype=np.int64)
     np.maximum.at(greatest, groups, numbers)
-    found: Longs = greatest[groups]
-    return found
+    return np.asarray(greatest[groups])
 
 
 def group_numbers(*columns: Longs) -> Longs:
@@ -238,8 +226,7 @@ def cells_of(groups: Longs, days: Longs, window_days: int) -> Longs:
     if not len(days):
         return days
     stride = int(days.max() - days.min()) + window_days + 1
-    found: Longs = groups * stride + (days - days.min())
-    return found
+    return np.asarray(groups * stride + (days - days.min()))
 
 
 def neighbours(numbers: Longs, window_days: int) -> Iterator[tuple[slice, slice, Mask]]:
@@ -265,32 +252,30 @@ def best_near(cells: Longs, ranks: Longs, window_days: int) -> tuple[Longs, Mask
     return best[at], is_beside[at]
 
 
-def _ranks(rows: pa.Table, received: Longs, contents: Sequence[Longs], precedence: Sequence[Source]) -> Longs:
+def _ranks(rows: pa.Table, precedence: Sequence[Source]) -> Longs:
     """The place of each row in the order of `identity.rank`; equal ranks have one place."""
     return group_numbers(
         numbers_of(rows["_line_number"]),
         _in_order(rows["_object_key"]),
-        *reversed(contents),
+        *(numbers_of(rows[name]) for name in _CONTENT),
         -source_places(rows, precedence),
         numbers_of(rows[PROCESSED]),
-        received,
+        numbers_of(rows[RECEIVED]),
     )
 
 
 def _is_shown(rows: pa.Table, equal: Longs) -> Mask:
     """The rows of the least place among equal ones: `identity.shown`, where nothing is named."""
     lines, objects = numbers_of(rows["_line_number"]), _in_order(rows["_object_key"])
-    places = group_numbers(lines, objects, source_places(rows, list(Source)))
-    found: Mask = greatest_of(places.max() - places, equal) == places.max() - places
-    return found
+    places = len(lines) - group_numbers(lines, objects, source_places(rows, list(Source)))
+    return np.asarray(greatest_of(places, equal) == places)
 
 
 def source_places(rows: pa.Table, order: Sequence[Source]) -> Longs:
     """The place of each row's source in an order."""
     sources = whole(rows["_source"]).dictionary_encode()
     places = np.asarray([order.index(Source(name)) for name in sources.dictionary.to_pylist()], dtype=np.int64)
-    found: Longs = places[sources.indices.to_numpy()]
-    return found
+    return np.asarray(places[sources.indices.to_numpy()])
 
 
 def _in_order(texts: pa.ChunkedArray) -> Longs:
@@ -299,8 +284,7 @@ def _in_order(texts: pa.ChunkedArray) -> Longs:
     places = np.empty(len(coded.dictionary) + 1, dtype=np.int64)
     places[pc.array_sort_indices(coded.dictionary).to_numpy()] = np.arange(len(coded.dictionary))
     places[-1] = -1
-    found: Longs = places[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)]
-    return found
+    return np.asarray(places[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)])
 
 
 def _copies(rows: pa.Table, keys: Longs) -> tuple[Mask, Longs]:

@@ -67,7 +67,7 @@ class CompetingSum:
 def competing_sums(
     rows: pa.Table, precedence: Sequence[Source], window_days: int, is_guest: Mask | None = None
 ) -> dict[Slice, CompetingSum]:
-    """Slice -> its competing rows among these (`contested_columns.SCHEMA`, one or more); slices without any are left out.
+    """Slice -> its competing rows among these (SCHEMA, one or more); slices without any are left out.
 
     Equal rows count once, with the source that goes first. Guests stand for rows that are counted elsewhere: they show that their
     day holds the key, and are in no digest.
@@ -142,17 +142,11 @@ _COPY = {"_key_b": "bigint", ROW_ID: "string"}
 _ORDER = {"_key_b": "bigint", RECEIVED: "timestamp", PROCESSED: "timestamp"}
 
 
-@dataclass(frozen=True)
-class HeavyHalves:
-    """The first halves with at least so many rows in a file, and their rows: a `RowsOf` for FIRST_HALF."""
-
-    least: int
-
-    def __call__(self, _: SliceFile, tables: Iterator[pa.Table]) -> dict[int, int]:
-        """Half -> rows."""
-        halves, counts = np.unique(np.concatenate([_NONE, *map(halves_of, tables)]), return_counts=True)
-        is_heavy = counts >= self.least
-        return dict(zip(halves[is_heavy].tolist(), counts[is_heavy].tolist(), strict=True))
+def heavy_halves(least: int, _: SliceFile, tables: Iterator[pa.Table]) -> dict[int, int]:
+    """First half with at least so many rows in a file -> its rows: a `RowsOf` for FIRST_HALF."""
+    halves, counts = np.unique(np.concatenate([_NONE, *map(halves_of, tables)]), return_counts=True)
+    is_heavy = counts >= least
+    return dict(zip(halves[is_heavy].tolist(), counts[is_heavy].tolist(), strict=True))
 
 
 _NONE: Longs = np.zeros(0, dtype=np.int64)
@@ -160,7 +154,7 @@ _NONE: Longs = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class RowsAmong:
-    """The rows of a file, with `contested_columns.SCHEMA`, whose first half is among some: a `RowsOf` for READ_TYPES."""
+    """The rows of a file, with SCHEMA, whose first half is among some, as `as_bytes` has them: a `RowsOf` for READ_TYPES."""
 
     sources: Mapping[str, str]
     """Key of a raw table -> its source."""
@@ -170,7 +164,7 @@ class RowsAmong:
     """To keep only the best row of each key."""
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> bytes:
-        """The rows, as `as_bytes` has them."""
+        """The rows."""
         found = SCHEMA.empty_table()
         for rows in self.batches(file, tables):
             found = pa.concat_tables([found, rows])
@@ -222,26 +216,21 @@ def _by_part(rows: pa.Table, places: Longs, first: int) -> Iterator[tuple[int, p
         yield first + place, rows.filter(pa.array(places == place))
 
 
-@dataclass(frozen=True)
-class Dividing:
-    """The function of an exchange: part -> rows, as `as_bytes` has them."""
+def divided_rows(
+    among: RowsAmong, stores: Mapping[str, Store], ranges: Ranges, items: Sequence[SliceFile | bytes]
+) -> Iterator[tuple[int, bytes]]:
+    """Part -> rows of files, or rows that were read before, as `as_bytes` has them: what an exchange divides.
 
-    among: RowsAmong
-    stores: Mapping[str, Store]
-    """Key of a raw table -> the objects below its location."""
-    ranges: Ranges
-
-    def __call__(self, items: Sequence[SliceFile | bytes]) -> Iterator[tuple[int, bytes]]:
-        """The rows of files, or rows that were read before."""
-        for item in items:
-            for rows in self._rows(item):
-                for part, of_part in self.ranges.divided(rows):
-                    yield part, as_bytes(of_part)
-
-    def _rows(self, item: SliceFile | bytes) -> Iterator[pa.Table]:
+    `stores`: key of a raw table -> the objects below its location.
+    """
+    for item in items:
         if isinstance(item, bytes):
-            return iter([from_bytes(item)])
-        return self.among.batches(item, narrow_rows(self.stores[item.table], item.path, READ_TYPES))
+            found = iter([from_bytes(item)])
+        else:
+            found = among.batches(item, narrow_rows(stores[item.table], item.path, READ_TYPES))
+        for rows in found:
+            for part, of_part in ranges.divided(rows):
+                yield part, as_bytes(of_part)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,40 +47,28 @@ RowsOf = Callable[[SliceFile, Iterator[pa.Table]], Result]
 """Reduces the rows of a file, in batches, to a result; picklable."""
 
 
-@dataclass(frozen=True)
-class ReadingFiles(Generic[Result]):
-    """The function of a task: the result of each of its files."""
+def reduced_files(
+    stores: Mapping[str, Store], types: Mapping[str, str], function: RowsOf[Result], files: Sequence[SliceFile]
+) -> list[Result]:
+    """The result of each file, in their order: the work of a task; raises TidemarkError where a file cannot be read.
 
-    stores: Mapping[str, Store]
-    """Key of a table -> the objects below its location."""
-    types: Mapping[str, str]
-    """Column to read -> Spark type."""
-    function: RowsOf[Result]
-
-    def __call__(self, files: Sequence[SliceFile]) -> list[Result]:
-        """The results, in the order of the files; raises TidemarkError where a file cannot be read."""
-        return [self.function(file, narrow_rows(self.stores[file.table], file.path, self.types)) for file in files]
+    `stores`: key of a table -> the objects below its location. `types`: column to read -> Spark type.
+    """
+    return [function(file, narrow_rows(stores[file.table], file.path, types)) for file in files]
 
 
-@dataclass(frozen=True)
-class ReadingRows(Generic[Result]):
-    """The same for rows that only Spark can read: a function of `mapInArrow`, to one column `result` (binary)."""
+def reduced_batches(
+    table: str, day_column: str, types: Mapping[str, str], function: RowsOf[Any], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same for rows that only Spark can read, in the order of day and project: a function of `mapInArrow`.
 
-    table: str
-    day_column: str
-    types: Mapping[str, str]
-    function: RowsOf[Result]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each slice of a partition, which `pickle.loads` reads; the rows come in the order of day and project."""
-        parts = (part for batch in batches if batch.num_rows for part in by_slice(batch, self.day_column))
-        for key, same in groupby(parts, self._slice):
-            tables = (with_columns(pa.Table.from_batches([part]), self.types) for part in same)
-            result = self.function(SliceFile(self.table, key, "", 0, 0), tables)
-            yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
-
-    def _slice(self, rows: pa.RecordBatch) -> Slice:
-        return Slice(rows[self.day_column][0].as_py(), rows["project_id"][0].as_py())
+    One row for each slice of a partition, with one column `result` (binary), which `pickle.loads` reads.
+    """
+    parts = (part for batch in batches if batch.num_rows for part in by_slice(batch, day_column))
+    for key, same in groupby(parts, lambda part: Slice(part[day_column][0].as_py(), part["project_id"][0].as_py())):
+        tables = (with_columns(pa.Table.from_batches([part]), types) for part in same)
+        result = function(SliceFile(table, key, "", 0, 0), tables)
+        yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
 
 
 @contextmanager

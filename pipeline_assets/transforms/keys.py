@@ -1,24 +1,27 @@
-"""Keys of rows in files: the first halves find those that may occur twice, both halves of these decide."""
+"""Keys of rows in files: which occur twice, which days exchange or would lose some, and how those of a slice change."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours, numbers_of
+from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import (
     IDS,
     KEY,
+    LOWEST,
     Longs,
     Mask,
     are_among,
+    are_null,
     hashes_of,
     longs,
     named,
@@ -32,23 +35,17 @@ FIRST_HALF = dict.fromkeys(KEY[:1], "bigint")
 
 
 class KeyRows(NamedTuple):
-    """Both halves of the keys (int64, as bytes) of some rows of a slice."""
+    """Both halves of the keys (int64, as bytes) of some rows that a slice holds in one of several states."""
 
     key: Slice
     first: bytes
     second: bytes
+    state: int = 0
 
     @property
     def halves(self) -> tuple[Longs, Longs]:
         """As arrays."""
         return np.frombuffer(self.first, np.int64), np.frombuffer(self.second, np.int64)
-
-
-class StateKeys(NamedTuple):
-    """Keys that a slice holds in one of several states."""
-
-    state: int
-    keys: KeyRows
 
 
 def first_halves(_: SliceFile, tables: Iterator[pa.Table]) -> bytes:
@@ -75,76 +72,51 @@ def occurring_twice(halves: Sequence[bytes]) -> tuple[Longs, Longs]:
     return twice, np.searchsorted(every, twice, "right") - np.searchsorted(every, twice, "left")
 
 
-@dataclass(frozen=True)
-class KeysAmong:
-    """The keys of a file's rows whose first half is among some: a `RowsOf` for KEY_TYPES."""
-
-    first_halves: bytes | None
-    """Sorted int64; None for all rows."""
-
-    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> KeyRows:
-        """Both halves of each."""
-        wanted = None if self.first_halves is None else np.frombuffer(self.first_halves, np.int64)
-        parts: tuple[list[bytes], list[bytes]] = ([], [])
-        for rows in tables:
-            halves = both_halves(rows)
-            chosen = slice(None) if wanted is None else are_among(halves[0], wanted)
-            for half, part in zip(halves, parts, strict=True):
-                part.append(half[chosen].tobytes())
-        return KeyRows(file.key, *(b"".join(part) for part in parts))
+def keys_among(wanted: bytes | None, file: SliceFile, tables: Iterator[pa.Table]) -> KeyRows:
+    """The keys of a file's rows whose first half is wanted (sorted int64; None: all): a `RowsOf` for KEY_TYPES."""
+    parts: tuple[list[bytes], list[bytes]] = ([], [])
+    for rows in tables:
+        halves = both_halves(rows)
+        chosen = slice(None) if wanted is None else are_among(halves[0], np.frombuffer(wanted, np.int64))
+        for half, part in zip(halves, parts, strict=True):
+            part.append(half[chosen].tobytes())
+    return KeyRows(file.key, b"".join(parts[0]), b"".join(parts[1]))
 
 
-@dataclass(frozen=True)
-class RangesOfKeys:
-    """The function of an exchange by ranges of keys: range -> rows of one file. For more keys than one process should hold."""
+def keys_by_range(
+    stores: Mapping[str, Store], ranges: int, items: Sequence[tuple[int, SliceFile] | KeyRows]
+) -> Iterator[tuple[int, KeyRows]]:
+    """Range of keys -> rows of one file: an exchange of more keys than one process should hold.
 
-    stores: Mapping[str, Store]
-    """Key of a table -> the objects below its location."""
-    ranges: int
-    """At most a million."""
-
-    def __call__(self, items: Sequence[tuple[int, SliceFile | KeyRows]]) -> Iterator[tuple[int, StateKeys]]:
-        """`items`: each with its state. Keys are hashes, so ranges of equal width hold about equally many."""
-        for state, item in items:
-            for first, second in self._halves(item):
-                places = part_of(first, self.ranges)
-                for number in np.unique(places).tolist():
-                    chosen = places == number
-                    yield number, StateKeys(state, KeyRows(item.key, first[chosen].tobytes(), second[chosen].tobytes()))
-
-    def _halves(self, item: SliceFile | KeyRows) -> Iterator[tuple[Longs, Longs]]:
+    `ranges`: at most a million; keys are hashes, so ranges of equal width hold about equally many. `items`: files with their
+    states, or rows that were read before.
+    """
+    for item in items:
         if isinstance(item, KeyRows):
-            yield item.halves
-            return
-        for rows in narrow_rows(self.stores[item.table], item.path, KEY_TYPES):
-            yield both_halves(rows)
+            key, state, halves = item.key, item.state, iter([item.halves])
+        else:
+            (state, file), key = item, item[1].key
+            halves = map(both_halves, narrow_rows(stores[file.table], file.path, KEY_TYPES))
+        for first, second in halves:
+            places = part_of(first, ranges)
+            for number in np.unique(places).tolist():
+                chosen = places == number
+                yield number, KeyRows(key, first[chosen].tobytes(), second[chosen].tobytes(), state)
 
 
-@dataclass(frozen=True)
-class Held:
+class _Held:
     """Cells: each distinct key of each slice once, with the states in which the slice holds it; of keys that several hold."""
 
-    slices: list[Slice]
-    slice_of: Longs
-    """The place of each cell's slice."""
-    keys: Longs
-    """A number of each cell's key; keys of two projects have two numbers."""
-    cells: Longs
-    """As `contest.cells_of`, sorted."""
-    states: Longs
-    """Bits."""
-    window_days: int
-
-    @staticmethod
-    def of(rows: Iterable[StateKeys], window_days: int) -> Held:
-        """The cells of these rows, which hold all rows of their keys in the slices and states to compare."""
+    def __init__(self, rows: Iterable[KeyRows], window_days: int) -> None:
+        """`rows`: all rows of their keys in the slices and states to compare."""
         parts = list(rows)
-        slices = sorted({part.keys.key for part in parts})
+        self.window_days = window_days
+        self.slices = slices = sorted({part.key for part in parts})
         projects = sorted({key.project_id for key in slices})
         number_of = {key: number for number, key in enumerate(slices)}
-        halves = [np.zeros((2, 0), np.int64), *(np.stack(part.keys.halves) for part in parts)]
+        halves = [np.zeros((2, 0), np.int64), *(np.stack(part.halves) for part in parts)]
         counts = [half.shape[1] for half in halves[1:]]
-        slice_of = np.repeat(np.asarray([number_of[part.keys.key] for part in parts], np.int64), counts)
+        slice_of = np.repeat(np.asarray([number_of[part.key] for part in parts], np.int64), counts)
         states = np.repeat(np.asarray([1 << part.state for part in parts], np.int64), counts)
         first, second = np.concatenate(halves, axis=1)
         # Most keys are held by one slice alone; those say nothing.
@@ -155,17 +127,18 @@ class Held:
         first, second, slice_of, states = (column[chosen] for column in (first, second, slice_of, states))
         days = np.asarray([key.event_date.toordinal() for key in slices], np.int64)
         of_project = np.asarray([projects.index(key.project_id) for key in slices], np.int64)
+        # Keys of two projects have two numbers.
         keys = group_numbers(second, first, of_project[slice_of])
-        cells, at, of_rows = np.unique(
+        self.cells, at, of_rows = np.unique(
             cells_of(keys, days[slice_of], window_days), return_index=True, return_inverse=True
         )
-        bits = np.zeros(len(cells), dtype=np.int64)
-        np.bitwise_or.at(bits, of_rows, states)
-        return Held(slices, slice_of[at], keys[at], cells, bits, window_days)
+        self.slice_of, self.keys = slice_of[at], keys[at]
+        self._states = np.zeros(len(self.cells), dtype=np.int64)
+        np.bitwise_or.at(self._states, of_rows, states)
 
     def are_in(self, state: int) -> Mask:
         """Which cells are held in a state."""
-        return np.asarray(self.states >> state & 1, dtype=np.bool_)
+        return np.asarray(self._states >> state & 1, dtype=np.bool_)
 
     def are_of(self, slices: Set[Slice]) -> Mask:
         """Which cells are of these slices."""
@@ -185,66 +158,84 @@ class Held:
 BEFORE, BUILT, RAW = range(3)
 
 
-@dataclass(frozen=True)
-class Linking:
-    """Finds the pairs of slices that must be published together, or events would be lost or doubled.
+def linked(built: Set[Slice], window_days: int, _: int, rows: Iterable[KeyRows]) -> set[tuple[Slice, Slice]]:
+    """Pairs of slices that must be published together, or events would be lost or doubled; from all rows of some keys.
 
     States: refined as published (BEFORE), the built slices (BUILT), both raw tables (RAW). A key that leaves a built slice links
     it to the slices that are to gain the key: their raw rows hold it and their published rows do not. A key on two days
     afterwards links a built slice to one not built.
     """
-
-    built: Set[Slice]
-    window_days: int
-
-    def __call__(self, _: int, rows: Iterable[StateKeys]) -> set[tuple[Slice, Slice]]:
-        """Each pair once, from all rows of some keys: what an exchange collects."""
-        held = Held.of(rows, self.window_days)
-        are_built, before = held.are_of(self.built), held.are_in(BEFORE)
-        after = np.where(are_built, held.are_in(BUILT), before)
-        left = are_built & before & ~after
-        moved = left | (held.are_in(RAW) & ~before & held.whose_key_is(left))
-        links: set[tuple[int, int]] = set()
-        for one, other, are_near in held.near():
-            on_two_days = after[one] & after[other] & (are_built[one] != are_built[other])
-            chosen = are_near & (on_two_days | (moved[one] & moved[other]))
-            ends = (held.slice_of[one][chosen], held.slice_of[other][chosen])
-            links.update(zip(*(end.tolist() for end in np.unique(np.stack(ends), axis=1)), strict=True))
-        return {(held.slices[one], held.slices[other]) for one, other in links}
+    held = _Held(rows, window_days)
+    are_built, before = held.are_of(built), held.are_in(BEFORE)
+    after = np.where(are_built, held.are_in(BUILT), before)
+    left = are_built & before & ~after
+    moved = left | (held.are_in(RAW) & ~before & held.whose_key_is(left))
+    links: set[tuple[int, int]] = set()
+    for one, other, are_near in held.near():
+        on_two_days = after[one] & after[other] & (are_built[one] != are_built[other])
+        chosen = are_near & (on_two_days | (moved[one] & moved[other]))
+        ends = (held.slice_of[one][chosen], held.slice_of[other][chosen])
+        links.update(zip(*(end.tolist() for end in np.unique(np.stack(ends), axis=1)), strict=True))
+    return {(held.slices[one], held.slices[other]) for one, other in links}
 
 
 THEN, NOW = range(2)
 
 
-@dataclass(frozen=True)
-class Tearing:
-    """Counts the keys that a rollback of the chosen slices alone would break, by the slices beside these that hold or held them.
+def torn(rolled_back: Set[Slice], window_days: int, _: int, rows: Iterable[KeyRows]) -> Counter[Slice]:
+    """Slices beside -> their keys that a rollback of these slices alone would break; from all rows of some keys.
 
-    States: THEN and NOW, of the chosen slices and those beside. A key is doubled if a chosen slice gets it back while one beside
-    holds it now. It is lost if a slice beside held it then and only a chosen one holds it now.
+    States: THEN and NOW, of these slices and those beside. A key is doubled if one of these slices gets it back while one beside
+    holds it now. It is lost if a slice beside held it then and only one of these holds it now.
     """
+    held = _Held(rows, window_days)
+    are_chosen, then, now = held.are_of(rolled_back), held.are_in(THEN), held.are_in(NOW)
+    given_back, kept = are_chosen & then, ~are_chosen & now
+    doubled, taken = np.zeros((2, len(held.cells)), dtype=np.bool_)
+    for pair in held.near():
+        for own, other in (pair[:2], pair[1::-1]):
+            doubled[own] |= pair[2] & kept[own] & given_back[other]
+            taken[own] |= pair[2] & ~are_chosen[own] & then[own] & are_chosen[other] & now[other]
+    lost = taken & ~held.whose_key_is(kept | given_back)
+    return Counter(held.slices[place] for place in held.slice_of[doubled | lost].tolist())
 
-    chosen: Set[Slice]
-    window_days: int
 
-    def __call__(self, _: int, rows: Iterable[StateKeys]) -> Counter[Slice]:
-        """The slices beside with such keys, from all rows of some keys: what an exchange collects."""
-        held = Held.of(rows, self.window_days)
-        are_chosen, then, now = held.are_of(self.chosen), held.are_in(THEN), held.are_in(NOW)
-        given_back, kept = are_chosen & then, ~are_chosen & now
-        doubled, taken = np.zeros((2, len(held.cells)), dtype=np.bool_)
-        for pair in held.near():
-            for own, other in (pair[:2], pair[1::-1]):
-                doubled[own] |= pair[2] & kept[own] & given_back[other]
-                taken[own] |= pair[2] & ~are_chosen[own] & then[own] & are_chosen[other] & now[other]
-        lost = taken & ~held.whose_key_is(kept | given_back)
-        return Counter(held.slices[place] for place in held.slice_of[doubled | lost].tolist())
-
+# -- how the keys of a slice change --------------------------------------------------------------------------------
 
 KEYS_OF = (*KEY, "_meaning_hash", *IDS)
 KEYS = pa.schema([*((name, pa.int64()) for name in KEY), ("is_added", pa.bool_())])
-_Columns = tuple[Longs, Longs, Longs]
+Columns = tuple[Longs, Longs, Longs]
 """Both halves of the key, and the meaning, of each row."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What identifies a row, and what it says."""
+
+    types: Mapping[str, str]
+    """Column to read -> Spark type."""
+    of: Callable[[pa.Table], Columns]
+    """Of rows with these columns."""
+
+
+def _event_contents(rows: pa.Table) -> Columns:
+    """Keys and meanings of events: the meaning is the key of a row without an id."""
+    are_named = np.logical_or(*(~are_null(named(whole(rows[name]))) for name in IDS))
+    first, second, meaning = (longs(rows[name], LOWEST) for name in (*KEY, "_meaning_hash"))
+    return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
+
+
+EVENT_CONTENTS = Contents({name: "string" if name in IDS else "bigint" for name in KEYS_OF}, _event_contents)
+
+
+def named_contents(keys: Mapping[str, str], content: Mapping[str, str]) -> Contents:
+    """The same of rows that columns of their own identify; both: column -> Spark type."""
+    return Contents({**keys, **content}, partial(_named, keys, content))
+
+
+def _named(keys: Mapping[str, str], content: Mapping[str, str], rows: pa.Table) -> Columns:
+    first, second = hashes_of(rows, keys)
+    return longs(first), longs(second), longs(hashes_of(rows, content)[0])
 
 
 @dataclass(frozen=True)
@@ -262,165 +253,87 @@ class KeyDifference:
         return KeyDifference(self.kept + other.kept, self.changed + other.changed, differing)
 
 
-@dataclass(frozen=True)
-class EventContents:
-    """Keys and meanings of events, as `key_changes.with_event_keys`: the meaning is the key of a row without an id."""
-
-    @property
-    def types(self) -> dict[str, str]:
-        """Column to read -> Spark type."""
-        return {name: "string" if name in IDS else "bigint" for name in KEYS_OF}
-
-    def of(self, rows: pa.Table) -> _Columns:
-        """Of rows with these columns."""
-        are_named = np.logical_or(*(named(whole(rows[name])).is_valid().to_numpy(zero_copy_only=False) for name in IDS))
-        first, second, meaning = (numbers_of(rows[name]) for name in (*KEY, "_meaning_hash"))
-        return np.where(are_named, first, meaning), np.where(are_named, second, 0), meaning
-
-
-@dataclass(frozen=True)
-class NamedContents:
-    """The same of rows that columns of their own identify."""
-
-    keys: Mapping[str, str]
-    """Column -> Spark type, of those that identify a row."""
-    content: Mapping[str, str]
-    """The same of those that it says something in."""
-
-    @property
-    def types(self) -> dict[str, str]:
-        """Column to read -> Spark type."""
-        return {**self.keys, **self.content}
-
-    def of(self, rows: pa.Table) -> _Columns:
-        """Of rows with these columns."""
-        (first, second), (meaning, _) = (hashes_of(rows, kinds) for kinds in (self.keys, self.content))
-        return numbers_of(first), numbers_of(second), numbers_of(meaning)
-
-
-Contents = EventContents | NamedContents
-
-
-@dataclass(frozen=True)
-class TwoStates:
+class TwoStates(NamedTuple):
     """One part of the work of comparing a slice: the keys of one range of several."""
 
     key: Slice
     before: Sequence[SliceFile | bytes]
-    """Its files, or what `ContentsOf` told of rows that only Spark can read."""
+    """Its files, or what `contents_of` told of rows that only Spark can read."""
     after: Sequence[SliceFile | bytes]
     part: int = 0
     parts: int = 1
 
 
-@dataclass(frozen=True)
-class ContentsOf:
+def contents_of(contents: Contents, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, bytes]:
     """The slice, and the keys and meanings of a file's rows (three columns of int64): a `RowsOf` for the types of `contents`."""
-
-    contents: Contents
-
-    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, bytes]:
-        """Of the rows, which come in batches."""
-        return file.key, np.stack(joined(map(self.contents.of, tables))).tobytes()
+    return file.key, np.stack(joined(map(contents.of, tables))).tobytes()
 
 
-def joined(parts: Iterable[_Columns]) -> _Columns:
+def joined(parts: Iterable[Columns]) -> Columns:
     """The columns of all parts."""
     nothing = np.zeros(0, dtype=np.int64)
     first, second, meaning = map(np.concatenate, zip((nothing, nothing, nothing), *parts, strict=True))
     return first, second, meaning
 
 
-@dataclass(frozen=True)
-class Comparing:
-    """The function of a task: how the keys of slices change."""
+def compared_states(store: Store, contents: Contents, items: Sequence[TwoStates]) -> list[tuple[Slice, KeyDifference]]:
+    """How the keys of slices change: the work of a task. Parts of a slice add up; `store`: of their table."""
 
-    store: Store
-    """Of their table."""
-    contents: Contents
+    def state(item: TwoStates, files: Sequence[SliceFile | bytes]) -> Columns:
+        parts = (one for file in files for one in columns(file))
+        are_chosen = ((one[0].view(np.uint64) % np.uint64(item.parts) == item.part, one) for one in parts)
+        return joined(
+            (first[chosen], second[chosen], meaning[chosen]) for chosen, (first, second, meaning) in are_chosen
+        )
 
-    def __call__(self, items: Sequence[TwoStates]) -> list[tuple[Slice, KeyDifference]]:
-        """Parts of a slice add up."""
-        return [(item.key, compared(self._state(item, item.before), self._state(item, item.after))) for item in items]
-
-    def _state(self, item: TwoStates, files: Sequence[SliceFile | bytes]) -> _Columns:
-        return joined(columns for file in files for columns in self._columns(item, file))
-
-    def _columns(self, item: TwoStates, file: SliceFile | bytes) -> Iterator[_Columns]:
+    def columns(file: SliceFile | bytes) -> Iterable[Columns]:
         if isinstance(file, bytes):
             first, second, meaning = np.frombuffer(file, np.int64).reshape(3, -1)
-            yield _of_part(item, (first, second, meaning))
-            return
-        for rows in narrow_rows(self.store, file.path, self.contents.types):
-            yield _of_part(item, self.contents.of(rows))
+            return [(first, second, meaning)]
+        return map(contents.of, narrow_rows(store, file.path, contents.types))
+
+    return [(item.key, compared(state(item, item.before), state(item, item.after))) for item in items]
 
 
-def _of_part(item: TwoStates, columns: _Columns) -> _Columns:
-    is_chosen = columns[0].view(np.uint64) % np.uint64(item.parts) == item.part
-    first, second, meaning = (column[is_chosen] for column in columns)
-    return first, second, meaning
-
-
-def compared(before: _Columns, after: _Columns) -> KeyDifference:
+def compared(before: Columns, after: Columns) -> KeyDifference:
     """How the keys change: rows with an equal key and meaning are kept, others with an equal key are changed, pair by pair."""
     first, second, meaning = (np.concatenate(pair) for pair in zip(before, after, strict=True))
-    if not len(first):
-        return KeyDifference(0, 0, KEYS.empty_table())
     keys = group_numbers(second, first)
     rows = group_numbers(meaning, keys)
     is_after = np.arange(len(first)) >= len(before[0])
-    was, is_now = (np.bincount(rows[which], minlength=int(rows.max()) + 1) for which in (~is_after, is_after))
+    row_count, key_count = (int(numbers.max(initial=-1)) + 1 for numbers in (rows, keys))
+    was, is_now = (np.bincount(rows[which], minlength=row_count) for which in (~is_after, is_after))
     kept = np.minimum(was, is_now)
-    key_of_row = np.zeros(len(kept), dtype=np.int64)
+    key_of_row = np.zeros(row_count, dtype=np.int64)
     key_of_row[rows] = keys
-    left, came = np.zeros((2, int(keys.max()) + 1), dtype=np.int64)
+    left, came = np.zeros((2, key_count), dtype=np.int64)
     np.add.at(left, key_of_row, was - kept)
     np.add.at(came, key_of_row, is_now - kept)
     changed = np.minimum(left, came)
-    place = np.zeros(len(left), dtype=np.int64)
+    place = np.zeros(key_count, dtype=np.int64)
     place[keys] = np.arange(len(keys))
     added, removed = (np.repeat(place, counts - changed) for counts in (came, left))
     at = np.concatenate([added, removed])
-    differing = [first[at], second[at], np.arange(len(at)) < len(added)]
-    table = pa.Table.from_arrays([pa.array(column) for column in differing], schema=KEYS)
-    return KeyDifference(int(kept.sum()), int(changed.sum()), table)
+    differing = pa.Table.from_arrays(
+        [pa.array(first[at]), pa.array(second[at]), pa.array(np.arange(len(at)) < len(added))], schema=KEYS
+    )
+    return KeyDifference(int(kept.sum()), int(changed.sum()), differing)
 
 
-@dataclass
-class HeldKeys:
-    """Keys that slices hold, collected from `KeysAmong`."""
-
-    of_slices: dict[Slice, list[Longs]] = field(default_factory=dict)
-
-    def add(self, rows: KeyRows) -> None:
-        """Take in those of one file."""
-        self.of_slices.setdefault(rows.key, []).append(np.stack(rows.halves))
-
-    def near(self, key: Slice, window_days: int) -> Longs:
-        """Those of other days of the project within the window, in two columns."""
-        found = [np.zeros((2, 0), dtype=np.int64)]
-        for other, parts in self.of_slices.items():
-            if other.project_id == key.project_id and 0 < abs((other.event_date - key.event_date).days) <= window_days:
-                found += parts
-        return np.concatenate(found, axis=1)
-
-
-def moved(key: Slice, differing: pa.Table, held: Mapping[bool, HeldKeys], window_days: int) -> dict[bool, int]:
+def moved(key: Slice, differing: pa.Table, held: Mapping[bool, Iterable[KeyRows]], window_days: int) -> dict[bool, int]:
     """How many added (True) and removed (False) keys of a slice another day within the window gave or got.
 
     `differing`: of the schema KEYS; `held`: True -> keys that were held before, False -> keys that are held afterwards.
     """
     counts = {}
     for is_added, of_side in held.items():
-        own = differing.filter(pa.array(_is_side(differing, is_added)))
-        others = of_side.near(key, window_days)
-        codes = group_numbers(
-            *(np.concatenate([numbers_of(own[name]), half]) for name, half in zip(KEY, others, strict=True))
-        )
+        own = differing.filter(pa.array(whole(differing["is_added"]).to_numpy(zero_copy_only=False) == is_added))
+        others = [np.zeros((2, 0), dtype=np.int64)]
+        for rows in of_side:
+            distance = abs((rows.key.event_date - key.event_date).days)
+            if rows.key.project_id == key.project_id and 0 < distance <= window_days:
+                others.append(np.stack(rows.halves))
+        halves = zip((longs(own[name]) for name in KEY), np.concatenate(others, axis=1), strict=True)
+        codes = group_numbers(*map(np.concatenate, halves))
         counts[is_added] = int(np.isin(codes[: own.num_rows], codes[own.num_rows :]).sum())
     return counts
-
-
-def _is_side(differing: pa.Table, is_added: bool) -> Mask:
-    found: Mask = whole(differing["is_added"]).to_numpy(zero_copy_only=False) == is_added
-    return found

@@ -17,7 +17,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, Longs, Mask, longs, whole
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows, rows_of, with_columns
-from pipeline_assets.transforms.keys import KEYS_OF, EventContents, KeyDifference, compared, joined
+from pipeline_assets.transforms.keys import EVENT_CONTENTS, KEYS_OF, KeyDifference, compared, joined
 
 NAMES = ("_object_key", "_line_number", "_hash_a")
 """Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""
@@ -362,7 +362,7 @@ def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs
 def _take_keys(keys: list[tuple[Longs, Longs, Longs]], rows: pa.Table) -> None:
     """Collect keys until there are more than _MOST_TOLD_KEYS, which is enough to know that they are too many."""
     if sum(len(first) for first, _, _ in keys) <= _MOST_TOLD_KEYS:
-        keys.append(EventContents().of(rows))
+        keys.append(EVENT_CONTENTS.of(rows))
 
 
 def _add(writer: DataFileWriter, parts: ArrivalParts, rows: pa.Table, refined: Refined) -> None:

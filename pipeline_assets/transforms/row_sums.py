@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from pipeline_assets.transforms.event_hashes import (
     whole,
 )
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.keys import FIRST_HALF, KeyRows, StateKeys, halves_of, occurring_twice
+from pipeline_assets.transforms.keys import FIRST_HALF, KeyRows, halves_of, occurring_twice
 
 LINEAGE = "p1"
 """Version of the lineage, at the begin of its text: texts of different versions cannot be compared."""
@@ -56,15 +56,6 @@ class ArrivedRows:
 
 
 @dataclass(frozen=True)
-class RawSums:
-    """What one file holds."""
-
-    key: Slice
-    arrivals: Mapping[date | None, ArrivedRows]
-    """Arrival day -> its rows; another program may have written rows without one."""
-
-
-@dataclass(frozen=True)
 class SummingRaw:
     """Sums the rows of a file of raw: a `RowsOf`."""
 
@@ -83,13 +74,13 @@ class SummingRaw:
             EXPORT_FORMAT.received_column: "timestamp",
         }
 
-    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RawSums:
-        """The sums of the file's rows, which come in batches with the columns of `types`."""
+    def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, dict[date | None, ArrivedRows]]:
+        """The slice, and arrival day (None for rows that another program wrote without one) -> sums of its rows."""
         found: dict[date | None, list[ArrivedRows]] = {}
         for rows in tables:
             for arrival, part in self._sums(file.key, rows):
                 found.setdefault(arrival, []).append(part)
-        return RawSums(file.key, {day: arrived(parts) for day, parts in found.items()})
+        return file.key, {day: arrived(parts) for day, parts in found.items()}
 
     def _sums(self, key: Slice, rows: pa.Table) -> Iterator[tuple[date | None, ArrivedRows]]:
         hashed = HashSource(self.checked).of(rows, key.project_id)
@@ -230,8 +221,7 @@ class RefinedSums:
         )
 
 
-@dataclass(frozen=True)
-class RefinedFile:
+class RefinedFile(NamedTuple):
     """What one file holds."""
 
     key: Slice
@@ -256,7 +246,7 @@ class SummingRefined:
         return {**HashSource(self.checked).types, **names, **(FIRST_HALF if self.has_keys else {})}
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RefinedFile:
-        """The sums of the file's rows, which come in batches with the columns of `types`."""
+        """The sums of the file's rows."""
         sums, keys = RefinedSums(), []
         for rows in tables:
             sums += self._sums(file.key, rows)
@@ -333,22 +323,8 @@ def keys_twice(rows: Iterable[KeyRows], window_days: int) -> dict[Slice, Twice]:
     order = np.lexsort((day, second, first))
     first, second, number, day = first[order], second[order], number[order], day[order]
     gap = np.where((first[1:] == first[:-1]) & (second[1:] == second[:-1]), day[1:] - day[:-1], np.iinfo(np.int64).max)
-    near, same = (_either_side(gap <= most) for most in (window_days, 0))
-    counts = [np.bincount(number[chosen], minlength=len(slices)).tolist() for chosen in (near, same)]
+    pairs = [np.r_[False, gap <= most, False] for most in (window_days, 0)]
+    counts = [
+        np.bincount(number[chosen], minlength=len(slices)).tolist() for chosen in (of[1:] | of[:-1] for of in pairs)
+    ]
     return {key: Twice(*both) for key, *both in zip(slices, *counts, strict=True) if any(both)}
-
-
-def _either_side(pairs: Mask) -> Mask:
-    """Which rows belong to a chosen pair of adjacent ones."""
-    return np.asarray(np.r_[pairs, False] | np.r_[False, pairs])
-
-
-@dataclass(frozen=True)
-class TwiceInRange:
-    """`keys_twice` of the rows of one range of keys: what an exchange collects."""
-
-    window_days: int
-
-    def __call__(self, _: int, rows: Iterable[StateKeys]) -> dict[Slice, Twice]:
-        """The slices with such rows."""
-        return keys_twice((one.keys for one in rows), self.window_days)

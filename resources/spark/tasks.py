@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline_assets.domain.errors import TidemarkError, error_in
 from pipeline_assets.domain.machine import (
@@ -90,7 +91,7 @@ class Tasks:
             cost = read_bytes + self.new_bytes.count + sum(map(len, groups)) * FILE_COST_BYTES
             tasks = min(len(groups), 1 + cost // _LEAST_TASK_BYTES)
             placed = self.session().sparkContext.parallelize(list(groups), tasks)
-            return list(placed.map(_Told(function)).collect())
+            return list(placed.map(lambda group: _told(partial(function, group))).collect())
 
     def exchange(
         self,
@@ -107,35 +108,32 @@ class Tasks:
             return []
         with naming_what_workers_met():
             placed = self.session().sparkContext.parallelize(list(groups), len(groups))
-            shuffled = placed.flatMap(EachTold(function)).groupByKey(parts)
-            return list(shuffled.map(_Told(lambda pair: collect(*pair))).collect())
+            shuffled = placed.flatMap(each_told(function)).groupByKey(parts)
+            return list(shuffled.map(lambda pair: _told(partial(collect, *pair))).collect())
 
 
-@dataclass(frozen=True)
-class _Told:
-    """A function whose errors of ours reach the driver as text, since a worker's exception arrives as nothing else."""
-
-    function: Callable[[Any], Any]
-
-    def __call__(self, given: Any) -> Any:
-        try:
-            return self.function(given)
-        except TidemarkError as error:
-            raise RuntimeError(error.as_line()) from error
+@contextmanager
+def _errors_as_text() -> Iterator[None]:
+    """Tell an error of ours in one line: a worker's exception arrives at the driver as text alone."""
+    try:
+        yield
+    except TidemarkError as error:
+        raise RuntimeError(error.as_line()) from error
 
 
-@dataclass(frozen=True)
-class EachTold:
-    """The same for a function that makes its values one by one, so that a task need not hold them all, as for `mapInArrow`."""
+def _told(function: Callable[[], Result]) -> Result:
+    with _errors_as_text():
+        return function()
 
-    function: Callable[[Any], Iterable[Any]]
 
-    def __call__(self, given: Any) -> Iterator[Any]:
-        """Each value; raises RuntimeError."""
-        try:
-            yield from self.function(given)
-        except TidemarkError as error:
-            raise RuntimeError(error.as_line()) from error
+def each_told(function: Callable[[Item], Iterable[Value]]) -> Callable[[Item], Iterator[Value]]:
+    """The function as workers run it, also for `mapInArrow`: it makes its values one by one, and tells its errors of ours."""
+
+    def each(given: Item) -> Iterator[Value]:
+        with _errors_as_text():
+            yield from function(given)
+
+    return each
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.key_changes import row_contents, with_keys
-from pipeline_assets.transforms.keys import Contents, KeyDifference, NamedContents
+from pipeline_assets.transforms.keys import Contents, KeyDifference, named_contents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -229,7 +229,7 @@ class NamedRowsBuilder(Builder[TableT], ABC):
         """The same, by tasks."""
         types = {column.name: column.type for column in self.table.columns}
         names = (("project_id", *self.naming_columns), self.table.content_columns)
-        return NamedContents(*({name: types[name] for name in of_kind} for of_kind in names))
+        return named_contents(*({name: types[name] for name in of_kind} for of_kind in names))
 
     def with_keys(self, rows: DataFrame) -> DataFrame:
         """The rows plus keys from the naming columns."""

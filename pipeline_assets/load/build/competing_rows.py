@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +19,11 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
 from pipeline_assets.transforms.contest_tasks import (
     Deciding,
-    Dividing,
-    HeavyHalves,
     Outcome,
     Ranges,
     RowsAmong,
+    divided_rows,
+    heavy_halves,
 )
 from pipeline_assets.transforms.event_hashes import Longs
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes
@@ -142,7 +143,7 @@ def _heavy(runtime: Runtime, found: FilesOfSlices) -> KeyCounts:
     most = runtime.settings.hot_key_rows
     total: Counter[int] = Counter()
     # A key with `most` rows has its share of them in some file.
-    heavy = HeavyHalves(max(_LEAST_HEAVY, most // len(found.files)))
+    heavy = partial(heavy_halves, max(_LEAST_HEAVY, most // len(found.files)))
     for of_file in each_of(runtime, found, FIRST_HALF, heavy):
         total.update(of_file)
     return KeyCounts(
@@ -174,7 +175,7 @@ def _by_tasks(runtime: Runtime, found: FilesOfSlices, among: RowsAmong, deciding
     weights = [item.cost if isinstance(item, SliceFile) else len(item) for item in items]
     groups = runtime.tasks.groups(items, weights)
     stores = {table.key: runtime.lakehouse.files.store(table) for table in RAW_TABLES.values()}
-    dividing = Dividing(among, stores, deciding.ranges)
+    dividing = partial(divided_rows, among, stores, deciding.ranges)
     outcome = Outcome()
     for part in runtime.tasks.exchange(dividing, groups, deciding, deciding.ranges.parts):
         outcome.add(part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +18,15 @@ from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, KEPT, REMOVED
 from pipeline_assets.transforms.keys import (
+    EVENT_CONTENTS,
     KEY_TYPES,
-    Comparing,
     Contents,
-    ContentsOf,
-    EventContents,
-    HeldKeys,
     KeyDifference,
-    KeysAmong,
+    KeyRows,
     TwoStates,
+    compared_states,
+    contents_of,
+    keys_among,
     moved,
 )
 
@@ -44,7 +45,7 @@ def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange
     if not compared:
         return {}
     known = {key: staged.keys[key] for key in compared if key in staged.keys}
-    return changed_keys(plan, staged.snapshot_id, compared, EventContents(), known)
+    return changed_keys(plan, staged.snapshot_id, compared, EVENT_CONTENTS, known)
 
 
 def changed_keys(
@@ -74,7 +75,7 @@ def _compared(
         side: dict[Slice, list[SliceFile | bytes]] = {key: [] for key in slices}
         for file in found.files:
             side[file.key].append(file)
-        for key, told in each_of(runtime, replace(found, files=()), contents.types, ContentsOf(contents)):
+        for key, told in each_of(runtime, replace(found, files=()), contents.types, partial(contents_of, contents)):
             side[key].append(told)
         sides.append(side)
     items = []
@@ -85,7 +86,7 @@ def _compared(
     files = [file for side in sides for of_slice in side.values() for file in of_slice if isinstance(file, SliceFile)]
     weights = [sum(_weight(file) for file in (*item.before, *item.after)) for item in items]
     groups = runtime.tasks.groups(items, weights)
-    comparing = Comparing(runtime.lakehouse.files.store(plan.table), contents)
+    comparing = partial(compared_states, runtime.lakehouse.files.store(plan.table), contents)
     compared: dict[Slice, KeyDifference] = {}
     for told_group in runtime.tasks.run(
         comparing, groups, read_bytes=read_bytes(runtime, places, files, contents.types)
@@ -120,7 +121,7 @@ def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table])
         return {}
     window = plan.table.kind.exchange_days(plan.runtime.settings)
     near = frozenset(neighbourhood(differing, window))
-    held = {True: HeldKeys(), False: HeldKeys()}
+    held: dict[bool, list[KeyRows]] = {True: [], False: []}
     states: dict[bool, Mapping[int, frozenset[Slice]]] = {
         True: {plan.base_id: near},
         False: plan.states(staged_id, near),
@@ -130,8 +131,7 @@ def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table])
         wanted = np.unique(np.concatenate(halves))
         if len(wanted):
             places = [Place(plan.table, snapshot_id, slices) for snapshot_id, slices in states[is_added].items()]
-            for told in each_file(plan.runtime, places, KEY_TYPES, KeysAmong(wanted.tobytes())):
-                of_side.add(told)
+            of_side.extend(each_file(plan.runtime, places, KEY_TYPES, partial(keys_among, wanted.tobytes())))
     return {key: moved(key, rows, held, window) for key, rows in differing.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms.event_hashes import KEY
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.key_changes import event_contents, held_keys, with_event_keys
-from pipeline_assets.transforms.keys import BEFORE, BUILT, RAW, Contents, EventContents, KeyDifference, Linking
+from pipeline_assets.transforms.keys import BEFORE, BUILT, EVENT_CONTENTS, RAW, Contents, KeyDifference, linked
 from pipeline_assets.transforms.refine_task import (
     Losers,
     Refined,
@@ -45,7 +45,7 @@ from pipeline_assets.transforms.refine_task import (
 )
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.staging import FileChange
-from resources.spark.tasks import EachTold, naming_what_workers_met
+from resources.spark.tasks import each_told, naming_what_workers_met
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -158,7 +158,7 @@ def write_rows(runtime: Runtime, rows: DataFrame) -> list[str]:
     """Write rows with the columns of refined, of whole slices, which only Spark can read; return the files."""
     at = (REFINED_EVENTS.day_column, "project_id")
     names = runtime.lakehouse.files
-    writing = EachTold(WritingRows(names.layout(REFINED_EVENTS, is_ordered=False), names.store(REFINED_EVENTS)))
+    writing = each_told(WritingRows(names.layout(REFINED_EVENTS, is_ordered=False), names.store(REFINED_EVENTS)))
     placed = rows.repartition(*at).sortWithinPartitions(*at)
     with naming_what_workers_met():
         return [row["file"] for row in placed.mapInArrow(writing, "file string").collect()]
@@ -231,7 +231,7 @@ class RefinedBuilder(Builder[Table]):
     @property
     def key_contents(self) -> Contents:
         """The same, by tasks."""
-        return EventContents()
+        return EVENT_CONTENTS
 
     @property
     def naming_columns(self) -> tuple[str, ...]:
@@ -255,7 +255,7 @@ class RefinedBuilder(Builder[Table]):
             RAW: [Place(table, plan.pins[table.key], near) for table in RAW_TABLES.values()],
         }
         found = [files_of(runtime, states[state]) for state in range(len(states))]
-        return set().union(*each_range(runtime, found, Linking(built, window)))
+        return set().union(*each_range(runtime, found, partial(linked, built, window)))
 
     def key_changes(self, plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
         """Key changes by cause, from keys and stored hashes."""

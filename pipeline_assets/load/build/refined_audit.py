@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any
+
+import pyarrow as pa
 
 from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
@@ -14,19 +17,18 @@ from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, each_
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
-from pipeline_assets.transforms.file_rows import row_count
+from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.keys import (
     FIRST_HALF,
     KEY_TYPES,
-    KeysAmong,
     first_halves,
+    keys_among,
     occurring_twice,
 )
 from pipeline_assets.transforms.row_sums import (
     RefinedSums,
     SummingRefined,
     Twice,
-    TwiceInRange,
     keys_twice,
 )
 
@@ -45,9 +47,13 @@ def raw_counts(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice
     for file in found.files:
         rows[file.key] += file.rows
     # Metadata does not tell which rows are hidden by another program's delete files.
-    for key, count in each_of(runtime, replace(found, files=()), {"_line_number": "int"}, row_count):
+    for key, count in each_of(runtime, replace(found, files=()), {"_line_number": "int"}, _row_count):
         rows[key] += count
     return rows
+
+
+def _row_count(file: SliceFile, tables: Iterable[pa.Table]) -> tuple[Slice, int]:
+    return file.key, sum(rows.num_rows for rows in tables)
 
 
 def measure_refined(
@@ -93,7 +99,7 @@ def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[byte
     suspected, _ = occurring_twice(keys)
     if not len(suspected):
         return {}
-    among = KeysAmong(suspected.tobytes())
+    among = partial(keys_among, suspected.tobytes())
     rows = [one for files in found for one in each_of(runtime, files, KEY_TYPES, among)]
     return keys_twice(rows, runtime.settings.dedupe_window_days)
 
@@ -101,7 +107,8 @@ def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[byte
 def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[Slice, Twice]:
     """The same, where one process should not hold all keys."""
     twice: dict[Slice, Twice] = {}
-    for part in each_range(runtime, found, TwiceInRange(runtime.settings.dedupe_window_days)):
+    window = runtime.settings.dedupe_window_days
+    for part in each_range(runtime, found, lambda _, rows: keys_twice(rows, window)):
         for key, one in part.items():
             twice[key] = twice.get(key, Twice()) + one
     return twice

@@ -17,22 +17,22 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.file_rows import SliceFile, with_columns
 from pipeline_assets.transforms.keys import (
+    EVENT_CONTENTS,
     KEYS,
-    Comparing,
-    ContentsOf,
-    EventContents,
-    HeldKeys,
-    KeysAmong,
-    NamedContents,
+    KeyRows,
     TwoStates,
     compared,
+    compared_states,
+    contents_of,
+    keys_among,
     moved,
+    named_contents,
 )
 from tests.unit.transforms.test_write_objects import Shelf
 
 DAY = date(2026, 2, 2)
 KEY = Slice(DAY, "1")
-EVENTS = EventContents()
+EVENTS = EVENT_CONTENTS
 FILE = SliceFile("refined/events", KEY, "f.parquet", 1, 1)
 _ROWS = st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 2), st.integers(0, 1)), max_size=12)
 Row = tuple[int, int, int]
@@ -58,7 +58,7 @@ def test_keys_are_kept_changed_gained_and_lost_whole_and_in_parts(
     """Scenario: rows without ids share key and meaning, keys share a half. Outcome: rows are counted pair by pair."""
     expected = _expected(before, after)
     was, is_now = ([_columns(rows).tobytes()] for rows in (before, after))
-    told = Comparing(Shelf({}), EVENTS)([TwoStates(KEY, was, is_now, part, parts) for part in range(parts)])
+    told = compared_states(Shelf({}), EVENTS, [TwoStates(KEY, was, is_now, part, parts) for part in range(parts)])
     whole = compared(*(tuple(_columns(rows)) for rows in (before, after)))  # type: ignore[arg-type]
     total = told[0][1]
     for key, one in told[1:]:
@@ -78,11 +78,11 @@ def _raw(rows: Sequence[tuple[int, int, int, str | None, str | None]]) -> pa.Tab
 
 def test_the_meaning_is_the_key_of_a_row_without_an_id() -> None:
     rows = _raw([(1, 2, 3, "i", None), (4, 5, 6, " ", "u"), (7, 8, 9, None, "\u200b"), (7, 8, 9, "", None)])
-    key, told = ContentsOf(EVENTS)(FILE, iter([rows.slice(0, 1), rows.slice(1)]))
+    key, told = contents_of(EVENTS, FILE, iter([rows.slice(0, 1), rows.slice(1)]))
     found = np.frombuffer(told, np.int64).reshape(3, -1).T
     assert key == KEY
     assert [tuple(row) for row in found.tolist()] == [(1, 2, 3), (4, 5, 6), (9, 0, 9), (9, 0, 9)]
-    assert ContentsOf(EVENTS)(FILE, iter([])) == (KEY, b"")
+    assert contents_of(EVENTS, FILE, iter([])) == (KEY, b"")
 
 
 _TOTALS = st.dictionaries(
@@ -95,14 +95,14 @@ def test_rows_of_an_aggregate_are_kept_changed_gained_and_lost(
     before: dict[str | None, Decimal | None], after: dict[str | None, Decimal | None]
 ) -> None:
     """Scenario: totals by a column that may be null or empty. Outcome: rows with an equal column are compared by their totals."""
-    contents = NamedContents({"project_id": "string", "currency": "string"}, {"revenue": "decimal(38,6)"})
+    contents = named_contents({"project_id": "string", "currency": "string"}, {"revenue": "decimal(38,6)"})
 
     def told(totals: dict[str | None, Decimal | None]) -> list[bytes]:
         columns = {"project_id": ["1"] * len(totals), "currency": [*totals], "revenue": [*totals.values()]}
         rows = with_columns(pa.table({name: pa.array(column) for name, column in columns.items()}), contents.types)
-        return [ContentsOf(contents)(FILE, iter([rows]))[1]]
+        return [contents_of(contents, FILE, iter([rows]))[1]]
 
-    ((_, found),) = Comparing(Shelf({}), contents)([TwoStates(KEY, told(before), told(after))])
+    ((_, found),) = compared_states(Shelf({}), contents, [TwoStates(KEY, told(before), told(after))])
     kept = [name for name in before.keys() & after.keys() if before[name] == after[name]]
     assert (found.kept, found.changed) == (len(kept), len(before.keys() & after.keys()) - len(kept))
     assert Counter(found.differing["is_added"].to_pylist()) == Counter(
@@ -117,10 +117,10 @@ def test_a_key_moved_if_a_day_within_the_window_held_it(window: int) -> None:
     days = {1: (1, 10), 2: (2, 20), 3: (3, 30), 0: (5, 50)}
     told = [(Slice(DAY + timedelta(days=shift), "1"), [pair]) for shift, pair in days.items()]
     told += [(Slice(DAY - timedelta(days=1), "2"), [(4, 40)]), (Slice(DAY - timedelta(days=1), "1"), [(6, 61)])]
-    among = KeysAmong(np.arange(1, 7, dtype=np.int64).tobytes())
-    held = {True: HeldKeys(), False: HeldKeys()}
+    wanted = np.arange(1, 7, dtype=np.int64).tobytes()
+    held: dict[bool, list[KeyRows]] = {True: [], False: []}
     for key, pairs in told:
         halves = list(starmap(lambda first, second: {"_key_a": first, "_key_b": second}, [*pairs, (99, 1)]))
         file = SliceFile("refined/events", key, "f", 1, 1)
-        held[True].add(among(file, iter([pa.Table.from_pylist(halves)])))
+        held[True].append(keys_among(wanted, file, iter([pa.Table.from_pylist(halves)])))
     assert moved(KEY, differing, held, window) == {True: window, False: 0}

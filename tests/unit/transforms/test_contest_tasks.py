@@ -17,10 +17,10 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
 from pipeline_assets.transforms.contest_tasks import (
     Deciding,
-    HeavyHalves,
     Outcome,
     Ranges,
     RowsAmong,
+    heavy_halves,
 )
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, with_columns
 from pipeline_assets.transforms.keys import first_halves, occurring_twice
@@ -107,8 +107,8 @@ def test_a_file_tells_its_halves_and_its_rows_among_some() -> None:
     """Scenario: batches of a file, one row without a key. Outcome: only rows of the wanted keys, of the wanted days' best."""
     batches = [_raw([1, 2, None]), _raw([2, 2, 3])]
     assert np.frombuffer(first_halves(_FILE, iter(batches)), np.int64).tolist() == [1, 2, 2, 2, 3]
-    assert HeavyHalves(3)(_FILE, iter(batches)) == {2: 3}
-    assert HeavyHalves(3)(_FILE, iter([])) == {}
+    assert heavy_halves(3, _FILE, iter(batches)) == {2: 3}
+    assert heavy_halves(3, _FILE, iter([])) == {}
     sources = {"raw/regular_events": "regular"}
     wanted = np.asarray([2, 3], np.int64).tobytes()
     for halves, expected in ((wanted, [2, 2, 2, 3]), (None, [1, 2, 2, 2, 3]), (b"", [])):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -20,10 +21,9 @@ from pipeline_assets.transforms.keys import (
     RAW,
     THEN,
     KeyRows,
-    Linking,
-    RangesOfKeys,
-    StateKeys,
-    Tearing,
+    keys_by_range,
+    linked,
+    torn,
 )
 
 Key = tuple[int, int]
@@ -35,22 +35,22 @@ _SLICES = st.builds(Slice, st.sampled_from(_DAYS), st.sampled_from(["1", "2"]))
 _HELD = st.dictionaries(_SLICES, st.lists(st.tuples(_HALVES, st.integers(0, 1)), max_size=5), max_size=6)
 
 
-def _rows(states: Mapping[int, Held]) -> list[tuple[int, KeyRows]]:
+def _rows(states: Mapping[int, Held]) -> list[KeyRows]:
     """Each slice's keys in each state, as tasks tell them of two files."""
     told = []
     for state, held in states.items():
         for key, keys in held.items():
             for part in (keys[:2], keys[2:]):
                 halves = np.asarray(part, np.int64).reshape(-1, 2).T
-                told.append((state, KeyRows(key, *(half.tobytes() for half in halves))))
+                told.append(KeyRows(key, halves[0].tobytes(), halves[1].tobytes(), state))
     return told
 
 
 def _by_ranges(
-    collect: Callable[[int, Iterable[StateKeys]], Result], rows: Sequence[tuple[int, KeyRows]], ranges: int
+    collect: Callable[[int, Iterable[KeyRows]], Result], rows: Sequence[KeyRows], ranges: int
 ) -> list[Result]:
-    by_range: dict[int, list[StateKeys]] = {}
-    for number, part in RangesOfKeys({}, ranges)(rows):
+    by_range: dict[int, list[KeyRows]] = {}
+    for number, part in keys_by_range({}, ranges, rows):
         by_range.setdefault(number, []).append(part)
     return [collect(number, parts) for number, parts in by_range.items()]
 
@@ -87,8 +87,8 @@ def test_slices_are_linked_by_keys_that_leave_and_keys_on_two_days(
     keys are divided into ranges."""
     states = {BEFORE: before, BUILT: {key: keys for key, keys in staged.items() if key in built}, RAW: raw}
     expected = _links(before, states[BUILT], raw, built, window)
-    linking, rows = Linking(frozenset(built), window), _rows(states)
-    found = linking(0, [StateKeys(*one) for one in rows])
+    linking, rows = partial(linked, frozenset(built), window), _rows(states)
+    found = linking(0, rows)
     assert {frozenset(pair) for pair in found} == expected
     assert len(found) == len(expected)
     assert set().union(*_by_ranges(linking, rows, ranges)) == found
@@ -118,7 +118,7 @@ _K: Key = (7, 7)
 def test_each_way_to_be_linked(before: list[Slice], staged: list[Slice], raw: list[Slice], links: bool) -> None:
     """One key, of which the first day is built."""
     states = {state: dict.fromkeys(slices, (_K,)) for state, slices in ((BEFORE, before), (BUILT, staged), (RAW, raw))}
-    found = Linking(frozenset([_ONE]), 1)(0, [StateKeys(*one) for one in _rows(states)])
+    found = linked(frozenset([_ONE]), 1, 0, _rows(states))
     assert found == ({(_ONE, _TWO)} if links else set())
 
 
@@ -143,7 +143,7 @@ def test_a_rollback_of_some_days_doubles_and_loses_what_the_rule_says(
     then: Held, now: Held, chosen: set[Slice], window: int, ranges: int
 ) -> None:
     """Scenario: few keys on six days of two projects, then and now. Outcome: the keys of the rule, by day; also by ranges."""
-    tearing, rows = Tearing(frozenset(chosen), window), _rows({THEN: then, NOW: now})
-    found = tearing(0, [StateKeys(*one) for one in rows])
+    tearing, rows = partial(torn, frozenset(chosen), window), _rows({THEN: then, NOW: now})
+    found = tearing(0, rows)
     assert found == _torn(then, now, chosen, window)
     assert sum(_by_ranges(tearing, rows, ranges), Counter()) == found

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.transforms.file_rows import ReadingRows, SliceFile
+from pipeline_assets.transforms.file_rows import SliceFile, reduced_batches
 
 _DAY = date(2026, 2, 2)
 _ROWS = st.lists(
@@ -31,10 +31,12 @@ def test_each_slice_of_a_partition_is_reduced_once(rows: list[tuple[date, str, i
     rows = sorted(rows)
     schema = pa.schema([("event_date", pa.date32()), ("project_id", pa.string()), ("n", pa.int32())])
     whole = pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], []], schema=schema)
-    reading = ReadingRows("raw/regular_events", "event_date", {"n": "bigint", "lacking": "string"}, _told)
+    types = {"n": "bigint", "lacking": "string"}
     told = [
         pickle.loads(row["result"])
-        for batch in reading(whole.to_batches(max_chunksize=size))
+        for batch in reduced_batches(
+            "raw/regular_events", "event_date", types, _told, whole.to_batches(max_chunksize=size)
+        )
         for row in batch.to_pylist()
     ]
     expected: dict[Slice, list[tuple[int, None]]] = {}

@@ -22,8 +22,8 @@ from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.row_sums import (
     OBJECT_TYPES,
+    ArrivedRows,
     ObjectRows,
-    RawSums,
     SummingRaw,
     arrived,
     objects_of,
@@ -70,9 +70,9 @@ def in_batches(rows: Sequence[dict[str, Any]], cuts: Sequence[int], types: dict[
         yield a_table(rows[start:end], types)
 
 
-def together(found: Sequence[RawSums]) -> dict[Any, Any]:
-    days = {day for one in found for day in one.arrivals}
-    return {day: arrived(one.arrivals[day] for one in found if day in one.arrivals).batch_day for day in days}
+def together(found: Sequence[tuple[Slice, dict[date | None, ArrivedRows]]]) -> dict[Any, Any]:
+    days = {day for _, arrivals in found for day in arrivals}
+    return {day: arrived(arrivals[day] for _, arrivals in found if day in arrivals).batch_day for day in days}
 
 
 def sketch_of(row: dict[str, Any]) -> LatenessSketch:
@@ -180,14 +180,14 @@ def test_a_false_hash_makes_the_digest_equal_none(name: str) -> None:
     """Scenario: rows whose hashes are true; then one of which a stored hash, or a column, was changed or is gone.
     Outcome: the digest of the stored hashes; then one that equals no sound digest, alone and added to others."""
     table = sound_rows(3)
-    (sound,) = CHECKING(FILE, iter([table])).arrivals.values()
-    (stored,) = SummingRaw()(FILE, iter([table.select(list(SummingRaw().types))])).arrivals.values()
+    (sound,) = CHECKING(FILE, iter([table]))[1].values()
+    (stored,) = SummingRaw()(FILE, iter([table.select(list(SummingRaw().types))]))[1].values()
     assert sound == stored
     at = table.column_names.index(name)
     for value in (None, "x" if name == "insert_id" else 1):
         values = [*table.column(name).to_pylist()[:2], value]
         broken = table.set_column(at, name, pa.array(values, table.schema.field(name).type))
-        (found,) = CHECKING(FILE, iter([broken])).arrivals.values()
+        (found,) = CHECKING(FILE, iter([broken]))[1].values()
         assert found.digest.rows == 3
         assert found.digest != replace(found.digest, version=sound.digest.version)
         assert arrived([found, sound]).digest.version == arrived([sound, found]).digest.version == found.digest.version

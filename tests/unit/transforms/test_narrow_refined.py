@@ -15,17 +15,16 @@ from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.keys import (
     KEY_TYPES,
-    KeysAmong,
-    RangesOfKeys,
-    StateKeys,
+    KeyRows,
     first_halves,
+    keys_among,
+    keys_by_range,
     occurring_twice,
 )
 from pipeline_assets.transforms.row_sums import (
     RefinedSums,
     SummingRefined,
     Twice,
-    TwiceInRange,
     keys_twice,
 )
 from tests.unit.transforms.test_narrow_raw import AT, KEY, LONGS, in_batches
@@ -122,20 +121,20 @@ def test_rows_that_share_a_key_are_found_exactly(
         told = [{"_key_a": first, "_key_b": second} for first, second in days[key]]
         return in_batches(told, [len(told) // 2], KEY_TYPES)
 
-    whole = [KeysAmong(None)(a_file(key), tables(key)) for key in days]
+    whole = [keys_among(None, a_file(key), tables(key)) for key in days]
     assert keys_twice(whole, window) == expected
 
     suspected, _ = occurring_twice([one.first for one in whole])
-    among = [KeysAmong(suspected.tobytes())(a_file(key), tables(key)) for key in days]
+    among = [keys_among(suspected.tobytes(), a_file(key), tables(key)) for key in days]
     assert keys_twice(among, window) == expected
     assert set(np.frombuffer(b"".join(one.first for one in among), np.int64).tolist()) == set(suspected.tolist())
 
-    by_range: dict[int, list[StateKeys]] = {}
-    for number, part in RangesOfKeys({}, ranges)([(0, one) for one in whole]):
+    by_range: dict[int, list[KeyRows]] = {}
+    for number, part in keys_by_range({}, ranges, whole):
         assert 0 <= number < ranges
         by_range.setdefault(number, []).append(part)
     found: dict[Slice, Twice] = {}
-    for number, parts in by_range.items():
-        for key, one in TwiceInRange(window)(number, parts).items():
+    for parts in by_range.values():
+        for key, one in keys_twice(parts, window).items():
             found[key] = found.get(key, Twice()) + one
     assert found == expected
