@@ -317,7 +317,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "no data is believed of keys that brought none", "pipeline_assets/operations/recover.py",
-        "silent = () if keys.is_proven or doubt is not None else lacking", "silent = ()",
+        "doubt = error or self._unproven(project, control)", "pass",
         f"{_RECOVER}::test_without_an_hour_that_raw_holds_no_data_is_not_recorded_unless_the_run_brings_data",
     ),
     Mutation(
@@ -352,8 +352,8 @@ MUTATIONS = (
     ),
     Mutation(
         9, "a refusal is halved though halving does not help", "pipeline_assets/operations/recover.py",
-        "refusals += is_refused", "refusals += 0",
-        f"{_RECOVER}::test_a_refusal_that_is_not_of_size_is_asked_three_times_in_all",
+        "refusals += isinstance(error, ExportRefusedError)", "refusals += 0",
+        f"{_RECOVER}::test_a_refusal_that_is_not_of_size_ends_a_day_and_three_days_a_project",
     ),
     Mutation(
         8, "a drill looks at the last recovery alone", "pipeline_assets/drill/scenarios.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -51,10 +51,10 @@ _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError,
 """Errors that all other hours of the project would meet as well."""
 _OF_THE_RANGE = (ExportTooLargeError, ExportContentError, ExportRefusedError)
 """Errors that a smaller range may avoid."""
-_REFUSALS = 3
-"""Refusals in a row that end a project of which nothing else was answered: of a range, of the other end, of the middle."""
 _DEEPEST = 6
-"""Refusals in a row that end a day of any other project: they lead from all of its hours to one."""
+"""Refusals in a row that lead from all hours of a day to one; one more ends the day."""
+_PLACES = (lambda _: -1, lambda _: 0, lambda count: count // 2)
+"""Where to ask while the vendor refuses whole days: newest, oldest, between. Then the project ends."""
 NO_DATA_MARKER = b"no data, said the vendor; the same keys brought other hours of this project\n"
 """The marker of an hour that the vendor has no data of; that of an hour with objects is empty."""
 _CURE_OF_KEYS = (
@@ -114,17 +114,13 @@ class Progress:
 
 @dataclass
 class _Keys:
-    """What shows that a project's keys are its own, so that "no data" is believed."""
+    """Whether a project's keys are its own, so that "no data" is believed."""
 
-    control: Hour | None
-    """An hour of which raw holds rows, to be asked for once, and only where nothing else shows it."""
     is_proven: bool = False
-    unanswered: TidemarkError | None = None
-    """Why the control hour shows nothing."""
-    doubt: ExportContentError | None = None
+    doubt: TidemarkError | None = None
     """Why no "no data" of these keys is believed in this run."""
-    unproven: list[tuple[Hour, datetime]] = field(default_factory=list)
-    """Hours without data, and when the vendor said so, which another answer of the run may prove."""
+    silent: list[tuple[Hour, datetime]] = field(default_factory=list)
+    """Hours without data, and when the vendor said so: believed once an answer of the run proves the keys."""
 
 
 @dataclass(frozen=True)
@@ -153,50 +149,73 @@ class Recovery:
                 outcomes[one.project_id, one.hour] = HourOutcome(one.project_id, one.hour, fate)
         _require_keys([project for project in plan.projects if plan.fetched(project)])
         for project in plan.projects:
-            keys = _Keys(plan.controls.get(project))
-            for outcome in self._project(project, {one.hour: one for one in plan.fetched(project)}, keys):
+            for outcome in self._project(
+                project, {one.hour: one for one in plan.fetched(project)}, plan.controls.get(project)
+            ):
                 outcomes[project, outcome.hour] = outcome
                 self.progress.settled(outcome)
         return [outcomes[one.project_id, one.hour] for one in plan.asked]
 
-    def _project(self, project: str, planned: Mapping[Hour, PlannedHour], keys: _Keys) -> Iterator[HourOutcome]:
-        pending, at = hour_ranges(planned, HOURS_AT_ONCE), 0
-        refusals, is_served = 0, False
+    def _project(
+        self, project: str, planned: Mapping[Hour, PlannedHour], control: Hour | None
+    ) -> Iterator[HourOutcome]:
+        """`control`: an hour of which raw holds rows, asked for once, and only where nothing else proves the keys."""
+        pending, keys, futile = hour_ranges(planned, HOURS_AT_ONCE), _Keys(), 0
+        error: TidemarkError | None = None
+        while pending and error is None:
+            # Hours that are refused for their time lie at one end: too old, or too new.
+            hours = pending.pop(_PLACES[futile](len(pending)))
+            try:
+                refusal = yield from self._part(project, hours, planned, keys)
+            except _OF_THE_PROJECT as failure:
+                error = failure
+            else:
+                futile = 0 if refusal is None else futile + 1
+                error = refusal if futile == len(_PLACES) else None
+        for hour in sorted(hour for hours in pending for hour in hours):
+            yield HourOutcome(project, hour, HourFate.FAILED, error=error)
+        doubt = keys.doubt
+        if keys.silent and doubt is None and not keys.is_proven:
+            doubt = error or self._unproven(project, control)
+        for hour, answered_at in keys.silent:
+            yield self._hour(planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, doubt)
+
+    def _part(
+        self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
+    ) -> Generator[HourOutcome, None, ExportRefusedError | None]:
+        """The outcomes of hours of a day, newest halves first where halving helps; returns a refusal where none was served.
+
+        Raises the errors of the project, once each of the hours has its outcome.
+        """
+        pending, refusals, is_served = [hours], 0, False
         while pending:
-            at = min(at, len(pending) - 1)
-            hours = pending.pop(at)
+            # The oldest hours are tried once before the day is given up.
+            part = pending.pop(-1 if refusals < _DEEPEST else 0)
             try:
                 # Landing's errors have types of their own; other OS errors come from the disk that downloads pass through.
                 with naming_the_download_disk():
-                    yield from self._range(project, hours, planned, keys)
+                    yield from self._range(project, part, planned, keys)
                 refusals, is_served = 0, True
             except (*_OF_THE_RANGE, *_OF_THE_PROJECT) as error:
-                is_refused = isinstance(error, ExportRefusedError)
-                refusals += is_refused
-                is_futile = is_refused and refusals >= (_DEEPEST if is_served else _REFUSALS)
-                is_of_project = isinstance(error, _OF_THE_PROJECT) or (is_futile and not is_served)
-                if is_futile or is_of_project or len(hours) == 1:
-                    lost = [one for one in pending if is_of_project or (is_futile and one.first.day == hours.first.day)]
-                    pending = [one for one in pending if one not in lost]
-                    if is_futile:
-                        subject = f"export of {project}, {hours.first.day}" if is_served else f"export of {project}"
-                        reason = f"{error.reason}; after {refusals} such answers in a row it was not asked again"
-                        error = ExportRefusedError(subject, reason, error.hint)
-                    for hour in sorted(hour for one in (hours, *lost) for hour in one):
-                        yield HourOutcome(project, hour, HourFate.FAILED, error=error)
-                else:
-                    is_last = at == len(pending)
-                    pending[at:at] = hours.halves()
-                    # From the end on, later parts come first: hours that are too old are met last.
-                    at = len(pending) - 1 if is_last else at
-                if is_refused and not is_served:
-                    # Hours that are refused for their time lie at one end: too old, or too new. Then two odd ones may be apart.
-                    at = len(pending) - 1 if refusals == 1 else len(pending) // 2
-        reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
-        nothing = ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
-        doubt = keys.doubt or (None if keys.is_proven else keys.unanswered or nothing)
-        for hour, answered_at in keys.unproven:
-            yield self._hour(planned[hour], Archive({}, {}), io.BytesIO(), {}, answered_at, doubt)
+                refusals += isinstance(error, ExportRefusedError)
+                is_of_project, is_refused = isinstance(error, _OF_THE_PROJECT), refusals > _DEEPEST
+                if len(part) > 1 and not is_of_project and not is_refused:
+                    pending += part.halves()
+                    continue
+                lost = [part]
+                if is_of_project or is_refused:
+                    lost, pending = [part, *pending], []
+                failure: TidemarkError = error
+                if is_refused:
+                    reason = f"{error.reason}; after {refusals} such answers in a row it was not asked again"
+                    failure = ExportRefusedError(f"export of {project}", reason, error.hint)
+                for hour in sorted(hour for one in lost for hour in one):
+                    yield HourOutcome(project, hour, HourFate.FAILED, error=failure)
+                if is_of_project:
+                    raise
+                if isinstance(failure, ExportRefusedError) and is_refused and not is_served:
+                    return failure
+        return None
 
     def _range(
         self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
@@ -209,41 +228,39 @@ class Recovery:
             # A recovery that was killed between two objects of an hour may have left one.
             delivered = {Hour(found.batch.arrival_date, found.hour) for found in there.values()}
             brought = archive.members.keys() | archive.bad_hours.keys()
-            lacking = [hour for hour in hours if hour not in brought and self._is_due(hour, answer.answered_at)]
-            denied = [hour for hour in lacking if planned[hour].has_rows or hour in delivered]
+            silent = [hour for hour in hours if hour not in brought and self._is_due(hour, answer.answered_at)]
+            denied = [hour for hour in silent if planned[hour].has_rows or hour in delivered]
             doubt = _contradiction(project, hours, denied) if denied else None
-            silent: Collection[Hour] = ()
+            waiting: Collection[Hour] = ()
             if not archive.members:
                 # An archive without a whole hour shows no more of the keys than a "no data".
-                keys.doubt = doubt = keys.doubt or doubt or self._tried(project, keys)
-                silent = () if keys.is_proven or doubt is not None else lacking
-                keys.unproven += [(hour, answer.answered_at) for hour in silent]
+                keys.doubt, waiting = keys.doubt or doubt, silent
+                keys.silent += [(hour, answer.answered_at) for hour in silent]
             for hour in hours:
-                if hour not in silent:
+                if hour not in waiting:
                     yield self._hour(planned[hour], archive, file, there, answer.answered_at, doubt)
 
-    def _tried(self, project: str, keys: _Keys) -> ExportContentError | None:
-        """Ask for the control hour where nothing else shows whose keys they are; why they do not bring it."""
-        if keys.is_proven or keys.control is None:
-            return None
-        hours, keys.control = HourRange(keys.control, keys.control), None
+    def _unproven(self, project: str, control: Hour | None) -> TidemarkError | None:
+        """Ask for the control hour; returns why it does not prove the keys."""
+        if control is None:
+            reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
+            return ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
+        hours = HourRange(control, control)
         try:
             with self.api.fetch(project, hours, self.progress.received) as answer:
                 archive, _ = self._archive(project, hours, answer)
-        except ExportContentError as error:
+        except (*_OF_THE_RANGE, *_OF_THE_PROJECT) as error:
             return error
-        except _OF_THE_RANGE as error:
-            keys.unanswered = error
-            return None
-        keys.is_proven = bool(archive.members)
-        bad = archive.bad_hours.get(hours.first)
-        return None if keys.is_proven else bad or _contradiction(project, hours, [hours.first])
+        bad = archive.bad_hours.get(control)
+        return None if archive.members else bad or _contradiction(project, hours, [control])
 
     def _archive(self, project: str, hours: HourRange, answer: Download | NoData) -> tuple[Archive, IO[bytes]]:
         """What an answer holds, and the file that it lies in; "no data" is an archive of nothing."""
         if isinstance(answer, NoData):
             return Archive({}, {}), io.BytesIO()
-        return read_archive(answer.file, self._grammar, project, hours, self._bounds), answer.file
+        known = self.settings
+        bounds = ArchiveBounds(known.max_object_bytes, known.export_max_bytes, known.export_max_ratio)
+        return read_archive(answer.file, self._grammar, project, hours, bounds), answer.file
 
     def _is_due(self, hour: Hour, answered_at: datetime) -> bool:
         """Whether the vendor must have exported the hour, by its own clock: this machine's may be ahead."""
@@ -323,11 +340,6 @@ class Recovery:
     def _grammar(self) -> ObjectKeys:
         return EXPORT_FORMAT.keys(self.settings.marker_pattern)
 
-    @property
-    def _bounds(self) -> ArchiveBounds:
-        known = self.settings
-        return ArchiveBounds(known.max_object_bytes, known.export_max_bytes, known.export_max_ratio)
-
 
 def _require_keys(projects: Sequence[str]) -> None:
     """Raise SettingsError if no requested project has keys: then the call is wrong, and not a single project."""
@@ -354,50 +366,45 @@ def _contradiction(project: str, hours: HourRange, denied: Sequence[Hour]) -> Ex
     return ExportContentError(f"export of {project}, {hours}", reason, _CURE_OF_KEYS)
 
 
-_UNITS = ("bytes", "kB", "MB", "GB", "TB")
-_STEP = 1000
-
-
 def size_text(size: float) -> str:
     """A size in bytes as text: `12.3 MB`."""
-    unit = 0
-    while size >= _STEP and unit < len(_UNITS) - 1:
-        size, unit = size / _STEP, unit + 1
-    return f"{size:.1f} {_UNITS[unit]}" if unit else f"{size:.0f} {_UNITS[0]}"
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
     """Report each day when its last hour is settled, and each failure at once."""
-    lines = _Lines(plan, say)
-    return Progress(lines.received, lines.settled)
+    left = Counter((one.project_id, one.hour.day) for one in plan.asked if one.is_fetched)
+    settled: dict[tuple[str, date], list[HourOutcome]] = {}
+    total, received, last_error = left.total(), 0, ""
 
+    def add(size: int) -> None:
+        nonlocal received
+        received += size
 
-class _Lines:
-    def __init__(self, plan: RecoveryPlan, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._left = Counter((one.project_id, one.hour.day) for one in plan.asked if one.is_fetched)
-        self._total, self._done, self._bytes = self._left.total(), 0, 0
-        self._day: list[HourOutcome] = []
-        self._error = ""
-
-    def received(self, size: int) -> None:
-        self._bytes += size
-
-    def settled(self, outcome: HourOutcome) -> None:
+    def settle(outcome: HourOutcome) -> None:
+        nonlocal last_error
         place = (outcome.project_id, outcome.hour.day)
-        self._done += 1
-        self._day.append(outcome)
-        self._left[place] -= 1
+        settled.setdefault(place, []).append(outcome)
         error = str(outcome.error or "")
-        if error and error != self._error:
+        if error and error != last_error:
             # An error of a whole project is reported only for its first hour.
-            self._say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
-        self._error = error
-        if not self._left[place]:
-            done = grouped([one for one in self._day if (one.project_id, one.hour.day) == place])
-            parts = "; ".join(day_text(found) for found in done if found.fate is not HourFate.FAILED)
-            told = f"{outcome.project_id} {outcome.hour.day}: {parts or 'nothing recovered'}"
-            self._say(f"{told} ({self._done:,} of {self._total:,} hours, {size_text(self._bytes)} received)")
+            say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
+        last_error = error
+        if len(settled[place]) == left[place]:
+            done = [found for found in grouped(settled[place]) if found.fate is not HourFate.FAILED]
+            objects = [
+                f", {one.objects:,} objects of {size_text(one.size_bytes)}" if one.objects else "" for one in done
+            ]
+            parts = [f"hours {hours_text(one.hours)} {one.fate}{of}" for one, of in zip(done, objects, strict=True)]
+            count = sum(map(len, settled.values()))
+            of_day = f"{outcome.project_id} {outcome.hour.day}: {'; '.join(parts) or 'nothing recovered'}"
+            say(f"{of_day} ({count:,} of {total:,} hours, {size_text(received)} received)")
+
+    return Progress(add, settle)
 
 
 @dataclass(frozen=True)
@@ -431,9 +438,3 @@ def grouped(outcomes: list[HourOutcome]) -> list[DayOutcome]:
         )
         for (project, day, fate, error), found in groups.items()
     ]
-
-
-def day_text(found: DayOutcome) -> str:
-    """The group as text: `hours 3, 7 recovered, 2 objects of 1.2 MB`."""
-    objects = f", {found.objects:,} objects of {size_text(found.size_bytes)}" if found.objects else ""
-    return f"hours {hours_text(found.hours)} {found.fate}{objects}"
