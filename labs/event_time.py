@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.workload import PROJECT
 from labs.story import Deployment, Story, by_day, total
 from pipeline_assets.orchestration.health_charts import Line, lines
-from pipeline_assets.transforms.narrow_events import narrow_events
+from pipeline_assets.transforms.fold_tasks import narrow_events
 from sample_export.objects import write_export
 from sample_export.spec import ExportSpec
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, Longs, Mask, longs, whole
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows, rows_of, with_columns
-from pipeline_assets.transforms.keys import EVENT_CONTENTS, KEYS_OF, KeyDifference, compared, joined
+from pipeline_assets.transforms.keys import EVENT_CONTENTS, KEYS_OF, Columns, KeyDifference, compared, joined
 
 NAMES = ("_object_key", "_line_number", "_hash_a")
 """Columns that identify a row of one source and its content; half of the hash (64 bits) suffices for the content."""
@@ -39,9 +40,7 @@ class RowNumbers:
         names = pc.fill_null(joined, "").dictionary_encode()
         codes = [self._objects.setdefault(name, len(self._objects)) for name in names.dictionary.to_pylist()]
         at = np.asarray(codes, dtype=np.int64)[names.indices.to_numpy(zero_copy_only=False)]
-        lines = pc.fill_null(rows["_line_number"], 0).to_numpy().astype(np.int64)
-        found: Longs = at << _LINE_BITS | lines
-        return found
+        return np.asarray(at << _LINE_BITS | longs(rows["_line_number"]))
 
 
 class HeldRows:
@@ -101,6 +100,12 @@ _LEAST_ROWS = 10_000
 """A file of fewer rows costs more to open, again and again, than its rows cost to copy."""
 _MOST_SHARES = 8
 """A whole slice becomes at most so many files and one more, however many days its rows arrived on."""
+_BATCH_ROWS = 10_000
+"""Few, because a row with all its columns may be long."""
+_SAMPLED_ROWS = 200
+"""Rows of each batch that are hashed again."""
+_MOST_TOLD_KEYS = 200_000
+"""Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,7 @@ _MOST_TOLD_KEYS = 200_000
 """Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """Files of a raw table with rows of one slice."""
 
     table: str
@@ -160,8 +164,7 @@ class Input:
     """Rows to leave out, as `as_bytes` of `_object_key` (string) and `_line_number` (int); None: all rows stay."""
 
 
-@dataclass(frozen=True)
-class SliceWork:
+class SliceWork(NamedTuple):
     """What a task does for one slice of refined."""
 
     key: Slice
@@ -205,8 +208,10 @@ class Refining:
         refined = Refined()
         with DataFileWriter(self.layout, self.target) as writer:
             for work in part:
-                write = self._difference if work.held else self._whole
-                write(work, writer, refined)
+                if work.held:
+                    self._difference(work, writer, refined)
+                else:
+                    self._whole(work, writer, refined)
             refined.files.extend(writer.finish())
         refined.tasks.append((writer.rows, writer.bytes))
         return refined
@@ -216,9 +221,8 @@ class Refining:
         inputs = list(self._inputs(work))
         parts = self._parts(work.rows, [(file, None) for file, _ in inputs])
         for file, is_lost in inputs:
-            for rows in self._rows(file):
+            for rows in self._rows(file, work.key, refined):
                 _add(writer, parts, rows.filter(pa.array(~is_lost.of(rows))), refined)
-            _tell_wrong(work, file, refined)
 
     def _difference(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:
         """Write the new rows, and rewrite the remaining rows of files from which rows are removed."""
@@ -237,22 +241,19 @@ class Refining:
         # Of other files of raw, only narrow columns are read.
         opened = [(file, is_chosen) for file, is_chosen in (*new, *replaced) if is_chosen.any()]
         parts = self._parts(sum(int(is_chosen.sum()) for _, is_chosen in opened), opened)
-        added: list[tuple[Longs, Longs, Longs]] = []
+        added, gone = _Keys(), _Keys()
         for file, is_chosen in opened:
-            for rows in self._rows(file, is_chosen):
+            for rows in self._rows(file, work.key, refined, is_chosen):
                 if file.source is not None:
-                    _take_keys(added, rows)
+                    added.take(rows)
                 _add(writer, parts, rows, refined)
-            _tell_wrong(work, file, refined)
-        gone: list[tuple[Longs, Longs, Longs]] = []
         for file, is_wanted in replaced:
             for rows in self._narrow(file, KEYS_OF, ~is_wanted):
-                _take_keys(gone, rows)
+                gone.take(rows)
         refined.gone[work.key] = [file.path for file, _ in replaced]
-        before, after = joined(gone), joined(added)
-        if max(len(before[0]), len(after[0])) <= _MOST_TOLD_KEYS:
-            change = compared(before, after)
-            refined.keys[work.key] = replace(change, kept=change.kept + int(ends[-1]) - len(before[0]))
+        if max(added.count, gone.count) <= _MOST_TOLD_KEYS:
+            change = compared(joined(gone.columns), joined(added.columns))
+            refined.keys[work.key] = replace(change, kept=change.kept + int(ends[-1]) - gone.count)
 
     def _parts(self, rows: int, chosen: Iterable[tuple[_File, Mask | None]]) -> ArrivalParts:
         """How so many chosen rows of these files are divided among files."""
@@ -272,20 +273,19 @@ class Refining:
 
     def _held(self, numbers: RowNumbers, files: Sequence[_File]) -> tuple[HeldRows, list[int]]:
         """The rows of a slice in refined, in the order of its files, and the number of rows in each file."""
-        found, hashes, counts = [], [], []
+        found, hashes, counts = [_NONE], [_NONE], []
         for file in files:
             counts.append(0)
             for rows in self._narrow(file, ("_source", *NAMES)):
                 found.append(numbers.of(whole(rows["_source"]), rows))
-                hashes.append(pc.fill_null(rows["_hash_a"], 0).to_numpy())
+                hashes.append(longs(rows["_hash_a"]))
                 counts[-1] += rows.num_rows
-        nothing = np.zeros(0, dtype=np.int64)
-        return HeldRows(np.concatenate([nothing, *found]), np.concatenate([nothing, *hashes])), counts
+        return HeldRows(np.concatenate(found), np.concatenate(hashes)), counts
 
     def _new(self, numbers: RowNumbers, held: HeldRows, work: SliceWork) -> list[tuple[_File, Mask]]:
         """The raw files of a slice, each with a mask of the rows that refined should hold but does not."""
         inputs, counts = list(self._inputs(work)), []
-        masks, hashes = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
+        masks, hashes = [_NONE.astype(np.bool_)], [_NONE]
         for file, is_lost in inputs:
             counts.append(0)
             for rows in self._narrow(file, NAMES):
@@ -297,7 +297,7 @@ class Refining:
         is_new[is_new] = held.lacks(np.concatenate(hashes))
         return list(zip((file for file, _ in inputs), np.split(is_new, np.cumsum(counts)), strict=False))
 
-    def _rows(self, file: _File, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
+    def _rows(self, file: _File, key: Slice, refined: Refined, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
         """The chosen rows of a file with the columns of refined; a sample of them is hashed again."""
         # For a raw file, the table that it belongs to determines the source.
         wanted = [name for name in self.layout.field_ids if name != "_source" or file.source is None]
@@ -307,7 +307,8 @@ class Refining:
             if file.source is not None:
                 sources = pa.repeat(pa.scalar(file.source), rows.num_rows)
                 placed = placed.set_column(placed.column_names.index("_source"), "_source", sources)
-            file.wrong = file.wrong or self._wrong(placed)
+            if key not in refined.wrong and (wrong := self._wrong(placed)):
+                refined.wrong[key] = f"{file.store.url}/{file.path} {wrong}"
             yield placed
 
     def _wrong(self, rows: pa.Table) -> str | None:
@@ -325,14 +326,15 @@ class Refining:
         return f"holds line {line} of {key} with another hash than its own"
 
 
-@dataclass
-class _File:
+_NONE: Longs = np.zeros(0, dtype=np.int64)
+
+
+class _File(NamedTuple):
     """A raw file, or a refined file if `source` is None."""
 
     store: Store
     path: str
     source: str | None
-    wrong: str | None = None
 
 
 class _Losers:
@@ -356,24 +358,26 @@ class _Losers:
 
 def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs:
     """The number of an object and a line, combined in one integer."""
-    return longs(objects) << 32 | longs(lines)
+    return longs(objects) << _LINE_BITS | longs(lines)
 
 
-def _take_keys(keys: list[tuple[Longs, Longs, Longs]], rows: pa.Table) -> None:
-    """Collect keys until there are more than _MOST_TOLD_KEYS, which is enough to know that they are too many."""
-    if sum(len(first) for first, _, _ in keys) <= _MOST_TOLD_KEYS:
-        keys.append(EVENT_CONTENTS.of(rows))
+class _Keys:
+    """Keys of rows, collected until they are known to be too many to be told."""
+
+    def __init__(self) -> None:
+        self.columns: list[Columns] = []
+        self.count = 0
+
+    def take(self, rows: pa.Table) -> None:
+        if self.count <= _MOST_TOLD_KEYS:
+            self.columns.append(EVENT_CONTENTS.of(rows))
+            self.count += rows.num_rows
 
 
 def _add(writer: DataFileWriter, parts: ArrivalParts, rows: pa.Table, refined: Refined) -> None:
     for number, of_part in parts.divide(rows):
         for batch in of_part.to_batches():
             refined.files.extend(writer.add(batch, number))
-
-
-def _tell_wrong(work: SliceWork, file: _File, refined: Refined) -> None:
-    if file.wrong is not None:
-        refined.wrong[work.key] = f"{file.store.url}/{file.path} {file.wrong}"
 
 
 _FILE_COST_BYTES = 256 * 1024
@@ -384,22 +388,15 @@ _SPLIT_BYTES = 16 * 1024**2
 """A smaller slice is not divided among tasks, because each would write a small file."""
 
 
-@dataclass(frozen=True)
-class WritingRows:
-    """A function of `mapInArrow`: files (one column, string) of a table from rows with its columns, sorted by slice."""
-
-    layout: FileLayout
-    target: Store
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Raises the TidemarkError of what it writes."""
-        files: list[str] = []
-        with DataFileWriter(self.layout, self.target) as writer:
-            for rows in batches:
-                for placed in with_columns(pa.Table.from_batches([rows]), self.layout.types).to_batches():
-                    files.extend(writer.add(placed))
-            files.extend(writer.finish())
-        yield pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
+def rows_to_files(layout: FileLayout, target: Store, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Files (one column, string) of a table from rows with its columns, sorted by slice: a function of `mapInArrow`."""
+    files: list[str] = []
+    with DataFileWriter(layout, target) as writer:
+        for rows in batches:
+            for placed in with_columns(pa.Table.from_batches([rows]), layout.types).to_batches():
+                files.extend(writer.add(placed))
+        files.extend(writer.finish())
+    yield pa.RecordBatch.from_pydict({"file": pa.array(files, pa.string())})
 
 
 Losers = Mapping[tuple[Slice, str], pa.Table]

@@ -17,13 +17,13 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path
+from typing import NamedTuple
 
 VARIABLE = "TIDEMARK_WORKERS_HAVE"
 """Holds what the driver has; a worker without it compares nothing."""
@@ -46,8 +46,7 @@ PYTHON, _OF_CODE = "Python", "code of "
 _MARK = "tidemark-worker "
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Something that the driver has and a worker lacks or has in another version."""
 
     host: str
@@ -91,38 +90,30 @@ def _version(name: str) -> str:
 def files_of(name: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a top-level package or module as (name in an archive, bytes); none where it does not exist.
 
-    Leaves out bytecode and hidden files, such as local settings, a git history or a virtual environment.
+    Leaves out bytecode and hidden files, such as local settings, a git history or a virtual environment. The package may lie in
+    an archive, or be spread over several folders, of which Python takes the first module of a name.
     """
-    spec = find_spec(name)
-    if spec is None:
+    if (spec := find_spec(name)) is None:
         return
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    archive = getattr(spec.loader, "archive", None)
-    if archive is None and folders and folders[0].parent.is_file():
-        # The loader of a package without `__init__.py` does not name its archive. The sent archive is complete and
-        # comes first on the path.
-        archive = folders[0].parent
-    if archive is not None:
-        with zipfile.ZipFile(archive) as packed:
-            for entry in packed.infolist():
-                of_it = entry.filename == f"{name}.py" or entry.filename.startswith(f"{name}/")
-                if of_it and not entry.is_dir() and _travels(PurePosixPath(entry.filename)):
-                    yield entry.filename, packed.read(entry)
-        return
-    found = set()
-    for folder in folders:
-        for path in folder.rglob("*"):
-            place = path.relative_to(folder)
-            # In a package spread over several folders, Python takes the first module of a name.
-            if place not in found and _travels(place) and path.is_file():
-                found.add(place)
-                yield f"{name}/{place.as_posix()}", path.read_bytes()
-    if not folders and spec.origin is not None:
-        yield f"{name}.py", Path(spec.origin).read_bytes()
+    seen: set[str] = set()
+    for folder in map(Path, spec.submodule_search_locations or ()):
+        root = folder if folder.is_dir() else zipfile.Path(folder.parent, f"{folder.name}/")
+        for place, content in _below(root, f"{name}/"):
+            if place not in seen:
+                seen.add(place)
+                yield place, content
+        if not folder.is_dir():
+            return  # the archive that was sent is complete, and comes first on the path
+    if spec.submodule_search_locations is None and spec.origin is not None:
+        yield f"{name}.py", spec.loader.get_data(spec.origin)  # type: ignore[union-attr]  # files and archives have it
 
 
-def _travels(place: PurePath) -> bool:
-    return place.suffix != ".pyc" and not any(part.startswith(".") or part == "__pycache__" for part in place.parts)
+def _below(folder: Path | zipfile.Path, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for place in folder.iterdir():
+        if place.is_dir() and not place.name.startswith((".", "__pycache__")):
+            yield from _below(place, f"{prefix}{place.name}/")
+        elif place.is_file() and not place.name.startswith(".") and not place.name.endswith(".pyc"):
+            yield f"{prefix}{place.name}", place.read_bytes()
 
 
 def digest_of(files: Iterable[tuple[str, bytes]]) -> str | None:
@@ -146,7 +137,7 @@ def require_same() -> None:
     """Exit with lines that `differences_in` parses, where this worker differs from what the driver expects."""
     expected = os.environ.get(VARIABLE)
     if expected is not None and (found := differences(decoded(expected))):
-        sys.exit("\n".join(_MARK + json.dumps(asdict(difference)) for difference in found))
+        sys.exit("\n".join(_MARK + json.dumps(difference._asdict()) for difference in found))
 
 
 def differences_in(text: str) -> list[Difference]:

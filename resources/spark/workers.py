@@ -9,9 +9,8 @@ import subprocess
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -26,13 +25,10 @@ if TYPE_CHECKING:
 
 _OWN = ("pipeline_assets", "resources")
 _COMPILED = (".so", ".pyd", ".dylib")
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that a zip archive can hold; a fixed time makes archives of the same code identical."""
 _PATH, _EXPECTED = "spark.executorEnv.PYTHONPATH", f"spark.executorEnv.{VARIABLE}"
 
 
-@dataclass(frozen=True)
-class Shipped:
+class Shipped(NamedTuple):
     """The settings and the archive that bring our code to a cluster."""
 
     config: Mapping[str, str]
@@ -66,8 +62,8 @@ def shipped(settings: Settings, config: Mapping[str, str]) -> Shipped:
 
 def _packages(settings: Settings) -> tuple[str, ...]:
     """Our packages, and those of an operator's own tables, whose functions tasks may call."""
-    named = (*settings.extra_aggregates, *settings.extra_dimensions)
-    return tuple(dict.fromkeys((*_OWN, *(re.split("[:.]", name)[0] for name in named))))
+    tables = (*settings.extra_aggregates, *settings.extra_dimensions)
+    return tuple(dict.fromkeys((*_OWN, *(re.split("[:.]", name)[0] for name in tables))))
 
 
 def _sent_files(package: str) -> list[tuple[str, bytes]]:
@@ -84,15 +80,13 @@ def _sent_files(package: str) -> list[tuple[str, bytes]]:
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
+    """An archive of these files; those of the same code are identical, since an entry is of 1980 unless told otherwise."""
     # Python finds a folder without `__init__.py` in an archive only if the folder has an entry.
     folders = {f"{folder}/": b"" for name in files for folder in PurePosixPath(name).parents if folder.name}
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
         for name, content in sorted({**folders, **files}.items()):
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = (0o40755 if name in folders else 0o100644) << 16
-            archive.writestr(entry, content)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return body.getvalue()
 
 
@@ -110,8 +104,7 @@ _NO_MODULE = re.compile(r"No module named '(?P<name>[\w.]+)'")
 _OTHER_PYTHON = re.compile(r"different version: (?P<there>\d+\.\d+) than that in driver:? (?P<here>\d+\.\d+)")
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One try of a task."""
 
     executor: str
@@ -139,26 +132,26 @@ def require_same_workers(session: SparkSession) -> None:
     context = session.sparkContext
     asked: set[str] = set()
     for _ in range(_ROUNDS):
-        known = set(context.statusTracker().getJobIdsForGroup())
+        known, failure = set(context.statusTracker().getJobIdsForGroup()), None
         # Spark distributes tasks without a preferred location over the idle executors in turn.
-        tasks = max(1, len(executors_of(context)))
+        tasks = max(1, len(_executors(context)))
         try:
             context.parallelize(range(tasks), tasks).count()
         except (Py4JJavaError, PySparkException) as error:
-            if (unfit := unfit_among(attempts_of(context, known))) is None:
-                raise
-            raise unfit from error
+            failure = error
         attempts = attempts_of(context, known)
         # Spark retries a failed task on another executor, so the job succeeds where some executors are fit.
         if unfit := unfit_among(attempts):
-            raise unfit
+            raise unfit from failure
+        if failure is not None:
+            raise failure
         asked |= {attempt.executor for attempt in attempts}
-        if executors_of(context) <= asked:
+        if _executors(context) <= asked:
             return
 
 
-def executors_of(context: SparkContext) -> set[str]:
-    """Return the ids of the executors that Spark knows and has not lost."""
+def _executors(context: SparkContext) -> set[str]:
+    """The ids of the executors that Spark knows and has not lost."""
     listed = context._jsc.sc().statusStore().executorList(True)
     return {executor.id() for executor in _each(listed)} - {"driver"}
 

@@ -25,8 +25,7 @@ from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable, Table
 from pipeline_assets.transforms import fold_tasks
 from pipeline_assets.transforms.fold import SliceFold
-from pipeline_assets.transforms.fold_tasks import WritingSlices, WrittenSlice
-from pipeline_assets.transforms.narrow_events import fold_events, narrow_events
+from pipeline_assets.transforms.fold_tasks import FoldedTable, WrittenSlice, fold_events, narrow_events, write_slices
 from resources.iceberg.metadata import slices_condition
 from resources.landing.store import LandingStore
 from resources.spark.tasks import Tasks
@@ -98,9 +97,9 @@ def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: 
     Spark reads fold to the same rows and controls, and to those of the tables."""
     p, runtime = loaded, _runtime(loaded)
     place = Place(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), SLICES)
-    fold, writing = slice_fold(AGGREGATES, p.settings), folds._writing(runtime, AGGREGATES)
+    fold, tables = slice_fold(AGGREGATES, p.settings), folds.folded_tables(runtime, AGGREGATES)
 
-    whole = folds._folded(runtime, place, fold, writing)
+    whole = folds._folded(runtime, place, fold, tables)
     read: list[str] = []
     exchange = Tasks.exchange
 
@@ -111,9 +110,9 @@ def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(folds, "_MOST_ROWS", 7)
         patched.setattr(Tasks, "exchange", counted)
-        divided = folds._folded(runtime, place, fold, writing)
+        divided = folds._folded(runtime, place, fold, tables)
     rows = p.lakehouse.read(REFINED_EVENTS, place.snapshot_id).where(slices_condition(REFINED_EVENTS, SLICES))
-    by_spark = dict(writing(fold_events(rows, fold).items()))
+    by_spark = dict(write_slices(tables, fold_events(rows, fold).items()))
 
     assert whole.keys() == SLICES
     assert _held(divided) == _held(whole) == _held(by_spark)
@@ -178,9 +177,9 @@ def test_a_table_is_folded_only_where_it_is_built_next(loaded: Any, monkeypatch:
     p, of = loaded, folds._folded
     folded: list[list[str]] = []
 
-    def counted(runtime: Runtime, place: Place, fold: SliceFold, writing: WritingSlices) -> folds.Folds:
+    def counted(runtime: Runtime, place: Place, fold: SliceFold, tables: dict[str, FoldedTable]) -> folds.Folds:
         folded.append([*fold.folds])
-        return of(runtime, place, fold, writing)
+        return of(runtime, place, fold, tables)
 
     monkeypatch.setattr(folds, "_folded", counted)
     p.deliver(DAY, [*_events(DAY), an_event(event_time=f"{DAY} 01:00:00.000000", insert_id="another")])
@@ -202,4 +201,4 @@ def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
     runtime, fold = _runtime(loaded), slice_fold(AGGREGATES, loaded.settings)
     with pytest.raises(LakehouseError, match=r"0 rows of .* were folded, 60 are there"):
-        folds._folded(runtime, place, fold, folds._writing(runtime, AGGREGATES))
+        folds._folded(runtime, place, fold, folds.folded_tables(runtime, AGGREGATES))

@@ -29,7 +29,7 @@ from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable, AsOfTable
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, slice_digests, with_row_hashes
-from pipeline_assets.transforms.narrow_events import fold_events
+from pipeline_assets.transforms.fold_tasks import fold_events
 from pipeline_assets.transforms.snapshot_rows import days_of_items, items_by_interval, items_by_snapshot
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.staging import FileChange

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.errors import LakehouseError
@@ -15,16 +16,17 @@ from pipeline_assets.tables.table import AggregateTable
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Folded, SliceFold, columns_of, joined
 from pipeline_assets.transforms.fold_tasks import (
-    DividingFiles,
     FoldedTable,
-    FoldingShares,
-    FoldingSlices,
-    Reading,
+    Read,
     TableRows,
-    WritingSlices,
     WrittenSlice,
+    divide_facts,
+    fold_events,
+    fold_share,
+    fold_slices,
+    read_facts,
+    write_slices,
 )
-from pipeline_assets.transforms.narrow_events import fold_events
 from resources.iceberg.metadata import slices_condition
 
 if TYPE_CHECKING:
@@ -74,10 +76,10 @@ class SharedFolds:
         missing = [key for key in slices if table.key not in self._folds.get(key, {})]
         if missing:
             tables = [table, *(one for one in due if one.key != table.key)]
-            writing = _writing(runtime, tables)
-            self._tables |= writing.tables
+            folded = folded_tables(runtime, tables)
+            self._tables |= folded
             fold = slice_fold(tables, runtime.settings)
-            found = _folded(runtime, Place(REFINED_EVENTS, pin, frozenset(missing)), fold, writing)
+            found = _folded(runtime, Place(REFINED_EVENTS, pin, frozenset(missing)), fold, folded)
             for key in missing:
                 self._discard(key)
                 self._folds[key] = {name: WrittenSlice() for name in fold.folds} | found.get(key, {})
@@ -94,23 +96,22 @@ class SharedFolds:
             self._tables[name].discard(one)
 
 
-def _writing(runtime: Runtime, tables: Collection[AggregateTable]) -> WritingSlices:
+def folded_tables(runtime: Runtime, tables: Collection[AggregateTable]) -> dict[str, FoldedTable]:
+    """Key of a table -> how its rows become files."""
     files = runtime.lakehouse.files
-    return WritingSlices(
-        {
-            table.key: FoldedTable(
-                form_of(table),
-                files.layout(table, is_ordered=True),
-                files.store(table),
-                table.content_columns,
-                tuple(table.measures),
-            )
-            for table in tables
-        }
-    )
+    return {
+        table.key: FoldedTable(
+            form_of(table),
+            files.layout(table, is_ordered=True),
+            files.store(table),
+            table.content_columns,
+            tuple(table.measures),
+        )
+        for table in tables
+    }
 
 
-def _folded(runtime: Runtime, place: Place, fold: SliceFold, writing: WritingSlices) -> Folds:
+def _folded(runtime: Runtime, place: Place, fold: SliceFold, tables: Mapping[str, FoldedTable]) -> Folds:
     """The folds of slices with events, written; raises LakehouseError where other rows were read than are there.
 
     A task writes the slice that it folds. Only what several tasks fold of one slice passes through this process.
@@ -121,28 +122,37 @@ def _folded(runtime: Runtime, place: Place, fold: SliceFold, writing: WritingSli
         by_slice.setdefault(file.key, []).append(file)
     rows_of = {key: sum(file.rows for file in files) for key, files in by_slice.items()}
     types = {name: _TYPES[name] for name in columns_of(fold.facts)}
-    reading = Reading(runtime.lakehouse.files.store(place.table), fold, types)
+    read = partial(read_facts, runtime.lakehouse.files.store(place.table), fold, types)
     small = [files for key, files in by_slice.items() if rows_of[key] <= _MOST_ROWS]
     large = [file for key, files in by_slice.items() if rows_of[key] > _MOST_ROWS for file in files]
     folds: Folds = {}
     if small:
-        read = read_bytes(runtime, [place], found.files, types)
+        size = read_bytes(runtime, [place], found.files, types)
         groups = runtime.tasks.groups(small, [sum(file.cost for file in files) for files in small])
-        for told in runtime.tasks.run(FoldingSlices(reading, writing), groups, read_bytes=read):
+        for told in runtime.tasks.run(partial(fold_slices, read, fold, tables), groups, read_bytes=size):
             for key, rows, by_table in told:
                 _require_all(place, key, rows, rows_of[key])
                 folds[key] = by_table
-    divided = _divided(runtime, place, reading, large, rows_of)
+    divided = _divided(runtime, place, read, fold, large, rows_of)
     for other in found.others:
         events = runtime.lakehouse.read(other.table, other.snapshot_id)
         divided |= fold_events(events.where(slices_condition(other.table, other.slices)), fold)
     weights = [_rows_in(by_table) + 1.0 for by_table in divided.values()]
     to_write = runtime.tasks.groups(list(divided.items()), weights)
-    return folds | {key: one for told in runtime.tasks.run(writing, to_write, read_bytes=0) for key, one in told}
+    return folds | {
+        key: one
+        for told in runtime.tasks.run(partial(write_slices, tables), to_write, read_bytes=0)
+        for key, one in told
+    }
 
 
 def _divided(
-    runtime: Runtime, place: Place, reading: Reading, files: Sequence[SliceFile], rows_of: Mapping[Slice, int]
+    runtime: Runtime,
+    place: Place,
+    read: Read,
+    fold: SliceFold,
+    files: Sequence[SliceFile],
+    rows_of: Mapping[Slice, int],
 ) -> dict[Slice, dict[str, Folded]]:
     """The folds of large slices: their files are read once, and each share of the events is folded by a task."""
     slices: list[Slice] = []
@@ -152,10 +162,12 @@ def _divided(
         shares[key] = range(first, first + count)
         slices += [key] * count
     groups = runtime.tasks.groups(files, [file.cost for file in files])
-    collecting = FoldingShares(reading.fold, slices)
+    collecting = partial(fold_share, fold, slices)
     found: dict[Slice, list[dict[str, Folded]]] = {}
     rows = dict.fromkeys(shares, 0)
-    for key, count, folded in runtime.tasks.exchange(DividingFiles(reading, shares), groups, collecting, len(slices)):
+    for key, count, folded in runtime.tasks.exchange(
+        partial(divide_facts, read, shares), groups, collecting, len(slices)
+    ):
         rows[key] += count
         found.setdefault(key, []).append(folded)
     for key in shares:

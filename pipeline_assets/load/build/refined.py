@@ -37,8 +37,8 @@ from pipeline_assets.transforms.refine_task import (
     Losers,
     Refined,
     Refining,
-    WritingRows,
     file_parts,
+    rows_to_files,
     together,
     weight_of,
     work_of,
@@ -158,7 +158,9 @@ def write_rows(runtime: Runtime, rows: DataFrame) -> list[str]:
     """Write rows with the columns of refined, of whole slices, which only Spark can read; return the files."""
     at = (REFINED_EVENTS.day_column, "project_id")
     names = runtime.lakehouse.files
-    writing = each_told(WritingRows(names.layout(REFINED_EVENTS, is_ordered=False), names.store(REFINED_EVENTS)))
+    writing = each_told(
+        partial(rows_to_files, names.layout(REFINED_EVENTS, is_ordered=False), names.store(REFINED_EVENTS))
+    )
     placed = rows.repartition(*at).sortWithinPartitions(*at)
     with naming_what_workers_met():
         return [row["file"] for row in placed.mapInArrow(writing, "file string").collect()]

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
@@ -20,10 +21,11 @@ from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms import write_objects
 from pipeline_assets.transforms.object_text import MOVED, Hashing, Share, shares, weights
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.parsed_batches import SUMMARY_COUNTS, Summary
-from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
+from pipeline_assets.transforms.write_objects import Written
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ def write_rows(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
     """Read objects into files of the attempt's table; nothing is read before it is asked to run."""
     runtime, table = attempt.runtime, attempt.table
     files = runtime.lakehouse.files
-    function = WritingRows(_work(runtime), event_hashes(), files.layout(table, is_ordered=True), files.store(table))
+    layout = files.layout(table, is_ordered=True)
+    function = partial(write_objects.write_rows, _work(runtime), event_hashes(), layout, files.store(table))
     tasks = _shares(runtime, deliveries, runtime.settings.split_object_bytes)
     return WritingRaw(deliveries, runtime, function, tasks, table=table.key)
 
@@ -186,7 +189,7 @@ def write_refused(attempt: Attempt, deliveries: Collection[Delivery], accepted: 
     files = runtime.lakehouse.files
     work = replace(_work(runtime), only_refused=True)
     layout = files.layout(QUARANTINE, is_ordered=False)
-    function = WritingRefused(work, layout, files.store(QUARANTINE), accepted)
+    function = partial(write_objects.write_refused, work, layout, files.store(QUARANTINE), accepted)
     return Writing(deliveries, runtime, function, _shares(runtime, deliveries))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from decimal import Context, Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ from pipeline_assets.transforms.data_files import ARROW_TYPES, FileLayout
 from pipeline_assets.transforms.file_rows import SliceFile
 from pipeline_assets.transforms.fold import Fold, Folded, SliceFold, columns_of, joined, rows_with, shares_of
 from pipeline_assets.transforms.fold_tasks import (
-    DividingFiles,
     FoldedTable,
-    FoldingShares,
-    FoldingSlices,
-    Reading,
     TableRows,
-    WritingSlices,
     WrittenSlice,
+    divide_facts,
+    fold_share,
+    fold_slices,
+    read_facts,
+    write_slices,
 )
 from resources.iceberg.lake_objects import LakeObjects
 
@@ -214,7 +215,7 @@ def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) 
     wrong = SliceFold({key: Fold(fold.facts, lambda facts: broken(fold.function(facts)))}, RULE)
 
     def evaluation(one: SliceFold) -> Any:
-        (told,) = _writing(table, tmp_path)([(KEY, one.of([one.narrow(rows)]))])
+        (told,) = write_slices(_tables(table, tmp_path), [(KEY, one.of([one.narrow(rows)]))])
         written = told[1][key]
         assert Check.RECONCILES_WITH_REFINED.evaluate is not None
         return Check.RECONCILES_WITH_REFINED.evaluate(Totals(written.totals, written.controls, SETTINGS))
@@ -226,7 +227,7 @@ def test_a_wrong_fold_does_not_reconcile(key: str, broken: Any, tmp_path: Path) 
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-def _writing(table: AggregateTable, folder: Path) -> WritingSlices:
+def _tables(table: AggregateTable, folder: Path) -> dict[str, FoldedTable]:
     types = {column.name: column.type for column in table.columns}
     layout = FileLayout(
         table_uuid="t", folder="data", field_ids={name: at for at, name in enumerate(types, 1)}, types=types,
@@ -235,7 +236,7 @@ def _writing(table: AggregateTable, folder: Path) -> WritingSlices:
     )  # fmt: skip
     form = TableRows(types, table.key_columns, table.partition_columns, table.write_order)
     store = LakeObjects(f"file://{folder}")
-    return WritingSlices({table.key: FoldedTable(form, layout, store, table.content_columns, tuple(table.measures))})
+    return {table.key: FoldedTable(form, layout, store, table.content_columns, tuple(table.measures))}
 
 
 AMOUNTS = st.integers(-(10**30), 10**30)
@@ -253,8 +254,10 @@ AMOUNTS = st.integers(-(10**30), 10**30)
 def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) -> None:
     """Scenario: amounts of 30 digits, null and empty names. Outcome: digest and totals of the rows, by the reference's hash."""
     table, folder = TABLES[REVENUE], tmp_path_factory.mktemp("files")
-    writing, other = _writing(table, folder), replace(KEY, project_id="2")
-    told = dict(writing([(KEY, {REVENUE: Folded(rows, {"revenue": 7})}), (other, {REVENUE: Folded(rows)})]))
+    tables, other = _tables(table, folder), replace(KEY, project_id="2")
+    told = dict(
+        write_slices(tables, [(KEY, {REVENUE: Folded(rows, {"revenue": 7})}), (other, {REVENUE: Folded(rows)})])
+    )
     first, second = told[KEY][REVENUE], told[other][REVENUE]
     assert first.controls == {"revenue": Decimal("0.000007")}
     types = {column.name: column.type for column in table.columns if column.name in table.content_columns}
@@ -271,13 +274,13 @@ def test_what_is_read_back_is_what_was_folded(tmp_path_factory: Any, rows: Any) 
             "revenue": EXACT.scaleb(Decimal(sum(units for units, *_ in rows.values())), -6),
             "purchases": sum(count for _, count, _ in rows.values()),
         }
-        writing.tables[REVENUE].discard(written)
+        tables[REVENUE].discard(written)
     assert not list(folder.rglob("*.parquet"))
 
 
 def test_a_slice_without_rows_has_controls_and_no_file(tmp_path: Path) -> None:
     """Scenario: a day without revenue. Outcome: no file; the control says that none is missing."""
-    assert _writing(TABLES[REVENUE], tmp_path)([(KEY, {REVENUE: Folded({}, {"purchases": 0})})]) == [
+    assert write_slices(_tables(TABLES[REVENUE], tmp_path), [(KEY, {REVENUE: Folded({}, {"purchases": 0})})]) == [
         (KEY, {REVENUE: WrittenSlice(controls={"purchases": 0})})
     ]
     assert not list(tmp_path.rglob("*.parquet"))
@@ -291,7 +294,7 @@ def test_files_of_a_task_that_fails_are_deleted(tmp_path: Path) -> None:
         raise LakehouseError("refined/events", "a file is gone", "Look for it")
 
     with pytest.raises(LakehouseError):
-        _writing(TABLES[REVENUE], tmp_path)(slices())
+        write_slices(_tables(TABLES[REVENUE], tmp_path), slices())
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -312,20 +315,17 @@ def test_a_slice_in_shares_is_the_slice_as_a_whole(
         pq.write_table(part := rows.slice(start, step), folder / f"{start}.parquet", row_group_size=7)
         slice_files.append(SliceFile("refined/events", KEY, f"{start}.parquet", 1, len(part)))
     types = {name: TYPES[name] for name in columns_of(fold.facts)}
-    reading = Reading(LakeObjects(f"file://{folder}"), fold, types)
-    writing = WritingSlices(
-        {key: one for table in TABLES.values() for key, one in _writing(table, folder).tables.items()}
-    )
+    read = partial(read_facts, LakeObjects(f"file://{folder}"), fold, types)
+    tables = {key: one for table in TABLES.values() for key, one in _tables(table, folder).items()}
 
-    ((key, folded, whole),) = FoldingSlices(reading, writing)([slice_files])
+    ((key, folded, whole),) = fold_slices(read, fold, tables, [slice_files])
     of_share: dict[int, list[bytes]] = defaultdict(list)
-    for number, told in DividingFiles(reading, {KEY: range(5, 5 + count)})(slice_files):
+    for number, told in divide_facts(read, {KEY: range(5, 5 + count)}, slice_files):
         of_share[number].append(told)
-    collecting = FoldingShares(fold, [KEY] * (5 + count))
-    shares = [collecting(number, told) for number, told in of_share.items()]
+    shares = [fold_share(fold, [KEY] * (5 + count), number, told) for number, told in of_share.items()]
 
     assert (key, folded) == (KEY, len(events)) == (shares[0][0], sum(rows for _, rows, _ in shares))
-    ((_, divided),) = writing([(KEY, joined(told for _, _, told in shares))])
+    ((_, divided),) = write_slices(tables, [(KEY, joined(told for _, _, told in shares))])
     assert {name: replace(one, files=()) for name, one in divided.items()} == {
         name: replace(one, files=()) for name, one in whole.items()
     }

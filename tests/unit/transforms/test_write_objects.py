@@ -21,7 +21,7 @@ from pipeline_assets.tables.raw_events import EXTRA, QUARANTINE, REGULAR_EVENTS,
 from pipeline_assets.tables.refined_events import CONTENT, event_hashes
 from pipeline_assets.transforms.data_files import FileLayout
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.write_objects import WritingRefused, WritingRows, Written
+from pipeline_assets.transforms.write_objects import Written, write_refused, write_rows
 from resources.iceberg.upkeep import is_written
 from tests.support.builders import PROJECT
 from tests.support.read_objects import DAY, a_share
@@ -97,7 +97,7 @@ def run(shelf: Shelf, *projects: str, part: int = 0, parts: int = 1) -> Written:
         a_share(key, project=project, part=part, parts=parts)
         for key, project in zip([*shelf.objects, *shelf.missing], projects, strict=True)
     ]
-    told = WritingRows(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf)(group)
+    told = write_rows(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf, group)
     assert told.rows == sum(json.loads(file)["record-count"] for file in told.files)
     return told
 
@@ -244,7 +244,7 @@ def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
     work = ObjectWork(shelf, 1 << 24, 1 << 20, only_refused=True)
     accepted = {a_share("a").delivery.batch}
 
-    told = WritingRefused(work, QUARANTINED, shelf, accepted)(group)
+    told = write_refused(work, QUARANTINED, shelf, accepted, group)
 
     assert [json.loads(file)["partition"] for file in told.files] == [[str(DAY), PROJECT], [str(later), PROJECT]]
     assert [one["object_key"] for one in told.summaries] == ["a", "b", "c"]
@@ -257,5 +257,5 @@ def test_refused_lines_and_objects_are_files_of_quarantine() -> None:
     assert [row["sample"] for row in rows] == [bad, b"no gzip", b"[1]"]
     full = Shelf(shelf.objects, full_after=1)
     with pytest.raises(LakehouseError, match="No space left"):
-        WritingRefused(replace(work, reader=full), QUARANTINED, full, accepted)(group)
+        write_refused(replace(work, reader=full), QUARANTINED, full, accepted, group)
     assert not full.files
