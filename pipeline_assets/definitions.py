@@ -14,12 +14,10 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock, health_asset, health_job, load_assets
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, calendar, load_jobs, schedules
 from pipeline_assets.orchestration.live_runs import dead_runs_sensor
-from pipeline_assets.orchestration.maintenance_job import maintenance_job
 from pipeline_assets.orchestration.notices import notice_sensors
+from pipeline_assets.orchestration.operation_job import maintenance_job, reconcile_job, release_job, rollback_job
 from pipeline_assets.orchestration.rebuild_job import rebuild_job
-from pipeline_assets.orchestration.reconcile_job import reconcile_job
 from pipeline_assets.orchestration.recover_job import recover_job
-from pipeline_assets.orchestration.rollback_jobs import release_job, rollback_job
 from pipeline_assets.orchestration.run_config import CONSOLE, closed, guarded_executor
 from pipeline_assets.orchestration.sensors import load_sensors
 from pipeline_assets.orchestration.specs import landing_assets

@@ -1,7 +1,7 @@
 """`tidemark`: the command line, with the same jobs and queries.
 
-Contains: commands with their options, what they print, running a job in this process.
-Add here: a command, or a renderer of a report.
+Contains: what each command does and prints, the renderer of reports, running a job in this process.
+Add here: the function of a command; `app.py` names its module, `domain/requests.py` its options.
 Does not contain: what a command asks or changes (inspection/, operations/), jobs (orchestration/).
 """
 

@@ -3,180 +3,157 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from pipeline_assets.cli.command import (
-    EXIT_INCOMPLETE,
-    EXIT_OK,
-    AcceptChangesOption,
-    FromOption,
-    ProjectOption,
-    ToOption,
-    VerboseOption,
-    exit_code,
-    print_failures,
-    require_reasons,
-)
-from pipeline_assets.cli.render_tables import (
-    print_held,
-    print_restores,
-    print_statuses,
-)
-from pipeline_assets.cli.terminal import page, plainly, terminal
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
+from pipeline_assets.cli.inspect import status_table
+from pipeline_assets.cli.run import acceptances, config_of, open_runtime, run_operation
+from pipeline_assets.cli.terminal import page, plainly, show, terminal
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.days import parse_day
-from pipeline_assets.domain.slices import Source
+from pipeline_assets.domain.days import stretches
+from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
+from pipeline_assets.domain.requests import Exclude, Include, LoadSource, Release, ReleaseCommand, Rollback
+from pipeline_assets.domain.settings import Settings
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
+from pipeline_assets.operations.exclude import batch_named, touched_slices
+from pipeline_assets.operations.release import Held, preview
+from pipeline_assets.operations.rollback import plan
+from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
+from pipeline_assets.orchestration.operation_job import (
+    RELEASE_JOB,
+    RELEASE_OP,
+    ROLLBACK_JOB,
+    ROLLBACK_OP,
+    held_table,
+    restores_table,
+    rollback_request,
+)
+from pipeline_assets.orchestration.specs import range_tags
+from pipeline_assets.tables.registry import table_by_key, with_descendants
+from resources.iceberg.lake_identity import Purpose
 from resources.ledger.store import own_ledger
 
-KeysArgument = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of objects, as landing names them.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it stays on record.")]
+
+def exclude(request: Exclude) -> int:
+    """Exclude objects, and load their days of arrival."""
+    return _decide("exclude", request, is_even_if_gone=request.even_if_gone)
 
 
-def exclude(
-    keys: KeysArgument,
-    reason: ReasonOption,
-    accept_changes: AcceptChangesOption = None,
-    even_if_gone: Annotated[
-        bool, typer.Option("--even-if-gone", help="Exclude also what landing no longer holds, which is lost for good.")
-    ] = False,
-    verbose: VerboseOption = False,
-) -> int:
-    """Exclude deliveries, and load the days they arrived on without them. `include` reverses it.
-
-    Exits 0 when every touched day is good without them, 1 when one is refused, waiting or held, 2 on bad usage.
-    """
-    return _decide("exclude", keys, reason, accept_changes, even_if_gone, verbose)
+def include(request: Include) -> int:
+    """Include excluded objects again, and load their days of arrival."""
+    return _decide("include", request)
 
 
-def include(
-    keys: KeysArgument,
-    reason: ReasonOption,
-    accept_changes: AcceptChangesOption = None,
-    verbose: VerboseOption = False,
-) -> int:
-    """Let excluded deliveries count again, and load the days they arrived on with them.
+def _decide(verb: str, request: Include, *, is_even_if_gone: bool = False) -> int:
+    settings, keys = load_settings(), request.keys
+    settings.require_projects()
+    require_reasons({"--reason": request.reason, "--accept-changes": request.accept_changes})
+    by_batch: dict[BatchKey, list[str]] = {}
+    failures: list[str] = []
+    with terminal() as console:
+        for key in keys:
+            by_batch.setdefault(batch_named(key, settings), []).append(key)
+        for batch, named in sorted(by_batch.items()):
+            with own_ledger(settings) as ledger:
+                touched = sorted({key.event_date for key in touched_slices(ledger, settings, named)})
+            is_of_dimension = batch == dimension_batch(batch.arrival_date)
+            source = LoadSource.DIMENSIONS if is_of_dimension else LoadSource(batch.source.value)
+            # The acceptance covers only the project of these objects.
+            projects = list(settings.projects) if is_of_dimension else [batch.project_id]
+            reasons = {"accept_changes": request.accept_changes}
+            config = {
+                "projects": projects,
+                verb: dict.fromkeys(named, request.reason),
+                "exclude_even_if_gone": is_even_if_gone,
+                **acceptances(settings, source, tuple(touched), projects, reasons),
+            }
+            tags = range_tags(batch.arrival_date, batch.arrival_date)
+            job = DIMENSION_JOB if is_of_dimension else JOB_OF_SOURCE[batch.source]
+            failures += run_operation(settings, job, "load", config, console, tags=tags)
+        print_failures(console, failures)
+    with own_ledger(settings) as ledger:
+        statuses = recorded_statuses(ledger, touched_slices(ledger, settings, keys), sources=tuple(Source))
+    show(page(), status_table(statuses))
+    return exit_code(statuses, failures)
 
-    Exits 0 when every touched day is good with them, 1 when one is refused, waiting or held, 2 on bad usage.
-    """
-    return _decide("lift", keys, reason, accept_changes, False, verbose)
 
-
-TableOption = Annotated[
-    list[str] | None, typer.Option("--table", help="Only this table, such as refined/events; may be repeated.")
-]
-
-
-def rollback(
-    first: FromOption,
-    last: ToOption,
-    back_to: Annotated[
-        str,
-        typer.Option(
-            "--back-to", metavar="TIME|NUMBER", help="The state at this time (UTC), or after this publication's run."
-        ),
-    ],
-    reason: ReasonOption,
-    table: TableOption = None,
-    project: ProjectOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    verbose: VerboseOption = False,
-) -> int:
-    """Restore an earlier state of published days (refined, aggregates), by metadata alone, and hold it. `release` reverses it.
-
-    Exits 0 when every slice was rolled back or held, 1 when it could not be, 2 on bad usage.
-    """
-    from pipeline_assets.cli.run import open_runtime, run_operation  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.operations.rollback import plan  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.orchestration.rollback_jobs import ROLLBACK_JOB, ROLLBACK_OP, RollbackConfig, rollback_request  # noqa: PLC0415 - `status` starts without Dagster
-    from resources.iceberg.lake_identity import Purpose  # noqa: PLC0415 - `status` starts without Iceberg
-
-    chosen = {"tables": list(table or ()), "projects": list(project or ())}
-    config: dict[str, Any] = {"first": first, "last": last, "reason": reason, "back_to": back_to, **chosen}
+def rollback(request: Rollback) -> int:
+    """Show what is rolled back, and do it unless it is a dry run."""
     settings = load_settings()
-    require_reasons({"--reason": reason})
-    request = rollback_request(RollbackConfig(**config), settings, "preview")
+    require_reasons({"--reason": request.reason})
+    parsed = rollback_request(request, settings, "preview")
     with (
-        terminal(verbose=verbose) as console,
+        terminal() as console,
         # The plan records what it finds in the tables.
         open_runtime(settings, plainly(console), Purpose.KEEP) as runtime,
     ):
-        restores = plan(runtime, request, is_preview=True)
-        if not dry_run:
-            failures = run_operation(settings, ROLLBACK_JOB, ROLLBACK_OP, config, console, verbose=verbose)
-            print_failures(console, failures, verbose)
+        restores = plan(runtime, parsed, is_preview=True)
+        if not request.dry_run:
+            failures = run_operation(settings, ROLLBACK_JOB, ROLLBACK_OP, config_of(request, Rollback), console)
+            print_failures(console, failures)
             if failures:
                 return EXIT_INCOMPLETE
-    print_restores(page(), restores)
+    show(page(), restores_table(restores))
     return EXIT_OK
 
 
-def release(
-    first: FromOption,
-    last: ToOption,
-    reason: ReasonOption,
-    table: TableOption = None,
-    project: ProjectOption = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Release without asking; needed where no terminal can ask.")
-    ] = False,
-    accept_changes: AcceptChangesOption = None,
-    verbose: VerboseOption = False,
-) -> int:
-    """Show what becomes of held days, release them once you confirm, and build those that are stale.
-
-    Exits 0 when every released day is good, 1 when one is not or nothing was released, 2 on bad usage.
-    """
-    from pipeline_assets.cli.run import run_release  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.operations.release import preview  # noqa: PLC0415 - `status` starts without Spark
-
-    chosen = {"tables": list(table or ()), "projects": list(project or ())}
-    config: dict[str, Any] = {"first": first, "last": last, "reason": reason, **chosen}
+def release(request: ReleaseCommand) -> int:
+    """Show what is held, release it once confirmed, and build what is stale."""
     settings = load_settings()
-    require_reasons({"--reason": reason, "--accept-changes": accept_changes})
-    projects = settings.require_projects(tuple(chosen["projects"]))
-    days = parse_day(first), parse_day(last)
+    require_reasons({"--reason": request.reason, "--accept-changes": request.accept_changes})
+    projects = settings.require_projects(tuple(request.projects))
     with own_ledger(settings) as ledger:
-        held = preview(ledger, settings, chosen["tables"], projects, *days, datetime.now(UTC), is_load_next=True)
-    print_held(page(), held)
-    if not yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
-        page().print("Nothing was released; repeat the command with --yes to release them.")
+        now = datetime.now(UTC)
+        held = preview(ledger, settings, request.tables, projects, *request.range(), now, is_load_next=True)
+    show(page(), held_table(held))
+    if request.dry_run:
+        return EXIT_OK
+    if not request.yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
+        show(page(), "Nothing was released; repeat the command with --yes to release them.")
         return EXIT_INCOMPLETE
-    with terminal(verbose=verbose) as console:
-        failures = run_release(settings, config, held, console, accept_changes=accept_changes, verbose=verbose)
-        print_failures(console, failures, verbose)
+    with terminal() as console:
+        failures = run_operation(settings, RELEASE_JOB, RELEASE_OP, config_of(request, Release), console)
+        failures = failures or _load_released(settings, held, request.accept_changes, console)
+        print_failures(console, failures)
     with own_ledger(settings) as ledger:
         statuses = recorded_statuses(ledger, {hold.key for hold in held}, sources=())
-    print_statuses(page(), statuses)
+    show(page(), status_table(statuses))
     return exit_code(statuses, failures)
 
 
-def _decide(
-    verb: str, keys: list[str], reason: str, accept_changes: str | None, even_if_gone: bool, verbose: bool
-) -> int:
-    from pipeline_assets.cli.run import decide  # noqa: PLC0415 - `status` starts without Dagster
-    from pipeline_assets.operations.exclude import touched_slices  # noqa: PLC0415 - `status` starts without Spark
+def _load_released(settings: Settings, held: Sequence[Held], accepted: str | None, console: Console) -> list[str]:
+    """Build the stale slices of the released days; returns the failures that are not verdicts."""
+    failures: list[str] = []
+    for project in sorted({hold.key.project_id for hold in held}):
+        released = [hold for hold in held if hold.key.project_id == project]
+        is_shared = project == ALL_PROJECTS
+        of_load = {
+            "projects": [] if is_shared else [project],
+            "accept_changes": {} if accepted is None else acceptances_of(released, settings.projects, accepted),
+        }
+        # A slice that covers several days may be filed under a day before the calendar.
+        days = {max(hold.key.event_date, settings.calendar_start) for hold in released}
+        for part in stretches(sorted(days), settings.days_per_run):
+            tags = range_tags(part[0], part[-1])
+            job = DIMENSION_JOB if is_shared else HEAL_JOB
+            failures += run_operation(settings, job, "load", of_load, console, tags=tags)
+    return failures
 
-    settings = load_settings()
-    settings.require_projects()
-    require_reasons({"--reason": reason, "--accept-changes": accept_changes})
-    with terminal(verbose=verbose) as console:
-        failures = decide(
-            settings,
-            verb,
-            keys,
-            reason,
-            console,
-            accept_changes=accept_changes,
-            even_if_gone=even_if_gone,
-            verbose=verbose,
-        )
-        print_failures(console, failures, verbose)
-    with own_ledger(settings) as ledger:
-        touched = touched_slices(ledger, settings, keys)
-        statuses = recorded_statuses(ledger, touched, sources=tuple(Source))
-    print_statuses(page(), statuses)
-    return exit_code(statuses, failures)
+
+def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: str) -> dict[str, str]:
+    """Return the acceptances that let released slices, and the slices built from them, change beyond bounds.
+
+    Tables joined with a dimension have a slice per configured project.
+    """
+    accepted: dict[str, str] = {}
+    for hold in released:
+        own = configured if hold.key.project_id == ALL_PROJECTS else (hold.key.project_id,)
+        for table in with_descendants(table_by_key(hold.table)):
+            day = table.kind.slice_day(hold.key.event_date)
+            accepted |= {f"{table.key}:{Slice(day, project)}": reason for project in table.kind.projects(own)}
+    return accepted

@@ -13,15 +13,15 @@ import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.install import WORKSPACE_NAME
 from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.requests import Dev
+from resources.spark.jars import available, require_java
 
 _HOST = "127.0.0.1"
 """Listen on this machine only: Dagster's webserver needs no password and lets every visitor start and stop runs."""
@@ -31,23 +31,8 @@ _POLL_SECONDS = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def dev(
-    port: Annotated[
-        int, typer.Option("--port", envvar="PORT", min=1, max=65535, help="Of this machine; nobody else can reach it.")
-    ] = 3000,
-    is_read_only: Annotated[
-        bool,
-        typer.Option(
-            "--read-only", envvar="READ_ONLY", help="The webserver alone, on which nobody can start anything."
-        ),
-    ] = False,
-) -> int:
-    """Start Dagster (webserver and daemon) for the deployment in this folder, until Ctrl-C ends both.
-
-    Exits 0 when it was ended, 1 when the webserver or the daemon ended by itself, 2 on bad usage.
-    """
-    from resources.spark.jars import available, require_java  # noqa: PLC0415 - other commands start without it
-
+def dev(request: Dev) -> int:
+    """Start both processes, wait, and end them."""
     settings = load_settings()
     if not Path(WORKSPACE_NAME).is_file():
         raise UsageError(
@@ -55,7 +40,7 @@ def dev(
             f"is no folder of a deployment: it has no {WORKSPACE_NAME}",
             "Go to that of yours, or make one: tidemark init DIR",
         )
-    _require_free(port)
+    _require_free(request.port)
     require_java()
     _make_named_home()
     home = dagster_home()
@@ -63,7 +48,7 @@ def dev(
     with downloads_shown(errors):
         available(settings)
     _require_pool(home)
-    served = _Served(port, is_read_only=is_read_only)
+    served = _Served(request.port, is_read_only=request.read_only)
     with served:
         is_stopped = served.watch()
     if is_stopped:

@@ -1,189 +1,280 @@
-"""Commands that read what is published and verify it: exclusions, history, diff, verify, drill."""
+"""Commands that read what is published, from the ledger alone: status, history, exclusions, changes, snapshots."""
 
 from __future__ import annotations
 
-import signal
-import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
-import typer
+from rich.text import Text
 
-from pipeline_assets.cli.command import (
-    EXIT_INCOMPLETE,
-    EXIT_OK,
-    FromOption,
-    JsonOption,
-    ProjectOption,
-    ToOption,
-    VerboseOption,
-)
-from pipeline_assets.cli.render_tables import print_exclusions, print_publications
-from pipeline_assets.cli.terminal import page, plainly, print_lines_of, terminal, write_json
-from pipeline_assets.config import load_settings
-from pipeline_assets.domain.days import parse_day
+from pipeline_assets.cli.command import EXIT_OK
+from pipeline_assets.cli.terminal import PlainConsole, line, page, show, styled, write_json
+from pipeline_assets.config import dagster_home, load_settings
+from pipeline_assets.domain.days import days_between, describe_strays, parse_day, parse_moment
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.notices import measures_text
+from pipeline_assets.domain.processes import Life, Process, Sight
 from pipeline_assets.domain.records import PublicationRecord
-from pipeline_assets.domain.slices import ALL_PROJECTS
+from pipeline_assets.domain.report import Table
+from pipeline_assets.domain.requests import Changes, Engines, Exclusions, History, Snapshots, Status
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, Verdict
+from pipeline_assets.inspection.changes import ChangesSince, changes_since
+from pipeline_assets.inspection.cuts import Engine, cut_at, cut_of_run, newest_cut, reading_lines, tables_at_rest
+from pipeline_assets.inspection.questions import receiver_troubles
+from pipeline_assets.inspection.status import (
+    NOT_LOADED,
+    DayStatus,
+    day_statuses,
+    dimension_statuses,
+    joined_statuses,
+)
+from pipeline_assets.load.golden import compare_recorded, faults_on_record
+from pipeline_assets.load.staleness.finality import too_narrow
 from pipeline_assets.tables.registry import EVERY_TABLE, table_by_key
-from resources.ledger.store import own_ledger
+from resources.ledger.processes import sight
+from resources.ledger.store import Ledger, own_ledger
 from resources.publishing import promise_of
 
-TABLE_KEYS = tuple(table.key for table in EVERY_TABLE)
+_MOST_MISMATCHES = 20
+_TWO_WEEKS = timedelta(days=13)
+_STYLES = {
+    Verdict.PUBLISHED: "green",
+    Verdict.UNCHANGED: "green",
+    Verdict.REFUSED: "bold red",
+    Verdict.WAITING: "yellow",
+    Verdict.HELD: "magenta",
+}
 
 
-def exclusions(as_json: JsonOption = False) -> int:
-    """List excluded deliveries with their reasons, and those that were included again."""
+def status(request: Status) -> int:
+    """Print a grid of days and tables, and what an operator should know."""
+    settings = load_settings()
+    projects, today = settings.require_projects(), datetime.now(UTC).date()
+    last = parse_day(request.last) if request.last else today
+    start, end = request.bounds(last - _TWO_WEEKS, last)
+    with own_ledger(settings) as ledger:
+        days = days_between(start, end)
+        statuses = day_statuses(ledger, projects, days, sources=tuple(Source))
+        statuses += joined_statuses(ledger, projects, days, is_all_wanted=True)
+        statuses += dimension_statuses(ledger, days)
+        notes: list[str | Text] = []
+        mismatches = [one for one in compare_recorded(ledger, settings, projects, start, end) if not one.is_good]
+        for one in mismatches[:_MOST_MISMATCHES]:
+            place = f"{one.total.key.event_date} {one.total.measure.table} "
+            notes.append(line(place, styled("golden", "yellow"), f": {one.total.key.project_id}: {one}"))
+        notes += _more(len(mismatches), "golden totals that do not agree")
+        faults = faults_on_record(ledger, settings)
+        notes += [line(styled("not compared", "yellow"), f": {one}") for one in faults[:_MOST_MISMATCHES]]
+        notes += _more(len(faults), "that are no golden totals")
+        notes += [*process_lines(ledger), *(one.told for one in ledger.rebuilds.open())]
+        notes += too_narrow(ledger, settings, Source.REGULAR, projects, today)
+        notes += map(str, receiver_troubles(ledger, settings))
+        strays = list(ledger.strays.all(projects))
+    if request.as_json:
+        write_json([status.to_json() for status in statuses])
+    else:
+        show(page(), *_grid(statuses), f"landing: {describe_strays(strays)}" if strays else None)
+    # Keep other lines out of the JSON that scripts parse.
+    console = PlainConsole(stderr=True, soft_wrap=True) if request.as_json else page()
+    show(console, *notes, promise_of(settings).sentence)
+    return EXIT_OK
+
+
+def _more(count: int, what: str) -> list[str | Text]:
+    more = count - _MOST_MISMATCHES
+    return [f"and {more:,} more {what}: tidemark reconcile"] if more > 0 else []
+
+
+def _verdict(verdict: Verdict | None) -> Text:
+    return styled(verdict.value, _STYLES[verdict]) if verdict is not None else styled(NOT_LOADED, "dim")
+
+
+def status_table(statuses: Sequence[DayStatus]) -> Table:
+    """Return one row per day and table: verdict, rows, reason."""
+    rows = [(one.day, one.table, _verdict(one.verdict), one.rows, "; ".join(one.reasons)) for one in statuses]
+    return Table(("day", "table", "verdict", "rows", "reason"), rows)
+
+
+def _grid(statuses: Sequence[DayStatus]) -> Iterator[Table | Text]:
+    """Days and tables, and below them reasons."""
+    tables = list(dict.fromkeys(one.table for one in statuses))
+    by_day: dict[date, dict[str, Text]] = {}
+    for one in statuses:
+        cell = line(_verdict(one.verdict), f" {one.rows:,}{'' if one.is_final else ' ~'}")
+        by_day.setdefault(one.day, {})[one.table] = cell
+    rows = [(day, *(cells[name] for name in tables)) for day, cells in by_day.items()]
+    yield Table(("day", *(name.rsplit("/", 1)[1] for name in tables)), rows)
+    yield styled("~ = provisional: more deliveries are expected", "dim")
+    for one in statuses:
+        for reason in one.reasons:
+            yield line(f"{one.day} {one.table} ", _verdict(one.verdict), f": {reason}")
+
+
+def process_lines(ledger: Ledger) -> list[str]:
+    """Return a line per running run, and per run whose process is dead."""
+    processes = [(process, sight(process.identity)) for process in ledger.processes.look([], {}).values()]
+    lines = [
+        _working(process, seen)
+        for process, seen in processes
+        if process.identity and process.life(seen) is not Life.DEAD
+    ]
+    if any(process.has_died_with_its_run(seen) for process, seen in processes):
+        import dagster as dg  # noqa: PLC0415 - `status` starts without Dagster
+
+        from pipeline_assets.orchestration.live_runs import report_dead_runs  # noqa: PLC0415 - as above
+
+        dagster_home()
+        with dg.DagsterInstance.get() as instance:
+            lines += [str(dead) for dead in report_dead_runs(instance, ledger)]
+    return lines
+
+
+def _working(process: Process, seen: Sight) -> str:
+    assert process.identity is not None
+    who = f"process {process.identity.pid} on {process.identity.host}"
+    line = f"run {process.run_id} ({process.job}) works: {who}, begun {(process.begun_at or '')[:19]} UTC"
+    is_silent = seen is not Sight.THERE and process.watch.still > 0
+    return f"{line}; not heard from since {(process.beat_at or '')[:19]} UTC" if is_silent else line
+
+
+def exclusions(request: Exclusions) -> int:
+    """Print one row per excluded version of an object, those in force first."""
     settings = load_settings()
     with own_ledger(settings) as ledger:
         excluded = ledger.interventions.all_exclusions([*settings.require_projects(), ALL_PROJECTS])
-    if as_json:
+    if request.as_json:
         names = ("object_key", "etag", "reason", "excluded_at", "lift_reason", "lifted_at")
         write_json([{name: getattr(exclusion, name) for name in names} for exclusion in excluded])
-    else:
-        print_exclusions(page(), excluded)
+        return EXIT_OK
+    rows = []
+    for one in sorted(excluded, key=lambda one: one.lifted_at is not None):
+        lifted = f"{one.lifted_at[:16]}: {one.lift_reason}" if one.lifted_at else styled("no", "magenta")
+        rows.append((one.object_key, one.etag, one.excluded_at[:16], one.reason, lifted))
+    show(page(), Table(("object", "version", "excluded", "reason", "included again"), rows))
     return EXIT_OK
 
 
-def history(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
-    day: Annotated[str | None, typer.Argument(metavar="DAY", help="Only this day, YYYY-MM-DD.")] = None,
-    project: ProjectOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """List every change of a table on record, oldest first: rows before and after, cause, reason, run."""
+def _known(table: str) -> str:
+    keys = [one.key for one in EVERY_TABLE]
+    if table not in keys:
+        raise UsageError(table, "is not a table", f"There are {', '.join(keys)}")
+    return table
+
+
+def history(request: History) -> int:
+    """Print one row per recorded publication, oldest first."""
     settings = load_settings()
-    chosen = settings.require_projects(tuple(project or ()))
-    if table not in TABLE_KEYS:
-        raise UsageError(table, "is not a table", f"There are {', '.join(TABLE_KEYS)}")
-    wanted, owners = parse_day(day) if day else None, table_by_key(table).kind.projects(chosen)
+    chosen = settings.require_projects(tuple(request.projects))
+    owners = table_by_key(_known(request.table)).kind.projects(chosen)
+    wanted = parse_day(request.day) if request.day else None
     with own_ledger(settings) as ledger:
         records = [
             record
-            for record in ledger.publications(table)
+            for record in ledger.publications(request.table)
             if record.key.project_id in owners and wanted in (None, record.key.event_date)
         ]
-    if as_json:
+    if request.as_json:
         write_json([_publication_json(record) for record in records])
-    else:
-        print_publications(page(), records)
+        return EXIT_OK
+    rows = []
+    for one in records:
+        cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause.text
+        place = one.number, one.published_at[:19], one.table, f"{one.key.event_date} {one.key.project_id}"
+        rows.append((*place, one.digest_before.rows, one.digest_after.rows, cause, (one.run_id or "")[:8]))
+    show(page(), Table(("no.", "published", "table", "day", "rows before", "after", "cause", "run"), rows))
     return EXIT_OK
-
-
-def verify(
-    first: FromOption,
-    last: ToOption,
-    project: ProjectOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> int:
-    """Replay days from landing into scratch tables, in another order and split, and compare every slice with what is published.
-
-    Exits 0 when every slice is equal, 1 when one is not, 2 on bad usage. Writes nothing that stays.
-    """
-    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.cli.verify import print_proof, proof_json, prove_range  # noqa: PLC0415 - `status` starts without Spark
-
-    settings = load_settings()
-    chosen = settings.require_projects(tuple(project or ()))
-    start, end = parse_day(first), parse_day(last)
-    if end < start:
-        raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
-    with (
-        terminal(verbose=verbose) as console,
-        open_runtime(settings, plainly(console)) as runtime,
-    ):
-        proof = prove_range(runtime, start, end, chosen)
-    if as_json:
-        write_json(proof_json(proof))
-    else:
-        print_proof(page(), proof)
-    return EXIT_OK if proof.is_proven else EXIT_INCOMPLETE
-
-
-def diff(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Such as refined/events.")],
-    day: Annotated[str, typer.Argument(metavar="DAY", help="YYYY-MM-DD.")],
-    project: ProjectOption = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page per project into this folder as well.")
-    ] = None,
-    samples: Annotated[int, typer.Option("--samples", min=0, help="Show about so many keys with their values.")] = 20,
-    verbose: VerboseOption = False,
-) -> int:
-    """Show what a load would make of a day, refused or not yet loaded, beside what is published; publishes nothing.
-
-    Exits 0 when both are equal, 1 when they differ, 2 on bad usage.
-    """
-    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.inspection.diff import (  # noqa: PLC0415 - as above
-        compare,
-        lines_of,
-        write_page,
-    )
-
-    settings = load_settings()
-    chosen, wanted = settings.require_projects(tuple(project or ())), parse_day(day)
-    with (
-        terminal(verbose=verbose) as console,
-        open_runtime(settings, plainly(console)) as runtime,
-    ):
-        now = datetime.now(UTC)
-        differences = [compare(runtime, table, wanted, name, now, samples=samples) for name in chosen]
-    for difference in differences:
-        print_lines_of(page(), lines_of(difference))
-        if html is not None:
-            print_lines_of(page(), ["", f"  page: {write_page(difference, html)}"])
-    return EXIT_OK if all(difference.is_equal for difference in differences) else EXIT_INCOMPLETE
-
-
-def drill(
-    full: Annotated[
-        bool, typer.Option("--full", help="Every point x table x way of starting again; else every point once.")
-    ] = False,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> int:
-    """Kill loads of sample data and let others overtake them, on this deployment's catalog, storage and engine.
-
-    It works under names of its own, which are removed afterwards. Exits 0 when all survived, else 1.
-    """
-    from pipeline_assets.cli.render_drill import drill_json, print_drill  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.drill.drill import PROJECT, carry_out  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.drill.sandbox import require_catalog_of_its_own  # noqa: PLC0415 - `status` starts without Spark
-    from pipeline_assets.drill.scenarios import planned  # noqa: PLC0415 - `status` starts without Spark
-
-    settings = load_settings()
-    require_catalog_of_its_own(settings)
-    # Turn SIGTERM into an exit, so that a terminated drill removes its data as an interrupted one does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INCOMPLETE))
-    with (
-        terminal(verbose=verbose) as console,
-        open_runtime(settings, plainly(console)) as runtime,
-    ):
-        results = list(
-            carry_out(runtime.spark, settings, planned(PROJECT, promise_of(settings), is_full=full), runtime.log)
-        )
-    if as_json:
-        write_json(drill_json(results))
-    else:
-        print_drill(page(), results)
-    return EXIT_OK if all(result.is_survived for result in results) else EXIT_INCOMPLETE
 
 
 def _publication_json(record: PublicationRecord) -> dict[str, Any]:
     names = ("number", "table", "published_at", "accepted_reason", "run_id", "code_version")
-    place = {"day": record.key.event_date.isoformat(), "project": record.key.project_id}
-    rows = {"rows_before": record.digest_before.rows, "rows_after": record.digest_after.rows}
-    digests = {"digest_before": str(record.digest_before), "digest_after": str(record.digest_after)}
     # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
-    return (
-        {name: getattr(record, name) for name in names}
-        | place
-        | rows
-        | digests
-        | {"cause": record.cause.text, "snapshot_id": str(record.snapshot_id)}
-        | {"pins": {name: str(pin) for name, pin in (record.pins or {}).items()}, "settings": record.settings}
-    )
+    return {name: getattr(record, name) for name in names} | {
+        "day": record.key.event_date.isoformat(),
+        "project": record.key.project_id,
+        "rows_before": record.digest_before.rows,
+        "rows_after": record.digest_after.rows,
+        "digest_before": str(record.digest_before),
+        "digest_after": str(record.digest_after),
+        "cause": record.cause.text,
+        "snapshot_id": str(record.snapshot_id),
+        "pins": {name: str(pin) for name, pin in (record.pins or {}).items()},
+        "settings": record.settings,
+    }
+
+
+def changes(request: Changes) -> int:
+    """Print changes, then refusals, then what to refresh."""
+    settings = load_settings()
+    table = None if request.table is None else _known(request.table)
+    moment = parse_moment("--since", request.since)
+    with own_ledger(settings) as ledger:
+        found = changes_since(ledger, moment, table)
+    if request.as_json:
+        write_json(found.to_json())
+    else:
+        show(page(), *_changes(found))
+    return EXIT_OK
+
+
+def _changes(found: ChangesSince) -> Iterator[Table | Text]:
+    since = found.since.isoformat(timespec="minutes")
+    rows: list[tuple[object, ...]] = []
+    for one in found.changes:
+        cause = "; ".join(filter(None, (one.cause, one.reason)))
+        rows.append((one.at[:16], one.table, _day(one.key), measures_text(one.measures), cause, (one.run_id or "")[:8]))
+    yield Table(("at", "table", "day", "what changed", "cause", "run"), rows)
+    yield styled(f"{len(rows):,} changes of published final days since {since}", "dim")
+    rows = []
+    for refusal in found.refusals:
+        refused, ended = refusal.refused, refusal.ended
+        begun, reason = ("before", None) if refused is None else (refused.at[:16], refused.reason)
+        end = styled("stands", "bold red") if ended is None else f"{ended.at[:16]} {ended.verdict}"
+        rows.append((begun, end, refusal.notice.table, _day(refusal.notice.key), reason or "not on record"))
+    yield Table(("refused", "ended", "table", "day", "reason"), rows)
+    yield styled(f"{len(rows):,} refusals that began or ended since {since}", "dim")
+    if found.refresh is not None:
+        rows = [
+            (
+                *(copy.table, _day(copy.key), copy.rows_then, copy.rows_now),
+                "was final" if copy.was_final else "was provisional",
+            )
+            for copy in found.refresh
+        ]
+        yield Table(("to refresh", "day", "rows then", "now", ""), rows)
+        yield styled(f"{len(rows):,} days to refresh for a copy of {since}", "dim")
+
+
+def _day(key: Slice) -> str:
+    return f"{key.event_date} {key.project_id}"
+
+
+def snapshots(request: Snapshots) -> int:
+    """Print the snapshots of a cut, then the lines of each engine."""
+    if request.run_id is not None and request.at is not None:
+        raise UsageError("--run and --at", "name two states", "Name one of them")
+    settings = load_settings()
+    moment = parse_moment("--at", request.at) if request.at is not None else None
+    with own_ledger(settings) as ledger:
+        if request.run_id is not None:
+            cut = cut_of_run(ledger, request.run_id)
+        else:
+            cut = newest_cut(ledger) if moment is None else cut_at(ledger, moment)
+    resting = tables_at_rest(settings, cut)
+    chosen = list(Engine) if request.engine is Engines.ALL else [Engine(request.engine.value)]
+    lines = {one: reading_lines(one, settings, cut.snapshots, resting) for one in chosen}
+    promise = promise_of(settings)
+    # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
+    numbers = {name: str(number) for name, number in cut.snapshots.items()}
+    if request.as_json:
+        place = {"number": cut.number, "run_id": cut.run_id, "published_at": cut.published_at, "promise": promise.value}
+        write_json({**place, "snapshots": numbers, "lines": {engine.value: list(of) for engine, of in lines.items()}})
+        return EXIT_OK
+    console, untold = page(), sorted(cut.snapshots.keys() - resting.keys())
+    published = styled(f"published {cut.published_at[:19]} UTC by run {cut.run_id or 'unknown'}", "dim")
+    show(console, Table(("table", "snapshot"), list(numbers.items())), published)
+    for engine, of in lines.items():
+        show(console, "", styled(engine.value, "bold"), *of)
+    told = f"without Spark nobody can tell whether these can be read still: {', '.join(untold)}"
+    show(console, styled(told, "yellow") if untold else None, styled(promise.sentence, "dim"))
+    return EXIT_OK

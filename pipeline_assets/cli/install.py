@@ -8,15 +8,14 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.terminal import PlainConsole, downloads_shown, page
 from pipeline_assets.config import CONFIG_NAME, INSTANCE_NAME, TEMPLATES, load_settings
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.requests import Init, Setup
+from resources.spark.jars import JARS, fetch, jars_folder, make_archive, require_java
 
 WORKSPACE_NAME = "workspace.yaml"
 STEPS_NAME = "NEXT_STEPS.md"
@@ -24,16 +23,9 @@ _PLACES = ("landing_url", "warehouse_url", "catalog_url")
 """Settings that a new deployment's file sets, instead of showing them as comments."""
 
 
-def init(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder; it is made unless it is there.")],
-    is_s3: Annotated[
-        bool, typer.Option("--s3/--local", help="Exports and tables in a bucket, or below the folder (the default).")
-    ] = False,
-) -> int:
-    """Write the files of a new deployment into a folder: settings, Dagster's configuration, and what to do next.
-
-    Overwrites nothing: where one of the files is there already, none is written. Exits 0 when they were written, 2 on bad usage.
-    """
+def init(request: Init) -> int:
+    """Write the files of a new deployment."""
+    directory, is_s3 = request.directory, request.is_s3
     files = deployment_files(is_s3=is_s3)
     if not directory:
         raise UsageError("DIR", "is an empty name, and nothing was written", "Name another folder, or . for this one")
@@ -45,19 +37,8 @@ def init(
     return EXIT_OK
 
 
-def setup() -> int:
-    """Fetch and verify the jars that Spark needs, and prepare the JVM's classes, so that every load starts sooner.
-
-    Exits 0 when everything is ready, 1 when Java or a jar is missing, 2 on bad usage.
-    """
-    from resources.spark.jars import (  # noqa: PLC0415 - other commands start without it
-        JARS,
-        fetch,
-        jars_folder,
-        make_archive,
-        require_java,
-    )
-
+def setup(_: Setup) -> int:
+    """Fetch the jars, and prepare the JVM's classes."""
     settings = load_settings()
     folder = jars_folder(settings)
     console = page()

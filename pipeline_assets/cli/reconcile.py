@@ -3,142 +3,107 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from datetime import UTC, date, datetime
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
+from dagster_aws.s3 import S3Resource
+from rich.text import Text
 
-from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, JsonOption, ProjectOption, VerboseOption
-from pipeline_assets.cli.terminal import PlainConsole, page, plainly, styled, terminal, write_json
+from pipeline_assets.cli.app import app
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.run import open_runtime
+from pipeline_assets.cli.terminal import PlainConsole, line, page, plainly, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import requested_range
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.golden import plain, signed
 from pipeline_assets.domain.repairs import Repair, RepairKind
+from pipeline_assets.domain.report import Table
+from pipeline_assets.domain.requests import ReconcileCommand
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
+from pipeline_assets.formats.key_list import read_key_list
+from pipeline_assets.inspection.key_comparison import (
+    KeyComparison,
+    KeyRange,
+    compare_tables,
+    compare_with_list,
+    event_table,
+)
+from pipeline_assets.load import golden
+from pipeline_assets.operations.repair_plan import plan_repairs
+from pipeline_assets.transforms.key_changes import STATES
+from resources.landing.store import LandingStore
 from resources.ledger.store import own_ledger
 
-if TYPE_CHECKING:
-    from pipeline_assets.inspection.key_comparison import KeyComparison
-    from pipeline_assets.load.golden import Reconciliation
-    from resources.landing.store import LandingStore
+_MOST_LINES, _MOST_DAYS = 40, 60
+Parts = Iterator[Table | Text | str]
 
 
-def reconcile(
-    first: Annotated[str | None, typer.Option("--from", help="First day; default the calendar's.")] = None,
-    last: Annotated[str | None, typer.Option("--to", help="Last day; default today.")] = None,
-    project: ProjectOption = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option("--keys", metavar="FILE", help="Compare keys with this list, in place of golden totals."),
-    ] = None,
-    against: Annotated[
-        str | None, typer.Option("--against", metavar="TABLE", help="Compare keys with this table, or with `backfill`.")
-    ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option("--table", help="Whose keys are compared, with --keys or --against; default refined/events."),
-    ] = None,
-    samples: Annotated[int, typer.Option("--samples", min=0, max=10_000, help="Show so many keys of each kind.")] = 20,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Run the proposed loads and recoveries, then compare again.")
-    ] = False,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> int:
-    """Compare published days with golden totals: golden/{date}.csv in landing, and the query of golden_query.
-
-    With --keys or --against, compare keys of events, one by one. Exits 0 when all agree, 1 when not all do, 2 on bad usage.
-    What a person has to decide is only proposed.
-    """
-    from dagster_aws.s3 import S3Resource  # noqa: PLC0415 - `status` starts without Dagster
-
-    from pipeline_assets.cli import render_reconcile as render  # noqa: PLC0415 - as above
-    from pipeline_assets.operations.repair_plan import plan_repairs  # noqa: PLC0415 - as above
-    from resources.landing.store import LandingStore  # noqa: PLC0415 - as above
-
+def reconcile(request: ReconcileCommand) -> int:
+    """Compare, run repairs if that is asked, and print what differs and how it can be repaired."""
     settings = load_settings()
-    chosen = settings.require_projects(tuple(project or ()))
+    chosen = settings.require_projects(tuple(request.projects))
     today = str(datetime.now(UTC).date())
-    days = requested_range(first or str(settings.calendar_start), last or today, settings)
+    days = requested_range(request.first or str(settings.calendar_start), request.last or today, settings)
     landing = LandingStore.from_settings(settings, S3Resource())
-    look: Callable[[], Any]
-    if keys is not None and against is not None:
-        raise UsageError("--keys, --against", "name two things to compare with", "Give one of them")
-    if keys is not None or against is not None:
-        if first is None or last is None:
-            raise UsageError("reconcile", "names no range, and would read every event there is", "Give --from and --to")
-        look = _keys(settings, chosen, days, keys, against, table or "refined/events", samples, verbose=verbose)
-    elif table is not None:
-        hint = "Golden totals name their tables themselves; give --keys FILE or --against TABLE"
-        raise UsageError(f"--table {table}", "says whose keys are compared, and there is nothing beside", hint)
-    else:
-        look = partial(_golden, settings, chosen, days, landing)
-
+    look = _look(request, settings, chosen, days, landing)
     found, console, tried = look(), PlainConsole(stderr=True, soft_wrap=True), set[tuple[RepairKind, Slice]]()
     while True:
         with own_ledger(settings) as ledger:
             now = datetime.now(UTC)
             repairs = plan_repairs(ledger, landing, settings, found.lacking, now, tried) if found.lacking else []
-        able = [one for one in repairs if repair and one.is_runnable]
+        able = [one for one in repairs if request.repair and one.is_runnable]
         if not able:
             break
-        if not tried and not as_json:
-            render.print_comparison(page(), found)
+        if not tried and not request.as_json:
+            show(page(), *compared(found))
         # The cheapest kind runs first and may make the others unnecessary. Each runs once for a day, so rounds are bounded.
         chosen_repairs = [one for one in able if one.kind is able[0].kind]
-        render.print_repairs(console, chosen_repairs)
+        show(console, *proposed(chosen_repairs))
         for one in chosen_repairs:
-            _run(one, verbose=verbose)
+            _run(one)
             tried.update((one.kind, key) for key in one.slices)
         before, found = len(found.lacking), look()
-        console.print(styled(f"looked again: {before - len(found.lacking):,} of {before:,} days closed", "bold"))
-    if as_json:
-        write_json({**render.comparison_json(found), "repairs": render.repairs_json(repairs)})
+        show(console, styled(f"looked again: {before - len(found.lacking):,} of {before:,} days closed", "bold"))
+    if request.as_json:
+        body = keys_json(found) if isinstance(found, KeyComparison) else _golden_json(found)
+        write_json({**body, "repairs": _repairs_json(repairs)})
     else:
-        render.print_comparison(page(), found)
-        render.print_repairs(page(), repairs)
+        show(page(), *compared(found), *proposed(repairs))
     return EXIT_OK if found.is_good else EXIT_INCOMPLETE
 
 
-def _run(one: Repair, *, verbose: bool) -> None:
-    """Run the command of a repair in this process; what it prints goes to standard error, and whether it helped is compared."""
-    from pipeline_assets.cli.app import app  # noqa: PLC0415 - it imports this module
-
-    arguments = [*one.arguments, *(["--verbose"] if verbose else [])]
-    command = typer.main.get_command(app)
-    with redirect_stdout(sys.stderr), suppress(typer.Exit), command.make_context("tidemark", arguments) as context:
-        command.invoke(context)
-
-
-def _golden(settings: Settings, projects: Sequence[str], days: Sequence[date], landing: LandingStore) -> Reconciliation:
-    from pipeline_assets.load import golden  # noqa: PLC0415 - `status` starts without Dagster
-
-    with own_ledger(settings) as ledger:
-        return golden.reconcile(ledger, landing, settings, projects, days[0], days[-1])
-
-
-def _keys(
+def _look(
+    request: ReconcileCommand,
     settings: Settings,
     projects: tuple[str, ...],
     days: Sequence[date],
-    keys: Path | None,
-    against: str | None,
-    whose: str,
-    samples: int,
-    *,
-    verbose: bool,
-) -> Callable[[], KeyComparison]:
-    from pipeline_assets.cli.run import open_runtime  # noqa: PLC0415 - golden totals are compared without Spark
-    from pipeline_assets.formats.key_list import read_key_list  # noqa: PLC0415 - as above
-    from pipeline_assets.inspection import key_comparison  # noqa: PLC0415 - as above
+    landing: LandingStore,
+) -> Callable[[], golden.Reconciliation | KeyComparison]:
+    """What compares, as often as it is called; raises UsageError for options that do not go together."""
+    keys, against = request.keys, request.against
+    if keys is not None and against is not None:
+        raise UsageError("--keys, --against", "name two things to compare with", "Give one of them")
+    if keys is None and against is None:
+        if request.table is not None:
+            hint = "Golden totals name their tables themselves; give --keys FILE or --against TABLE"
+            reason = "says whose keys are compared, and there is nothing beside"
+            raise UsageError(f"--table {request.table}", reason, hint)
 
-    table = key_comparison.event_table(whose)
-    of = key_comparison.KeyRange(projects, days[0], days[-1])
+        def totals() -> golden.Reconciliation:
+            with own_ledger(settings) as ledger:
+                return golden.reconcile(ledger, landing, settings, projects, days[0], days[-1])
+
+        return totals
+    if not (request.first and request.last):
+        raise UsageError("reconcile", "names no range, and would read every event there is", "Give --from and --to")
+    table = event_table(request.table or "refined/events")
+    other = event_table(against) if against is not None else table
+    of = KeyRange(projects, days[0], days[-1])
     listed = None
     if keys is not None:
         try:
@@ -146,12 +111,161 @@ def _keys(
                 listed = read_key_list(str(keys), lines)
         except OSError as error:
             raise UsageError(str(keys), f"cannot be read: {error.strerror}", "Name a file") from None
-    other = key_comparison.event_table(against) if against is not None else table
 
-    def look() -> KeyComparison:
-        with terminal(verbose=verbose) as console, open_runtime(settings, plainly(console)) as runtime:
+    def each_key() -> KeyComparison:
+        with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
             if listed is not None:
-                return key_comparison.compare_with_list(runtime, table, of, str(keys), listed, samples)
-            return key_comparison.compare_tables(runtime, table, other, of, samples)
+                return compare_with_list(runtime, table, of, str(keys), listed, request.samples)
+            return compare_tables(runtime, table, other, of, request.samples)
 
-    return look
+    return each_key
+
+
+def _run(one: Repair) -> None:
+    """Run the command of a repair in this process; what it prints goes to standard error, and whether it helped is compared."""
+    command = typer.main.get_command(app)
+    with (
+        redirect_stdout(sys.stderr),
+        suppress(typer.Exit),
+        command.make_context("tidemark", [*one.arguments]) as context,
+    ):
+        command.invoke(context)
+
+
+def compared(found: golden.Reconciliation | KeyComparison) -> Parts:
+    """Yield what was compared and differs."""
+    yield from compared_keys(found) if isinstance(found, KeyComparison) else _compared_totals(found)
+
+
+def _compared_totals(found: golden.Reconciliation) -> Parts:
+    """A row per measure, a line per mismatch and fault, then the sum."""
+    rows = []
+    for measure in sorted({one.total.measure for one in found.comparisons}):
+        of_measure = [one for one in found.comparisons if one.total.measure == measure]
+        bad = sum(not one.is_good for one in of_measure)
+        largest = max((one.relative for one in of_measure if one.relative is not None), default=None)
+        shown = styled(f"{bad:,}", "bold red" if bad else "")
+        rows.append(
+            (measure, len(of_measure), len(of_measure) - bad, shown, "" if largest is None else f"{largest:.4%}")
+        )
+    yield Table(("measure", "totals", "agree", "mismatches", "largest difference"), rows)
+    for one in found.mismatches[:_MOST_LINES]:
+        place = f" {one.total.key} {one.total.measure.table}: {one} [{one.total.origin}]"
+        yield line(styled(one.agreement.value, "bold red"), place)
+    yield from _more(len(found.mismatches) - _MOST_LINES, "mismatches; --json has them all")
+    yield from _faults(found.faults)
+    span = f"{found.first} to {found.last}"
+    if not found.comparisons:
+        yield f"there is nothing to compare: no golden totals of {span}"
+        return
+    days = len({one.total.key for one in found.comparisons})
+    result = f"{len(found.mismatches):,} of them do not agree" if found.mismatches else "all agree"
+    yield f"{len(found.comparisons):,} golden totals of {days:,} days and projects ({span}): {result}"
+
+
+def compared_keys(found: KeyComparison) -> Parts:
+    """Yield a row per day that differs, samples of each kind, then the sum."""
+    rows = []
+    for project, day in _days(found):
+        counts = [found.counts.get((project, day, state), 0) for state in STATES]
+        if any(counts[1:]):
+            rows.append((project, day or "no day", *counts))
+    yield Table(("project", "day", *STATES), rows[:_MOST_DAYS])
+    yield from _more(len(rows) - _MOST_DAYS, "days; --json has them all")
+    for state, names in found.samples.items():
+        yield from (line(styled(state, "bold red"), f" {name}") for name in names)
+        yield from _more(found.total(state) - len(names), f"keys {state}")
+    yield from _faults(found.faults)
+    yield from _more(found.faulty_lines - len(found.faults), "lines that name no key")
+    if found.outside:
+        yield f"{found.outside:,} lines are of other days or projects"
+    if found.nameless:
+        yield f"{found.nameless:,} rows of {found.here} have no such id, and were not compared"
+    sums = ", ".join(f"{found.total(state):,} {state}" for state in STATES)
+    yield f"keys of {found.here} (here) and {found.there} (there), {found.range.first} to {found.range.last}: {sums}"
+
+
+def _days(found: KeyComparison) -> list[tuple[str, date | None]]:
+    return sorted({(project, day) for project, day, _ in found.counts}, key=lambda day: (day[0], str(day[1] or "")))
+
+
+def _faults(faults: Iterable[object]) -> Parts:
+    yield from (line(styled("not compared", "yellow"), f": {fault}") for fault in faults)
+
+
+def _more(count: int, what: str) -> Parts:
+    if count > 0:
+        yield f"and {count:,} more {what}"
+
+
+def proposed(repairs: Sequence[Repair]) -> Parts:
+    """Yield a paragraph per repair: kind, days, reason and command."""
+    for one in repairs:
+        who = " (for an operator)" if one.kind.is_for_a_person else ""
+        kind = styled(f"{one.kind.value}{who}", "cyan" if one.is_runnable else "yellow")
+        days = f"{len(one.slices):,} day{'s' if len(one.slices) > 1 else ''} of {one.project_id}"
+        yield line(kind, f", {days}: {one.reason}")
+        yield f"  {one.command}"
+        if one.obstacle is not None:
+            yield line("  ", styled("cannot be run", "bold red"), f": {one.obstacle}")
+
+
+def _golden_json(found: golden.Reconciliation) -> dict[str, Any]:
+    """For `--json`; numbers are text, because JSON numbers cannot hold every decimal."""
+    return {
+        "is_good": found.is_good,
+        "first": found.first,
+        "last": found.last,
+        "totals": [
+            {
+                "day": one.total.key.event_date,
+                "project": one.total.key.project_id,
+                "measure": str(one.total.measure),
+                "golden": plain(one.total.value),
+                "published": None if one.published is None else plain(one.published),
+                "difference": None if one.difference is None else signed(one.difference),
+                "relative": one.relative,
+                "agreement": one.agreement.value,
+                "source": one.total.source.value,
+                "origin": one.total.origin,
+            }
+            for one in found.comparisons
+        ],
+        "faults": [str(fault) for fault in found.faults],
+    }
+
+
+def _repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": one.kind.value,
+            "is_run": one.kind.is_run,
+            "days": [str(key) for key in one.slices],
+            "reason": one.reason,
+            "command": one.command,
+            "obstacle": one.obstacle,
+        }
+        for one in repairs
+    ]
+
+
+def keys_json(found: KeyComparison) -> dict[str, Any]:
+    """Return the comparison of keys for `--json`."""
+    return {
+        "is_equal": found.is_good,
+        "here": found.here,
+        "there": found.there,
+        "first": found.range.first,
+        "last": found.range.last,
+        "totals": {state: found.total(state) for state in STATES},
+        "days": [
+            {"project": project, "day": day and str(day)}
+            | {state: found.counts.get((project, day, state), 0) for state in STATES}
+            for project, day in _days(found)
+        ],
+        "samples": {state: list(names) for state, names in found.samples.items()},
+        "rows_without_id": found.nameless,
+        "lines_outside": found.outside,
+        "faulty_lines": found.faulty_lines,
+        "faults": list(found.faults),
+    }

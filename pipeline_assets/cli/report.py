@@ -1,59 +1,50 @@
-"""`tidemark report` and `tidemark metrics`: the health page, and figures for Prometheus."""
+"""Commands that tell others: the health page, figures for Prometheus, notices, the advice on the reprocessing window."""
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated
 
-import typer
+from rich.text import Text
 
-from pipeline_assets.cli.command import EXIT_OK
-from pipeline_assets.cli.terminal import page
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.terminal import line, page, show, styled, write_json
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
+from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent
 from pipeline_assets.domain.places import METRICS_SUFFIX
+from pipeline_assets.domain.report import Table
+from pipeline_assets.domain.requests import Metrics, Notify, Report, Window
+from pipeline_assets.inspection.health import read_health
+from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile
+from pipeline_assets.inspection.questions import receiver_troubles
+from pipeline_assets.inspection.window import PERCENTILES, WindowReport, read_window
 from resources.ledger.store import own_ledger
 
+_MiB = 1024**2
+Parts = Iterator[Table | Text | str | None]
 
-def report(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write, an HTML file.")],
-) -> int:
-    """Write the health of everything on one page: days, figures, revisions, and what waits for a person.
 
-    Reads the ledger alone and writes nothing else. Exits 0 when the page is written, 1 when the ledger cannot be read,
-    2 on bad usage.
-    """
-    from pipeline_assets.inspection.health import read_health  # noqa: PLC0415 - other commands start without it
-    from pipeline_assets.orchestration.health_page import write_page  # noqa: PLC0415 - others start without charts
+def report(request: Report) -> int:
+    """Write the health page."""
+    from pipeline_assets.orchestration.health_page import write_page  # noqa: PLC0415 - `metrics` starts without Dagster
 
     settings = load_settings()
     with own_ledger(settings) as ledger:
         health = read_health(ledger, settings, datetime.now(UTC))
-    console = page()
-    console.print(f"page: {write_page(health, out)}")
-    waiting = health.waiting
-    console.print(f"{waiting} questions wait for a person" if waiting else "nothing waits for a person")
+    waiting = f"{health.waiting} questions wait for an operator" if health.waiting else "nothing waits for an operator"
+    show(page(), f"page: {write_page(health, request.out)}", waiting)
     return EXIT_OK
 
 
-def metrics(
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="A file *.prom to write; default standard output.")
-    ] = None,
-) -> int:
-    """Print figures for Prometheus, or write them for node_exporter's textfile collector.
-
-    Reads the ledger and Dagster's queue, and changes neither. Exits 0 when the figures are told, 1 when the ledger cannot
-    be read, which tidemark_up 0 tells as well, 2 on bad usage.
-    """
-    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415 - others start without
-
+def metrics(request: Metrics) -> int:
+    """Print or write the figures, also where the ledger is out of reach."""
+    output = request.output
     if output is not None and output.suffix != METRICS_SUFFIX:
-        raise UsageError(
-            str(output), f"does not end in {METRICS_SUFFIX}", "node_exporter reads no other files; rename it"
-        )
+        hint = "node_exporter reads no other files; rename it"
+        raise UsageError(str(output), f"does not end in {METRICS_SUFFIX}", hint)
     settings, now = load_settings(), datetime.now(UTC)
     settings.require_projects()
     failure: TidemarkError | None = None
@@ -75,9 +66,9 @@ def metrics(
 
 
 def _queue() -> dict[str, int] | None:
-    import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
+    import dagster as dg  # noqa: PLC0415 - `window` starts without Dagster
 
-    from pipeline_assets.orchestration.live_runs import run_queue  # noqa: PLC0415 - other commands start without Dagster
+    from pipeline_assets.orchestration.live_runs import run_queue  # noqa: PLC0415 - as above
 
     try:
         dagster_home()
@@ -86,3 +77,109 @@ def _queue() -> dict[str, int] | None:
     except Exception:
         # DAGSTER_HOME or its storage is missing or of another version; reported as tidemark_dagster_up 0.
         return None
+
+
+def notify(request: Notify) -> int:
+    """Send what receivers were not told yet."""
+    from pipeline_assets.operations.notices import send_notices  # noqa: PLC0415 - others start without an HTTP client
+
+    settings = load_settings()
+    if not settings.notify_urls:
+        hint = "Set it to the addresses of webhooks, a comma list"
+        raise SettingsError("TIDEMARK_NOTIFY_URLS", "names nobody to tell", hint)
+    with own_ledger(settings) as ledger:
+        sent = send_notices(ledger, settings, is_again=request.again)
+        troubles = receiver_troubles(ledger, settings)
+    show(page(), *sent, *troubles)
+    # Unsigned notices are sent all the same: that trouble has no command.
+    is_complete = not (any(one.left for one in sent) or any(one.command for one in troubles))
+    if not sent and is_complete:
+        show(page(), "everybody was told of everything")
+    return EXIT_OK if is_complete else EXIT_INCOMPLETE
+
+
+def window(request: Window) -> int:
+    """Print the lateness of rows, what each window would catch and cost, and the recommendation."""
+    settings = load_settings()
+    chosen = settings.require_projects(tuple(request.projects))
+    start, end = request.bounds()
+    today = datetime.now(UTC).date()
+    with own_ledger(settings) as ledger:
+        found = read_window(ledger, settings, request.source, chosen, today, first=start, last=end)
+    if request.as_json:
+        write_json(found.to_json())
+    else:
+        show(page(), *_window(found))
+    return EXIT_INCOMPLETE if found.is_too_narrow else EXIT_OK
+
+
+def _window(found: WindowReport) -> Parts:
+    arrived = f"{found.source.value} deliveries that arrived {found.first} to {found.last}"
+    if not found.all.late.rows:
+        yield f"no rows of {arrived} are on record"
+        return
+    yield styled(arrived, "dim")
+    yield from _percentiles(found)
+    settings, set_days = found.settings, found.settings.reprocessing_window_days
+    rows = []
+    for reach in found.reaches:
+        marks = [word for word, days in (("set", set_days), ("enough", found.recommended)) if days == reach.days]
+        cells = (
+            *(f"{reach.days} d", _share(reach.caught), f"{reach.missed_a_day:,.1f}", reach.arrival_days, reach.objects),
+            *(reach.slices, reach.rows, f"{reach.size_bytes / _MiB:,.1f}", f"{reach.final_after_hours} h"),
+            styled(", ".join(marks), "bold"),
+        )
+        rows.append(cells)
+    headings = ("window", "caught", "missed rows a day", "arrival days", "objects", "slices", "rows", "MiB")
+    yield Table((*headings, "final after", ""), rows)
+    told = "arrival days, objects, slices: what the load of one day looks at. rows, MiB: what it reads again where all of these "
+    yield styled(f"{told}objects came anew", "dim")
+    kinds = {
+        "rows_before_calendar": "before the calendar's first day",
+        "rows_in_future": "of days after their arrival",
+        "rows_beyond_max_lateness": f"more than {settings.max_lateness_days} days late, which no window is widened for",
+    }
+    out = ", ".join(f"{rows:,} {kinds[kind]}" for kind, rows in found.out_of_reach.items() if rows)
+    yield f"rows that are loaded and counted, but lie out of reach: {out}" if out else None
+    if found.recommended is None:
+        yield f"no window is recommended: {found.reason}"
+        return
+    verdict = styled("too narrow", "bold red") if found.is_too_narrow else styled("wide enough", "green")
+    yield line(f"reprocessing_window_days = {set_days} is ", verdict)
+    yield f"  {found.recommended} days are enough to miss no more than {percent(settings.tolerated_missed_share)}: {found.reason}"
+    if found.is_too_narrow:
+        yield f"  fix: set TIDEMARK_REPROCESSING_WINDOW_DAYS={found.recommended}; days stay provisional as much longer"
+        share = max(1 - one.late.caught_within(set_days) for one in found.of_projects)
+        missed = math.ceil(10_000 * share) / 10_000
+        yield f"  or:  set TIDEMARK_TOLERATED_MISSED_SHARE={missed:g}; later rows are loaded all the same, into a final day"
+
+
+def _percentiles(found: WindowReport) -> Parts:
+    rows = []
+    for one in found.of_projects if len(found.of_projects) != 2 else found.of_projects[1:]:
+        enough = f"{one.advice.days} d" if one.advice.days is not None else "?"
+        seconds = map(_length, one.seconds.values())
+        rows.append(
+            (one.project or "all", one.late.arrival_days, one.late.rows, *seconds, one.times.early_rows, enough)
+        )
+    yield Table(("project", "days", "rows", *PERCENTILES, "early", "enough"), rows)
+    told = f"times from event to arrival, at most {100 * RELATIVE_ERROR:g} % off; days are exact"
+    lacking = found.all.late.arrival_days - found.all.measured_days
+    if lacking > 0:
+        told += f"; of {lacking} days no times are on record: an older version loaded them"
+    yield styled(told, "dim")
+    yield ""
+
+
+def _share(share: float) -> str:
+    """A percentage that rounds to 100 % only for exactly all."""
+    return "100 %" if share == 1 else f"{min(100 * share, 99.9999):.6g} %"
+
+
+def _length(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"

@@ -1,4 +1,4 @@
-"""Run the jobs of commands in this process, and open the runtime of commands that work without Dagster."""
+"""Commands that run a job in this process, and the runtime of commands that work without Dagster."""
 
 from __future__ import annotations
 
@@ -12,37 +12,84 @@ import dagster as dg
 from dagster_aws.s3 import S3Resource
 from rich.console import Console
 
-from pipeline_assets.cli.command import LoadSource
-from pipeline_assets.cli.terminal import line, styled
-from pipeline_assets.domain.days import chunks, stretches
-from pipeline_assets.domain.deliveries import BatchKey, dimension_batch
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
+from pipeline_assets.cli.inspect import status_table
+from pipeline_assets.cli.terminal import VERBOSE, line, page, show, styled, terminal, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import chunks, requested_range
+from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
+from pipeline_assets.domain.requests import LoadCommand, LoadSource, Maintenance, Request
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
+from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.in_process import run_job
+from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.exclude import batch_named, touched_slices
-from pipeline_assets.operations.release import Held
-from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
-from pipeline_assets.orchestration.rollback_jobs import RELEASE_JOB, RELEASE_OP
+from pipeline_assets.orchestration.jobs import DIMENSION_JOB, JOB_OF_SOURCE
+from pipeline_assets.orchestration.operation_job import MAINTENANCE_JOB, MAINTENANCE_OP
 from pipeline_assets.orchestration.specs import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import (
-    AS_OF_TABLES,
-    DERIVED,
-    DIMENSIONS,
-    EVERY_TABLE,
-    table_by_key,
-    with_descendants,
-)
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS, EVERY_TABLE
 from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
-from resources.ledger.store import Ledger, own_ledger
+from resources.ledger.engine import OUT_OF_REACH
+from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog, spark_resource
 from resources.spark.workers import LastWords, naming_a_dead_engine
+
+
+def load(request: LoadCommand) -> int:
+    """Run the load job over the days, and print the status of each afterwards."""
+    reasons = {"accept_changes": request.accept_changes, "accept_missing": request.accept_missing}
+    projects, source = tuple(request.projects), request.source
+    settings = load_settings()
+    days = requested_range(request.first, request.last, settings)
+    chosen = settings.require_projects(projects)
+    require_reasons(reasons)
+    require_one_meant(source, reasons, projects, settings.projects)
+    with terminal() as console:
+        failures = load_in_chunks(settings, source, days, projects, reasons, console, is_read_again=request.read_again)
+        print_failures(console, failures)
+    try:
+        statuses = _of_load(settings, source, chosen, days)
+    except LedgerUnavailableError:
+        # The run may have failed for the same reason, or earlier for another one.
+        if not any(OUT_OF_REACH in failure for failure in failures):
+            raise
+        return EXIT_INCOMPLETE
+    if request.as_json:
+        write_json([status.to_json() for status in statuses])
+    else:
+        show(page(), status_table(statuses))
+    return exit_code(statuses, failures)
+
+
+def maintenance(request: Maintenance) -> int:
+    """Run the job of maintenance."""
+    settings = load_settings()
+    with terminal() as console:
+        failures = run_operation(settings, MAINTENANCE_JOB, MAINTENANCE_OP, config_of(request, Maintenance), console)
+        print_failures(console, failures)
+    return EXIT_INCOMPLETE if failures else EXIT_OK
+
+
+def require_one_meant(
+    source: LoadSource, reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]
+) -> None:
+    """Raise UsageError where a change is accepted without naming a project, although several are configured.
+
+    Dimensions belong to no project and need none.
+    """
+    given = [name for name, reason in reasons.items() if reason is not None]
+    if given and source is not LoadSource.DIMENSIONS and not asked and len(configured) > 1:
+        raise UsageError(
+            f"--{given[0].replace('_', '-')}",
+            f"would apply to all projects ({', '.join(configured)})",
+            f"Name the projects that you checked: --project {configured[0]}",
+        )
 
 
 def load_in_chunks(
@@ -54,44 +101,49 @@ def load_in_chunks(
     console: Console,
     *,
     is_read_again: bool = False,
-    verbose: bool,
 ) -> list[str]:
     """Run the load job over the days in chunks; returns the failures that are not verdicts recorded in the ledger.
 
-    `reasons` is option (`--accept-changes`, `--accept-missing`) -> reason, None where the option was not given.
+    `reasons`: of acceptances, by their name in run config; None where none was given.
     """
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
-        config = {
-            "projects": list(projects),
-            "read_again": is_read_again,
-            **_accepted(settings, source, chunk, projects or settings.projects, reasons),
-        }
+        accepted = acceptances(settings, source, chunk, projects or settings.projects, reasons)
+        config = {"projects": list(projects), "read_again": is_read_again, **accepted}
         job = DIMENSION_JOB if source is LoadSource.DIMENSIONS else JOB_OF_SOURCE[Source(source.value)]
-        tags = range_tags(chunk[0], chunk[-1])
-        failures += run_operation(settings, job, "load", config, console, tags=tags, verbose=verbose)
+        failures += run_operation(settings, job, "load", config, console, tags=range_tags(chunk[0], chunk[-1]))
         failpoint(Failpoint.BETWEEN_CHUNKS)
     return failures
 
 
-def _accepted(
+def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
+    """The recorded status of each requested day; the load itself refuses a ledger that is not the lake's."""
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        if source is LoadSource.DIMENSIONS:
+            statuses = dimension_statuses(ledger, days, is_all_wanted=True)
+        else:
+            statuses = day_statuses(ledger, projects, days, sources=(Source(source.value),))
+        return [*statuses, *joined_statuses(ledger, projects, days)]
+
+
+def acceptances(
     settings: Settings,
     source: LoadSource,
     days: tuple[date, ...],
     projects: Sequence[str],
     reasons: Mapping[str, str | None],
 ) -> dict[str, dict[str, str]]:
-    """Run config of acceptances: missing deliveries are accepted for raw only, changes only for the tables below."""
+    """Return the run config of acceptances: missing deliveries are accepted for raw only, changes only for the tables below."""
     tables: dict[str, tuple[Table, ...]] = {
-        "--accept-missing": (),
-        "--accept-changes": tuple(table for one in DIMENSIONS for table in one.tables if table.reads_landing(settings))
+        "accept_missing": (),
+        "accept_changes": tuple(table for one in DIMENSIONS for table in one.tables if table.reads_landing(settings))
         + AS_OF_TABLES,
     }
     if source is not LoadSource.DIMENSIONS:
         raw = RAW_TABLES[Source(source.value)]
-        tables = {"--accept-missing": (raw,), "--accept-changes": (*DERIVED, *AS_OF_TABLES)}
+        tables = {"accept_missing": (raw,), "accept_changes": (*DERIVED, *AS_OF_TABLES)}
     return {
-        option.removeprefix("--").replace("-", "_"): {
+        option: {
             f"{table.key}:{Slice(table.kind.slice_day(day), project)}": reason
             for table in tables[option]
             for day in days
@@ -102,39 +154,9 @@ def _accepted(
     }
 
 
-def decide(
-    settings: Settings,
-    verb: str,
-    keys: Sequence[str],
-    reason: str,
-    console: Console,
-    *,
-    accept_changes: str | None,
-    even_if_gone: bool,
-    verbose: bool,
-) -> list[str]:
-    """Exclude or include objects and load their arrival days; returns the failures that are not verdicts."""
-    by_batch: dict[BatchKey, list[str]] = {}
-    for key in keys:
-        by_batch.setdefault(batch_named(key, settings), []).append(key)
-    failures: list[str] = []
-    for batch, named in sorted(by_batch.items()):
-        with own_ledger(settings) as ledger:
-            touched = sorted({key.event_date for key in touched_slices(ledger, settings, named)})
-        is_of_dimension = batch == dimension_batch(batch.arrival_date)
-        source = LoadSource.DIMENSIONS if is_of_dimension else LoadSource(batch.source.value)
-        projects = list(settings.projects) if is_of_dimension else [batch.project_id]
-        config = {
-            # The acceptance covers only the project of these objects.
-            "projects": projects,
-            verb: dict.fromkeys(named, reason),
-            "exclude_even_if_gone": even_if_gone,
-            **_accepted(settings, source, tuple(touched), projects, {"--accept-changes": accept_changes}),
-        }
-        tags = range_tags(batch.arrival_date, batch.arrival_date)
-        job = DIMENSION_JOB if is_of_dimension else JOB_OF_SOURCE[batch.source]
-        failures += run_operation(settings, job, "load", config, console, tags=tags, verbose=verbose)
-    return failures
+def config_of(request: Request, kind: type[Request]) -> dict[str, Any]:
+    """Return the run config of a job that takes requests of this kind."""
+    return request.model_dump(mode="json", by_alias=True, include=set(kind.model_fields))
 
 
 def run_operation(
@@ -145,69 +167,20 @@ def run_operation(
     console: Console,
     *,
     tags: Mapping[str, str] | None = None,
-    verbose: bool,
 ) -> list[str]:
     """Run a job of one op with this config, its lines on the console; returns the failures that are not verdicts."""
 
     def log(text: str) -> None:
         console.print(text, style="yellow")
 
-    return run_job(settings, job, {op: {"config": dict(config)}}, tags or {}, _logger(console, verbose=verbose), log)
-
-
-def run_release(
-    settings: Settings,
-    config: Mapping[str, Any],
-    held: Sequence[Held],
-    console: Console,
-    *,
-    accept_changes: str | None,
-    verbose: bool,
-) -> list[str]:
-    """Run the release job, then build the stale ones of the released days; returns the failures that are not verdicts.
-
-    `accept_changes` is the reason why released slices, and the tables built from them, may change beyond bounds.
-    """
-    failures = run_operation(settings, RELEASE_JOB, RELEASE_OP, config, console, verbose=verbose)
-    if failures:
-        return failures
-    for project in sorted({hold.key.project_id for hold in held}):
-        released = [hold for hold in held if hold.key.project_id == project]
-        accepted = {} if accept_changes is None else acceptances_of(released, settings.projects, accept_changes)
-        is_shared = project == ALL_PROJECTS
-        of_load = {"projects": [] if is_shared else [project], "accept_changes": accepted}
-        # A slice that covers several days may be filed under a day before the calendar.
-        days = {max(hold.key.event_date, settings.calendar_start) for hold in released}
-        for part in stretches(sorted(days), settings.days_per_run):
-            tags = range_tags(part[0], part[-1])
-            job = DIMENSION_JOB if is_shared else HEAL_JOB
-            failures += run_operation(settings, job, "load", of_load, console, tags=tags, verbose=verbose)
-    return failures
-
-
-def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: str) -> dict[str, str]:
-    """Return the acceptances that let released slices, and the slices built from them, change beyond bounds.
-
-    Tables joined with a dimension have a slice per configured project.
-    """
-    accepted: dict[str, str] = {}
-    for hold in released:
-        own = configured if hold.key.project_id == ALL_PROJECTS else (hold.key.project_id,)
-        for table in with_descendants(table_by_key(hold.table)):
-            day = table.kind.slice_day(hold.key.event_date)
-            accepted |= {f"{table.key}:{Slice(day, project)}": reason for project in table.kind.projects(own)}
-    return accepted
-
-
-def _logger(console: Console, *, verbose: bool) -> dg.LoggerDefinition:
-    """Dagster's console logger: lines of the load, and with --verbose everything that Dagster logs."""
-
     def progress(_: dg.InitLoggerContext) -> logging.Logger:
         logger = logging.Logger("tidemark", logging.INFO)
         logger.addHandler(_Handler(console))
         return logger
 
-    return dg.colored_console_logger if verbose else dg.LoggerDefinition(progress)
+    # With --verbose everything that Dagster logs, else the lines of the load.
+    logger = dg.colored_console_logger if VERBOSE.get() else dg.LoggerDefinition(progress)
+    return run_job(settings, job, {op: {"config": dict(config)}}, tags or {}, logger, log)
 
 
 class _Handler(logging.Handler):

@@ -9,18 +9,23 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.masking import scrubbed
 from pipeline_assets.domain.plain_text import shown
+from pipeline_assets.domain.report import Styled, Table
 from resources.spark.jars import WATCH
 
 LOG_NAME = "tidemark-load.log"
+VERBOSE = ContextVar("verbose", default=False)
+"""Whether the command shows logs and stack traces."""
 
 
 class PlainConsole(Console):
@@ -48,6 +53,31 @@ def line(*parts: str | Text) -> Text:
 def stacked(*parts: str) -> Text:
     """Return several lines for one table cell; line breaks within a part are escaped."""
     return Text("\n").join(styled(part) for part in parts)
+
+
+def show(console: Console, *parts: Table | object) -> None:
+    """Print a report: its tables, of which numbers stand to the right, and its sentences, of which None is left out."""
+    for part in parts:
+        if isinstance(part, Table) and part.rows:
+            grid = RichTable(box=None, pad_edge=False)
+            for name, column in zip(part.headings, zip(*part.rows, strict=True), strict=True):
+                is_number = all(isinstance(cell, int | float | None) for cell in column)
+                grid.add_column(name, justify="right" if is_number else "left", overflow="fold")
+            for row in part.rows:
+                grid.add_row(*map(_text, row))
+            console.print(grid)
+        elif part is not None and not isinstance(part, Table):
+            console.print(_text(part), soft_wrap=True)
+
+
+def _text(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, Styled):
+        return styled(value.value, value.style)
+    if isinstance(value, int | float):
+        return styled(f"{value:,}")
+    return styled("" if value is None else value)
 
 
 def page() -> PlainConsole:
@@ -88,9 +118,9 @@ def print_lines_of(console: Console, lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def terminal(*, verbose: bool) -> Iterator[Console]:
+def terminal() -> Iterator[Console]:
     """Yield a console on standard error; Spark's and Dagster's lines go to a log file unless --verbose."""
-    if verbose:
+    if VERBOSE.get():
         console = PlainConsole(stderr=True, soft_wrap=True)
         with downloads_shown(console):
             yield console

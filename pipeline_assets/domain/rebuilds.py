@@ -81,6 +81,28 @@ class RebuildRecord:
         """What to do once main shows a part of it."""
         return f"complete it: tidemark rebuild swap {self.number}; or take it back: tidemark rebuild undo {self.number}"
 
+    @property
+    def title(self) -> str:
+        """Its number, tables and days."""
+        return f"rebuild {self.number} of {', '.join(self.tables)}, {self.first} to {self.last}"
+
+    @property
+    def next_step(self) -> str:
+        """What can be done about it now."""
+        return {
+            RebuildState.BUILDING: "go on with it: tidemark rebuild start, with the same tables and days",
+            RebuildState.READY: f"answer it: tidemark rebuild swap {self.number}, or tidemark rebuild abandon {self.number}",
+            RebuildState.SWAPPING: self.next_of_swap,
+            RebuildState.SWAPPED: f"take it back: tidemark rebuild undo {self.number}",
+            RebuildState.ABANDONED: "main never saw it",
+            RebuildState.UNDONE: "its days are held until somebody releases them: tidemark release",
+        }[self.state]
+
+    @property
+    def told(self) -> str:
+        """One line about it."""
+        return f"{self.title}: {self.state.value}; {self.next_step}"
+
     def refused(self, reason: str, hint: str) -> UsageError:
         """The error that its state gives."""
         return UsageError(f"rebuild {self.number}", reason, hint)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import datetime
 
-from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
+from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances, a_reason
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, explain_change
 from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import PublishConflictError, UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice
 from pipeline_assets.domain.records import Head, SliceRecord
+from pipeline_assets.domain.requests import Rebuild
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, neighbourhood
@@ -28,31 +30,18 @@ IsLive = Callable[[str], bool | None]
 """Whether a run still works; None where nobody knows it."""
 
 
-@dataclass(frozen=True)
-class RebuildRequest:
-    """Which slices are built again, and why."""
-
-    tables: tuple[str, ...]
-    """Keys of derived tables; none = all of them."""
-    projects: tuple[str, ...]
-    first: date
-    last: date
-    reason: str
-    who: str
-
-
-def begin(runtime: Runtime, request: RebuildRequest, run_id: str, is_live: IsLive) -> RebuildRecord:
+def begin(runtime: Runtime, request: Rebuild, who: str, run_id: str, is_live: IsLive) -> RebuildRecord:
     """The rebuild that was asked for, claimed by this run: a new one, or the open one about exactly these slices.
 
     Raises UsageError for tables or days that cannot be served, where another open rebuild is about some of them, or where
     another run works on it.
     """
-    asked = asked_for(request, run_id)
+    asked = asked_for(request, runtime.settings, who, run_id)
     tables = tables_of(asked.tables)
     rebuild = runtime.ledger.rebuilds.begin(asked)
-    if rebuild.run_id != run_id or rebuild.reason != request.reason:
+    if rebuild.run_id != run_id or rebuild.reason != asked.reason:
         runtime.log(f"rebuild {rebuild.number} of these days is open since {rebuild.started_at[:16]}; going on with it")
-        if rebuild.reason != request.reason:
+        if rebuild.reason != asked.reason:
             runtime.log(f"rebuild {rebuild.number}: its reason stays: {rebuild.reason}")
     if rebuild.state is RebuildState.SWAPPING:
         raise rebuild.refused("is being swapped in", rebuild.next_of_swap.capitalize())
@@ -65,23 +54,13 @@ def begin(runtime: Runtime, request: RebuildRequest, run_id: str, is_live: IsLiv
     return claimed(runtime.ledger, rebuild, run_id, is_live)
 
 
-def asked_for(request: RebuildRequest, run_id: str | None = None) -> RebuildRecord:
-    """What a request would begin, without a number; raises UsageError for tables or days that cannot be served."""
-    tables = tables_of(request.tables)
-    if request.last < request.first:
-        subject = f"--from {request.first} --to {request.last}"
-        raise UsageError(subject, "the range ends before it begins", "Swap the two days")
-    return RebuildRecord(
-        0,
-        tuple(table.key for table in tables),
-        request.first,
-        request.last,
-        request.projects,
-        request.reason,
-        request.who,
-        RebuildState.BUILDING,
-        run_id,
-    )
+def asked_for(request: Rebuild, settings: Settings, who: str, run_id: str | None = None) -> RebuildRecord:
+    """What a start would begin, without a number; raises UsageError and SettingsError for what cannot be served."""
+    first, last = request.bounds(parse_day(request.first), parse_day(request.last))
+    projects = settings.require_projects(tuple(request.projects))
+    tables = tuple(table.key for table in tables_of(request.tables))
+    reason = a_reason("reason", request.reason)
+    return RebuildRecord(0, tables, first, last, projects, reason, who, RebuildState.BUILDING, run_id)
 
 
 def claimed(ledger: Ledger, rebuild: RebuildRecord, run_id: str, is_live: IsLive) -> RebuildRecord:

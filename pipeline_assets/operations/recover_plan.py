@@ -11,6 +11,7 @@ from pipeline_assets.domain.days import Hour, HourRange, days_between, deadline,
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, unplaced_hours
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord
+from pipeline_assets.domain.requests import Recover
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Source
 from pipeline_assets.formats.base import ObjectKeys
@@ -60,19 +61,14 @@ class RecoveryRequest:
     """Whether hours are fetched of which the vendor had no data before."""
 
 
-def recovery_request(
-    settings: Settings, first: str | None, last: str | None, projects: tuple[str, ...], *, is_refused_only: bool
-) -> RecoveryRequest:
-    """The request for a range given as text, `DAY` or `DAYTHH`; raises UsageError and SettingsError.
-
-    A request for refused days needs no range; the default is the calendar.
-    """
-    chosen = settings.require_projects(projects)
-    if not is_refused_only and (first is None or last is None):
+def recovery_request(settings: Settings, request: Recover) -> RecoveryRequest:
+    """The request, parsed; raises UsageError and SettingsError. One for refused days needs no range: it looks at the calendar."""
+    chosen = settings.require_projects(tuple(request.projects))
+    if not request.refused and not (request.first and request.last):
         hint = "Give --from and --to, or --refused for what `tidemark status` calls refused"
         raise UsageError("recover", "names no range", hint)
-    start, end = first or str(settings.calendar_start), last or str(datetime.now(UTC).date())
-    return RecoveryRequest(chosen, requested_hours(start, end, settings), is_refused_only)
+    start, end = request.first or str(settings.calendar_start), request.last or str(datetime.now(UTC).date())
+    return RecoveryRequest(chosen, requested_hours(start, end, settings), request.refused, request.ask_again)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
-from pydantic import Field
 
 from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from pipeline_assets.domain.errors import TidemarkError, TransientError
 from pipeline_assets.domain.masking import tellable
+from pipeline_assets.domain.requests import Load
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.diff import refused_changes
 from pipeline_assets.inspection.health import HealthReport, read_health
@@ -39,23 +39,8 @@ _MOST_SHOWN = 5
 """Number of differences that a failed run shows; each needs another build of its slice. `tidemark diff` shows the others."""
 
 
-class LoadConfig(dg.Config):
+class LoadConfig(Load, dg.Config):
     """Run config of the `load` op."""
-
-    projects: list[str] = Field(default_factory=list)
-    """Subset of the configured projects; all when empty."""
-    accept_changes: dict[str, str] = Field(default_factory=dict)
-    """`refined/events:2026-02-02/10001` -> why the change is right; kept on record. With a single project, it may be omitted."""
-    accept_missing: dict[str, str] = Field(default_factory=dict)
-    """`raw/regular_events:2026-02-02/10001` -> why objects missing from landing may leave raw; kept on record."""
-    exclude: dict[str, str] = Field(default_factory=dict)
-    """Object key -> why its rows must not count; kept on record. The object must have arrived on one of the days to load."""
-    exclude_even_if_gone: bool = False
-    """Also exclude objects that landing no longer holds, which cannot be restored."""
-    lift: dict[str, str] = Field(default_factory=dict)
-    """Key of an excluded object -> why its rows count again; kept on record."""
-    read_again: bool = False
-    """Bring back slices of which a data file is gone: raw from landing, others from their inputs."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +106,7 @@ def decide_and_load(
     """Record the decisions of the config, then load as `run_load` does."""
     read_back(runtime.ledger, runtime.log)
     exclude(runtime, config.exclude, request, even_if_gone=config.exclude_even_if_gone)
-    lift(runtime, config.lift, request)
+    lift(runtime, config.include, request)
     yield from run_load(runtime, request, is_live)
 
 

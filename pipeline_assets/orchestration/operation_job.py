@@ -1,43 +1,57 @@
-"""An operation as a job of one op, with the resources, the runtime and the failures that all of them share."""
+"""Operations as jobs of one op, whose run config is the operator's request: maintenance, rollback, release, reconcile."""
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pydantic import create_model
 
+from pipeline_assets.domain.acceptance import a_reason
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.report import Styled, Table
+from pipeline_assets.domain.requests import Maintenance, Reconcile, Release, Request, Rollback
 from pipeline_assets.domain.settings import Settings
+from pipeline_assets.inspection.scratch import sweep_scratch
+from pipeline_assets.load.golden import GOLDEN_TABLES, reconcile
+from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.orchestration.assets import Clock
+from pipeline_assets.operations.maintenance import maintain, require_done, summary
+from pipeline_assets.operations.notices import forget_notices
+from pipeline_assets.operations.release import Held, preview, release
+from pipeline_assets.operations.repair_plan import plan_repairs
+from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, plan, roll_back
+from pipeline_assets.orchestration.assets import POOL, Clock
+from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table
+from pipeline_assets.orchestration.events import golden_evaluations, standing_events
+from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from resources.iceberg.lake_identity import Purpose
 from resources.landing.store import LandingStore
 
 Work = Callable[[dg.OpExecutionContext, Runtime, Any, Clock], Iterator[Any] | None]
-"""What an operation does; it may yield events. Dagster reads the op's config from the annotation of `config`."""
+"""What an operation does; it may yield events. The annotation of its third parameter is the request that it serves."""
 
 
 def operation_job(
-    name: str,
-    op_name: str,
-    descriptions: tuple[str, str],
-    *,
-    is_told: bool = True,
-    purpose: Purpose | None = None,
-    pool: str | None = None,
+    name: str, op_name: str, *, is_told: bool = True, purpose: Purpose | None = None, pool: str | None = None
 ) -> Callable[[Work], Callable[[Settings], dg.JobDefinition]]:
     """Turn the work of an operation into a function that returns its job for a deployment's settings.
 
-    `descriptions`: of the job and of its op. `is_told`: whether receivers are sent notices, except after a dry run. `purpose`: as
-    `op_runtime`.
+    The run config is the request, and the first line of its docstring the description. `is_told`: whether receivers are sent
+    notices, except after a dry run. `purpose`: as `op_runtime`.
     """
 
     def of_work(work: Work) -> Callable[[Settings], dg.JobDefinition]:
-        config_type = work.__annotations__["config"]
+        request: type[Request] = work.__annotations__["request"]
+        config_type = run_config(request)
+        description = (request.__doc__ or "").splitlines()[0]
 
         def of_settings(settings: Settings) -> dg.JobDefinition:
-            @dg.op(name=op_name, description=descriptions[1], pool=pool)
+            @dg.op(name=op_name, description=description, pool=pool)
             def operation(
                 context: dg.OpExecutionContext,
                 config: config_type,  # type: ignore[valid-type]  # Dagster reads it
@@ -50,7 +64,7 @@ def operation_job(
                     yield from work(context, runtime, config, clock) or ()
                 yield dg.Output(None)
 
-            @dg.job(name=name, description=descriptions[0])
+            @dg.job(name=name, description=description)
             def job() -> None:
                 operation()
 
@@ -59,3 +73,156 @@ def operation_job(
         return of_settings
 
     return of_work
+
+
+def run_config(request: type[Request]) -> type[dg.Config]:
+    """The request as Dagster's run config."""
+    bases: Any = (request, dg.Config)
+    made: type[dg.Config] = create_model(f"{request.__name__}Config", __base__=bases, __doc__=request.__doc__)
+    return made
+
+
+MAINTENANCE_JOB, MAINTENANCE_OP = "maintenance", "maintain"
+
+
+@operation_job(MAINTENANCE_JOB, MAINTENANCE_OP)
+def maintenance_job(context: dg.OpExecutionContext, runtime: Runtime, request: Maintenance, clock: Clock) -> None:
+    """Maintain all tables; it needs no pool, because it is safe beside a load."""
+    is_dry_run = request.dry_run
+    if not is_dry_run:
+        read_back(runtime.ledger, runtime.log)
+    is_live = liveness(context.instance, runtime.ledger, context.run_id)
+    reports = list(maintain(runtime, context.run_id, clock.now(), is_live, is_dry_run=is_dry_run))
+    forgotten = forget_notices(runtime.ledger, runtime.settings, clock.now(), is_dry_run=is_dry_run)
+    if forgotten:
+        would = "would go" if is_dry_run else "removed"
+        runtime.log(f"ledger: {forgotten} old notices that every receiver was told of {would}")
+    if not is_dry_run:
+        sweep_scratch(runtime.spark, runtime.settings, runtime.ledger, runtime.log)
+    rows = [(report.table, summary(report, is_dry_run=is_dry_run)) for report in reports]
+    lists = {
+        "Orphan files": [path for report in reports for path in report.orphans],
+        "Old metadata files": [path for report in reports for path in report.metadata],
+        "Files of others, which stay": [path for report in reports for path in report.others],
+    }
+    context.add_output_metadata({"what was done": markdown_table(("table", ""), rows, lists=lists)})
+    require_done(reports)
+
+
+ROLLBACK_JOB, RELEASE_JOB = "rollback", "release"
+# An op and a job must not share a name within a code location.
+ROLLBACK_OP, RELEASE_OP = "roll_back", "release_held"
+_DIGITS_OF_A_LONG = 19
+
+
+def moment_of(text: str) -> datetime | int:
+    """Parse a time or the number of a publication; a time without zone is UTC; raises UsageError."""
+    if text.isdecimal() and len(text) < _DIGITS_OF_A_LONG:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"back to {text!r}",
+            "is neither a time nor the number of a publication",
+            "Write 2026-02-05T10:00, or a number that `tidemark history` shows",
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def rollback_request(request: Rollback, settings: Settings, run_id: str) -> RollbackRequest:
+    """Parse the request; raises UsageError or SettingsError."""
+    projects = settings.require_projects(tuple(request.projects))
+    reason = a_reason("reason", request.reason)
+    return RollbackRequest(
+        tuple(request.tables), projects, *request.range(), moment_of(request.back_to), reason, run_id
+    )
+
+
+# A dry run records what it finds in the tables, too.
+@operation_job(ROLLBACK_JOB, ROLLBACK_OP, purpose=Purpose.KEEP, pool=POOL)
+def rollback_job(context: dg.OpExecutionContext, runtime: Runtime, request: Rollback, _: Clock) -> Iterator[Any]:
+    """Roll back; runs in the pool of loads, although it is safe beside a load."""
+    parsed = rollback_request(request, runtime.settings, context.run_id)
+    if request.dry_run:
+        restores = plan(runtime, parsed, is_preview=True)
+    else:
+        read_back(runtime.ledger, runtime.log)
+        restores = roll_back(runtime, parsed)
+        yield from standing_events(context.instance, runtime, {(one.table, one.key.event_date) for one in restores})
+    context.add_output_metadata({"slices": markdown_table(*restores_table(restores))})
+
+
+def restores_table(restores: Sequence[SliceRestore]) -> Table:
+    """One row per slice of a rollback, with its state now and then."""
+    rows = []
+    for one in restores:
+        published = f"{one.target.published_at[:16]} (no. {one.target.number})" if one.target else "never by then"
+        what = Styled("only held", "dim") if one.is_there else Styled("rolled back", "magenta")
+        place = one.table, one.key.event_date, one.key.project_id
+        rows.append((*place, one.present.digest.rows, one.digest.rows, published, what))
+    return Table(("table", "day", "project", "rows now", "rows then", "published", ""), rows)
+
+
+@operation_job(RELEASE_JOB, RELEASE_OP)
+def release_job(context: dg.OpExecutionContext, runtime: Runtime, request: Release, clock: Clock) -> None:
+    """Release; the next load, or `heal_load`, builds the released slices again."""
+    ledger, settings = runtime.ledger, runtime.settings
+    if not request.dry_run:
+        read_back(ledger, runtime.log)
+    projects = settings.require_projects(tuple(request.projects))
+    held = preview(ledger, settings, request.tables, projects, *request.range(), clock.now(), is_load_next=False)
+    if not request.dry_run:
+        release(ledger, held, a_reason("reason", request.reason), context.run_id)
+    context.add_output_metadata({"slices": markdown_table(*held_table(held))})
+
+
+def held_table(held: Sequence[Held]) -> Table:
+    """One row per held slice: its state now, before the rollback, and after a release."""
+    rows = [
+        (
+            one.table,
+            one.key.event_date,
+            one.key.project_id,
+            one.reason,
+            one.digest.rows,
+            one.digest_before.rows,
+            one.then,
+        )
+        for one in held
+    ]
+    return Table(("table", "day", "project", "held for", "rows now", "before", "once released"), rows)
+
+
+RECONCILE_JOB, RECONCILE_OP = "reconcile", "compare_golden_totals"
+_DAYS = timedelta(days=30)
+
+
+@operation_job(RECONCILE_JOB, RECONCILE_OP, is_told=False)
+def reconcile_job(
+    context: dg.OpExecutionContext, runtime: Runtime, request: Reconcile, clock: Clock
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Compare; it needs no pool, because it writes only the totals that it read and the results of the comparison."""
+    ledger, landing, settings = runtime.ledger, runtime.landing, runtime.settings
+    last = parse_day(request.last) if request.last else clock.now().date()
+    first, last = request.bounds(max(settings.calendar_start, last - _DAYS), last)
+    found = reconcile(ledger, landing, settings, settings.require_projects(tuple(request.projects)), first, last)
+    repairs = plan_repairs(ledger, landing, settings, found.lacking, clock.now())
+    days = {one.total.key.event_date for one in found.comparisons}
+    for table in GOLDEN_TABLES:
+        yield from golden_evaluations(context.instance, ledger, settings, table, days)
+    mismatches = [(str(one.total.key), one.total.measure.table, str(one), one.total.origin) for one in found.mismatches]
+    proposals = [(one.kind.value, len(one.slices), one.reason, one.command) for one in repairs]
+    context.add_output_metadata(
+        {
+            "golden_totals": len(found.comparisons),
+            "mismatch_count": len(found.mismatches),
+            "mismatches": markdown_table(("day", "table", "", "told by"), mismatches),
+            "not compared": markdown_list([str(fault) for fault in found.faults]),
+            "proposed": markdown_table(("what", "days", "why", "command"), proposals),
+        }
+    )
+    told = [f"{day} {table}: {text}" for day, table, text, _ in mismatches]
+    told += [f"not compared: {fault}" for fault in found.faults]
+    if told:
+        raise dg.Failure(description(told, "\n"), allow_retries=False)

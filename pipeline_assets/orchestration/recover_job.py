@@ -1,19 +1,20 @@
 """The job `recover_exports`: download hours from the vendor again, and load them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from datetime import date
 
 import dagster as dg
-from pydantic import Field
 
 from pipeline_assets.domain.days import stretches
 from pipeline_assets.domain.errors import TransientError
 from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.report import Styled, Table
+from pipeline_assets.domain.requests import Recover
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.recover import HourOutcome, Recovery, grouped, in_lines, size_text, whole_days
-from pipeline_assets.operations.recover_plan import RecoveryPlan, hours_text, plan_recovery, recovery_request
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Recovery, grouped, in_lines, size_text, whole_days
+from pipeline_assets.operations.recover_plan import HourState, RecoveryPlan, hours_text, plan_recovery, recovery_request
 from pipeline_assets.orchestration.assets import OP_NAME, Clock
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.operation_job import operation_job
@@ -27,54 +28,29 @@ _MOST_RETRIES, _RETRY_SECONDS = 2, 60
 """Retries of the op, beyond those of each request; a retry continues with the hours that lack their marker."""
 
 
-class RecoverConfig(dg.Config):
-    """Run config of the `recover` op."""
-
-    first: str = Field(default="", alias="from")
-    """First day or hour, YYYY-MM-DD[THH], UTC; may be empty with `refused`."""
-    last: str = Field(default="", alias="to")
-    """Last day or hour."""
-    projects: list[str] = Field(default_factory=list)
-    """Subset of the configured projects; all when empty."""
-    refused: bool = False
-    """Only hours that are missing or refused, on days whose deliveries are refused or short of hours."""
-    ask_again: bool = False
-    """Also hours of which the vendor had no data before."""
-    load: bool = False
-    """Load the recovered days afterwards, in runs of `backfill_load` by this process."""
-    dry_run: bool = False
-    """Only report what is missing or refused, and what would be fetched."""
-
-
 def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition]) -> dg.JobDefinition:
     """Return the job. It needs no pool: it only adds to landing. `backfill_load` returns the job that loads recovered days."""
 
     @operation_job(
         RECOVER_JOB,
         RECOVER_OP,
-        (
-            "Recover lost hours from the vendor; safe to repeat.",
-            "Fetch hours from the vendor's Export API and put them below the backfill prefix.",
-        ),
         # It reads the lake alone, and tells nobody: the loads that follow do.
         is_told=False,
         purpose=Purpose.KEEP,
     )
-    def job(context: dg.OpExecutionContext, runtime: Runtime, config: RecoverConfig, clock: Clock) -> None:
-        span, projects = (config.first or None, config.last or None), tuple(config.projects)
-        request = recovery_request(settings, *span, projects, is_refused_only=config.refused)
-        request = replace(request, is_asking_again=config.ask_again)
-        plan = plan_recovery(runtime.ledger, runtime.landing, settings, request, clock.now())
+    def job(context: dg.OpExecutionContext, runtime: Runtime, request: Recover, clock: Clock) -> None:
+        parsed = recovery_request(settings, request)
+        plan = plan_recovery(runtime.ledger, runtime.landing, settings, parsed, clock.now())
         for warning in plan.warnings:
             runtime.log(f"warning: {warning}")
-        if config.dry_run:
-            context.add_output_metadata({"hours": _plan_table(plan)})
+        if request.dry_run:
+            context.add_output_metadata({"hours": markdown_table(*plan_table(plan))})
             return
         api = ExportApi(settings, runtime.log)
         claims = runtime.ledger.recoveries
         outcomes = Recovery(api, runtime.landing, settings, claims, in_lines(plan, runtime.log)).run(plan)
-        context.add_output_metadata({"hours": _outcome_table(outcomes)})
-        if config.load:
+        context.add_output_metadata({"hours": markdown_table(*outcome_table(outcomes))})
+        if request.load:
             days, short = whole_days(outcomes)
             if short:
                 runtime.log(f"not loaded, because hours of them are not recovered: {few(list(map(str, short)))}")
@@ -119,22 +95,32 @@ def _require_whole(outcomes: Sequence[HourOutcome], retries: int) -> None:
         raise failure
 
 
-def _plan_table(plan: RecoveryPlan) -> dg.MarkdownMetadataValue:
-    rows: dict[tuple[str, str, str, str, str], list[int]] = {}
+_STATES = {HourState.REFUSED: "bold red", HourState.LOST: "bold red"}
+_STATES |= dict.fromkeys((HourState.MISSING, HourState.UNFINISHED), "yellow")
+_FATES = {HourFate.FAILED: "bold red", HourFate.NOT_EXPORTED: "yellow"}
+
+
+def plan_table(plan: RecoveryPlan) -> Table:
+    """One row for the hours of a day in the same state, and what becomes of them."""
+    rows: dict[tuple[str, date, HourState, str, str], list[int]] = {}
     for one in plan.asked:
-        then = "would be fetched" if one.is_fetched else "waits for the vendor" if one.is_waited_for else "is there"
-        place = (one.project_id, str(one.hour.day), one.state.value, then, one.reason or "")
-        rows.setdefault(place, []).append(one.hour.hour)
-    listed = [(*place[:2], hours_text(hours), *place[2:]) for place, hours in rows.items()]
-    return markdown_table(("project", "day", "hours", "state", "", "reason"), listed)
+        then = "fetches them" if one.is_fetched else "waits for the vendor" if one.is_waited_for else "has them"
+        rows.setdefault((one.project_id, one.hour.day, one.state, then, one.reason or ""), []).append(one.hour.hour)
+    listed = [
+        (project, day, hours_text(hours), Styled(state, _STATES.get(state, "")), then, reason)
+        for (project, day, state, then, reason), hours in rows.items()
+    ]
+    return Table(("project", "day", "hours", "state", "a recovery", "reason"), listed)
 
 
-def _outcome_table(outcomes: Sequence[HourOutcome]) -> dg.MarkdownMetadataValue:
+def outcome_table(outcomes: Sequence[HourOutcome]) -> Table:
+    """One row for the hours of a day with the same outcome."""
     rows = [
         (
-            *(one.project_id, one.day, hours_text(one.hours)),
-            *(one.fate.value, one.objects, size_text(one.size_bytes), one.error or ""),
+            *(one.project_id, one.day, hours_text(one.hours), Styled(one.fate, _FATES.get(one.fate, "green"))),
+            *((one.objects, size_text(one.size_bytes)) if one.objects else ("", "")),
+            one.error or "",
         )
         for one in grouped(list(outcomes))
     ]
-    return markdown_table(("project", "day", "hours", "", "objects", "size", "reason"), rows)
+    return Table(("project", "day", "hours", "", "objects", "size", "reason"), rows)

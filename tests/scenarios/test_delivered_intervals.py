@@ -128,7 +128,7 @@ def test_delivered_intervals(pipeline: Any, tmp_path: Path) -> None:
     assert ("3", "ACTIVE", start, date(2026, 1, 25)) in _intervals(p), "the delivery before it stands"
     assert max(end for *_, end in _intervals(p)) == SECOND
     assert (active_events(p)[JANUARY, "3"], _record(p, ACTIVE, JANUARY).verdict.value) == (1, "published")
-    assert load_items(p, THIRD, lift=excluded).success
+    assert load_items(p, THIRD, include=excluded).success
     assert ("3", "INACTIVE", start, date(2026, 1, 31)) in _intervals(p)
     assert (JANUARY, "3") not in active_events(p)
     assert p.ledger.slices(VALIDITY, [ALL_PROJECTS]).keys() == {Slice(month, ALL_PROJECTS) for month in MONTHS}

@@ -285,7 +285,7 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     deliver_items(p, third, {"1": "ACTIVE", "2": "ACTIVE"}, is_marked=False)
     assert load_items(p, third).success
     assert p.count(SNAPSHOTS, third) == 0, "the same bytes stay excluded"
-    done = load_items(p, third, accept=accept, lift={f"dimensions/item/{third}.csv": "it was right"})
+    done = load_items(p, third, accept=accept, include={f"dimensions/item/{third}.csv": "it was right"})
     assert done.success, done.failure()
     assert (p.count(SNAPSHOTS, third), active_events(p)[third, "2"]) == (2, 2)
 

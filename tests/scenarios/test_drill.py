@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 from rich.console import Console
 
-from pipeline_assets.cli.render_drill import print_drill
+from pipeline_assets.cli.prove import drilled
+from pipeline_assets.cli.terminal import show
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill import drill
 from pipeline_assets.drill.process import VictimError
@@ -65,7 +66,7 @@ def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
 
     results = list(drill.carry_out(p.spark, p.settings, (*TRIALS, TRIALS[0]), print))
 
-    print_drill(Console(width=160), results)
+    show(Console(width=160), *drilled(results))
     assert [one.faults for one in results] == [()] * 6
     assert all(one.conflicts for one in results if one.trial.event is Disturbance.MET)
     assert (p.digests(), p.history(), len(p.ledger.publications()), _left(p)) == before

@@ -65,7 +65,7 @@ def test_a_wrong_recovery_is_ruled_out_and_counts_again(pipeline: Any) -> None:
     assert p.load(DAY, source=Source.BACKFILL).success
     assert p.history() == before
 
-    run = p.load(DAY, source=Source.BACKFILL, lift={key: "it was right after all"}, accept=_accept(DAY, NEXT))
+    run = p.load(DAY, source=Source.BACKFILL, include={key: "it was right after all"}, accept=_accept(DAY, NEXT))
 
     assert run.success, run.failure()
     assert p.digests() == mistaken
@@ -200,11 +200,11 @@ def test_what_a_person_decides_while_a_load_is_under_way_is_what_it_publishes(pi
     assert batch.reason == "1 excluded: a test account"
     require_known(p)
 
-    assert p.load(DAY, lift={wrong: "it counts"}, accept=_accept(DAY)).success
+    assert p.load(DAY, include={wrong: "it counts"}, accept=_accept(DAY)).success
     assert p.count(REFINED) == 25
 
     def include() -> None:
-        done = p.load(DAY, lift={wrong: "it counts, once more"})
+        done = p.load(DAY, include={wrong: "it counts, once more"})
         assert done.success, done.failure()
 
     with _before_the_publish(include) as tries:
@@ -239,7 +239,7 @@ def test_what_cannot_be_excluded_is_said(pipeline: Any) -> None:
         assert not run.success
         assert said in run.failure()
     assert "needs a reason" in p.run(DAY, exclude={key: " "}).failure()
-    assert "was never excluded" in p.run(DAY, lift={key: "why"}).failure()
+    assert "was never excluded" in p.run(DAY, include={key: "why"}).failure()
     p.remove(key)
     assert "landing no longer holds it" in p.run(DAY, exclude={key: "why"}).failure()
     assert _standing(p) == []

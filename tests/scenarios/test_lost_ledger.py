@@ -26,7 +26,7 @@ RAW, REFINED = "raw/regular_events", "refined/events"
 
 def _hold(p: Pipeline) -> None:
     """As it is, by a rollback to now."""
-    back = {"first": str(HELD), "last": str(HELD), "back_to": datetime.now(UTC).isoformat(), "reason": "test data"}
+    back = {"from": str(HELD), "to": str(HELD), "back_to": datetime.now(UTC).isoformat(), "reason": "test data"}
     job = build_defs(p.settings, clock=Clock(p.now)).resolve_job_def("rollback")
     assert job.execute_in_process(run_config={"ops": {"roll_back": {"config": back}}}, instance=p.instance).success
 

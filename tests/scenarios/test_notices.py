@@ -125,8 +125,8 @@ def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, web
                 "ops": {
                     "roll_back": {
                         "config": {
-                            "first": str(DAY),
-                            "last": str(DAY),
+                            "from": str(DAY),
+                            "to": str(DAY),
                             "back_to": str(number),
                             "reason": "it was right",
                             "tables": [COUNTS],

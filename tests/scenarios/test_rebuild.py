@@ -20,12 +20,13 @@ from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.checks import CheckRule, Evaluation, Totals
 from pipeline_assets.domain.errors import TakenOverError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
+from pipeline_assets.domain.requests import Rebuild
 from pipeline_assets.domain.slices import EMPTY, Slice
 from pipeline_assets.drill.process import a_victim
 from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rebuild_build import build
-from pipeline_assets.operations.rebuild_choose import RebuildRequest, begin, claimed
+from pipeline_assets.operations.rebuild_choose import begin, claimed
 from pipeline_assets.operations.rebuild_swap import abandon, swap
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.live_runs import liveness
@@ -91,7 +92,7 @@ def run_job(p: Any, **config: Any) -> dg.ExecuteInProcessResult:
 
 
 def start(p: Any, day: date, last: date, table: str, **more: Any) -> tuple[RebuildRecord, dg.ExecuteInProcessResult]:
-    run = run_job(p, tables=[table], first=str(day), last=str(last), reason=REASON, who="ann", **more)
+    run = run_job(p, tables=[table], **{"from": str(day), "to": str(last)}, reason=REASON, who="ann", **more)
     assert run.success, run.all_node_events[-1]
     found: RebuildRecord = p.ledger.rebuilds.all()[-1]
     return found, run
@@ -323,10 +324,12 @@ def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> N
     before, history = derived(p), p.history()
     p.change(**NEW)
     runtime = p.runtime
-    asked = RebuildRequest((REFINED, REVENUE), (PROJECT,), days[0], days[-1], REASON, "ann")
+    asked = Rebuild(
+        tables=[REFINED, REVENUE], projects=[PROJECT], first=str(days[0]), last=str(days[-1]), reason=REASON
+    )
 
     def go_on() -> RebuildRecord:
-        return build(runtime, begin(runtime, asked, str(uuid.uuid4()), lambda _: False), p.now)
+        return build(runtime, begin(runtime, asked, "ann", str(uuid.uuid4()), lambda _: False), p.now)
 
     def killed(point: Failpoint, qualifier: str, do: Callable[[], object], *words: str) -> None:
         if is_full:
@@ -389,11 +392,11 @@ def test_a_swap_that_paused_publishes_neither_for_another_run_nor_what_is_old(pi
     assert p.load(day).success
     p.change(**NEW)
     runtime = p.runtime
-    asked = RebuildRequest((REVENUE,), (PROJECT,), day, day, REASON, "ann")
+    asked = Rebuild(tables=[REVENUE], projects=[PROJECT], first=str(day), last=str(day), reason=REASON)
     before, history = derived(p), p.history()
 
     def begun() -> RebuildRecord:
-        return build(runtime, begin(runtime, asked, str(uuid.uuid4()), lambda _: False), p.now)
+        return build(runtime, begin(runtime, asked, "ann", str(uuid.uuid4()), lambda _: False), p.now)
 
     def swap_in(rebuild: RebuildRecord, meanwhile: Callable[[], object]) -> list[Failpoint]:
         tries: list[Failpoint] = []

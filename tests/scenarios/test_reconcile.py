@@ -217,7 +217,7 @@ def _another_table_a_query_and_what_nobody_can_repair(incident: Incident) -> Non
     failed = incident.tidemark("reconcile", *SPAN, "--repair", **query)
     assert failed.returncode == 1
     assert "active_users 60 published, 61 golden (-1, 1.64%) [row 5 of the golden query]" in failed.stdout
-    assert "decide (for a person), 1 day of 10001: all that landing and the vendor have" in failed.stdout
+    assert "decide (for an operator), 1 day of 10001: all that landing and the vendor have" in failed.stdout
     assert len(vendor.asked) == asked
     tolerant = incident.tidemark("reconcile", *SPAN, **query, TIDEMARK_GOLDEN_ABSOLUTE_TOLERANCE="1")
     assert tolerant.returncode == 0, tolerant.stdout

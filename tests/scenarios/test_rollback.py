@@ -137,7 +137,7 @@ def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoS
     released the next load brings what the inputs say; each change is on record."""
     p, right, then, wrong = two_states
     files, known = _parquet(p), len(p.ledger.publications())
-    days = {"first": str(DAYS[0]), "last": str(DAYS[-1])}
+    days = {"from": str(DAYS[0]), "to": str(DAYS[-1])}
     back = {**days, "back_to": then.isoformat(), "reason": "test data"}
 
     told = _run(p, "rollback", "roll_back", **back, dry_run=True)

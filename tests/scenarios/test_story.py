@@ -29,6 +29,9 @@ SHOWN = tuple(table.key for table in DERIVED)
 Digests = Mapping[str, Mapping[Slice, str]]
 
 
+SPAN = {"from": str(FIRST), "to": str(LAST)}
+
+
 def _job(p: Any, job: str, op: str, **config: Any) -> None:
     done = (
         build_defs(p.settings, clock=Clock(p.now))
@@ -100,13 +103,11 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     )
     assert run.success, run.failure()
     assert story.tell(f"its {len(wrong)} objects are excluded") == right
-    run = p.run(FIRST, LAST, source=Source.BACKFILL, lift=dict.fromkeys(wrong, "a rehearsal"), accept=accept)
+    run = p.run(FIRST, LAST, source=Source.BACKFILL, include=dict.fromkeys(wrong, "a rehearsal"), accept=accept)
     assert run.success, run.failure()
     assert story.tell("the exclusion is lifted") == mistaken
 
-    _job(
-        p, "rollback", "roll_back", first=str(FIRST), last=str(LAST), back_to=then.isoformat(), reason="wrong recovery"
-    )
+    _job(p, "rollback", "roll_back", **SPAN, back_to=then.isoformat(), reason="wrong recovery")
     back = story.tell("three days are rolled back")
     assert _of_days(back, inside=True) == _of_days(right, inside=True)
     assert _of_days(back, inside=False) == _of_days(mistaken, inside=False)
@@ -114,7 +115,7 @@ def test_the_story_of_a_mistake(pipeline: Any) -> None:
     assert story.tell("a load comes: they are held") == back
     assert p.verdict("refined/events", FIRST) == "held"
 
-    _job(p, "release", "release_held", first=str(FIRST), last=str(LAST), reason="the story goes on")
+    _job(p, "release", "release_held", **SPAN, reason="the story goes on")
     assert story.tell("they are released") == back
     run = p.run(days[0], days[-1], accept=accept)
     assert run.success, run.failure()

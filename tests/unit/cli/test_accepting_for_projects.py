@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_assets.cli.command import LoadSource, require_one_meant
+from pipeline_assets.cli.run import require_one_meant
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.requests import LoadSource
 
-REASONS, PROJECTS = {"--accept-changes": "the shops were closed"}, ("10001", "10002")
+REASONS, PROJECTS = {"accept_changes": "the shops were closed"}, ("10001", "10002")
 
 
 @pytest.mark.parametrize("source", [LoadSource.REGULAR, LoadSource.BACKFILL])

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipeline_assets.cli.render_reconcile import print_repairs
+from pipeline_assets.cli.reconcile import proposed
+from pipeline_assets.cli.terminal import show
 from pipeline_assets.domain.golden import rest_of
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.repairs import DayFacts, repairs_of
@@ -83,7 +84,7 @@ def test_a_total_that_its_file_no_longer_tells_rightly_still_counts(shell: InThi
 def test_a_day_that_is_waited_for_is_shown_as_nobodys_task() -> None:
     facts = DayFacts(Slice(DAY, PROJECT), is_lacking=True, open_until=datetime(2026, 2, 5, tzinfo=UTC))
     console = Console(file=StringIO(), width=200)
-    print_repairs(console, repairs_of(facts))
+    show(console, *proposed(repairs_of(facts)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert shown.startswith("wait, 1 day of 10001: the day is open until 2026-02-05 00:00 UTC; ")
     assert f"  tidemark reconcile --from {DAY} --to {DAY} --project {PROJECT}\n" in shown

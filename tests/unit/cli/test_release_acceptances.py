@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from pipeline_assets.cli.run import acceptances_of
+from pipeline_assets.cli.correct import acceptances_of
 from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Slice
 from pipeline_assets.operations.release import Held

@@ -19,13 +19,14 @@ from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, read_a
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
 from pipeline_assets.domain.places import local_path, require_one_question
+from pipeline_assets.domain.requests import Rebuild, Recover, Rollback
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.operations.rebuild_choose import asked_for
 from pipeline_assets.operations.recover_plan import recovery_request
 from pipeline_assets.orchestration.assets import KINDS, SHARED
-from pipeline_assets.orchestration.rebuild_job import RebuildConfig, rebuild_request
-from pipeline_assets.orchestration.rollback_jobs import RollbackConfig, rollback_request
+from pipeline_assets.orchestration.operation_job import rollback_request
 from resources.landing.folder import Folder
 from resources.landing.store import LandingStore
 
@@ -146,17 +147,17 @@ def test_run_config_of_a_job_is_a_request_or_refused(
     days, or one plain sentence."""
     known = Settings(projects=("10001",))
     made: list[Any] = []
-    shared = {"first": first, "last": last, "projects": projects}
+    shared: dict[str, Any] = {"first": first, "last": last, "projects": projects}
 
     def roll_back() -> None:
-        config = RollbackConfig(**shared, tables=tables, back_to=back_to, reason=reason)
+        config = Rollback(**shared, tables=tables, back_to=back_to, reason=reason)
         made.append(rollback_request(config, known, "run"))
 
     def rebuild() -> None:
-        made.append(rebuild_request(RebuildConfig(**shared, tables=tables, reason=reason), known, "who"))
+        made.append(asked_for(Rebuild(**shared, tables=tables, reason=reason), known, "who"))
 
     def recover() -> None:
-        made.append(recovery_request(known, first, last, tuple(projects), is_refused_only=False))
+        made.append(recovery_request(known, Recover(**shared)))
 
     for number, do in enumerate((roll_back, rebuild, recover), 1):
         said = _refusal(do)

@@ -8,7 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from pipeline_assets.cli.render_reconcile import keys_json, print_keys
+from pipeline_assets.cli.reconcile import compared_keys, keys_json
+from pipeline_assets.cli.terminal import show
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.key_list import read_key_list
 from pipeline_assets.inspection.key_comparison import KeyComparison, KeyRange, are_rows_counted
@@ -46,7 +47,7 @@ def test_each_state_is_counted_and_sampled_for_people_and_machines() -> None:
     assert told["totals"] == {**dict.fromkeys(STATES, 0), "same": 2, "fewer here": 2, "more here": 2}
     assert not told["is_equal"]
     console = Console(file=StringIO(), width=200)
-    print_keys(console, found)
+    show(console, *compared_keys(found))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"fewer here {DAY}/10001 e-fewer here\nand 1 more keys fewer here" in shown
     assert "2 same, 0 only here, 0 only there, 0 different, 2 fewer here, 2 more here" in shown

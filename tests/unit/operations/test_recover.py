@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from pipeline_assets.cli.render_recovery import progress_on
+from pipeline_assets.cli.recover import progress_on
 from pipeline_assets.cli.terminal import PlainConsole
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import Hour, HourRange

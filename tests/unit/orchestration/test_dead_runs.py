@@ -18,7 +18,7 @@ from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin a
 from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from pipeline_assets.cli.render_tables import process_lines
+from pipeline_assets.cli.inspect import process_lines
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.processes import LOOK_SECONDS, PATIENT_LOOKS, STILL_LOOKS, Identity
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState

@@ -256,7 +256,7 @@ def test_the_command_needs_the_ledger_alone(tmp_path: Path) -> None:
         ledger.lake.bind("L")
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "nothing waits for a person" in done.stdout
+    assert "nothing waits for an operator" in done.stdout
     assert "Nothing is on record yet" in (tmp_path / "page.html").read_text()
 
 

@@ -15,7 +15,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Verdict
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.reconcile_job import RECONCILE_JOB, RECONCILE_OP
+from pipeline_assets.orchestration.operation_job import RECONCILE_JOB, RECONCILE_OP
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT

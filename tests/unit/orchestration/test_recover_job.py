@@ -66,7 +66,7 @@ def _failure(result: dg.ExecuteInProcessResult) -> str:
 def test_a_run_recovers_and_shows_the_hours(deployment: Deployment) -> None:
     planned = deployment.run(dry_run=True)
     assert planned.success
-    assert "| 10001 | 2026-02-02 | 4–5 | missing | would be fetched |" in _shown(planned)
+    assert "| 10001 | 2026-02-02 | 4–5 | missing | fetches them |" in _shown(planned)
     assert not deployment.vendor.asked
     assert deployment.names() == set()
 

@@ -11,29 +11,27 @@ from dagster._config import ConfigType
 from pydantic import Field, field_validator
 
 from pipeline_assets.definitions import build_defs
+from pipeline_assets.domain.requests import Load, Maintenance, Rebuild, Reconcile, Recover, Release, Rollback
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.orchestration.assets import LoadConfig
-from pipeline_assets.orchestration.maintenance_job import MaintenanceConfig
-from pipeline_assets.orchestration.rebuild_job import REBUILD_OP, RebuildConfig
-from pipeline_assets.orchestration.reconcile_job import RECONCILE_OP, ReconcileConfig
-from pipeline_assets.orchestration.recover_job import RECOVER_OP, RecoverConfig
-from pipeline_assets.orchestration.rollback_jobs import RELEASE_OP, ROLLBACK_OP, ReleaseConfig, RollbackConfig
+from pipeline_assets.orchestration.operation_job import MAINTENANCE_OP, RECONCILE_OP, RELEASE_OP, ROLLBACK_OP
+from pipeline_assets.orchestration.rebuild_job import REBUILD_OP
+from pipeline_assets.orchestration.recover_job import RECOVER_OP
 from pipeline_assets.orchestration.run_config import refusals
 
 SETTINGS = Settings(projects=("10001",), calendar_start=date(2026, 1, 1), notify_urls=("https://bi.example/hook",))
 JOBS = {job.name: job for job in build_defs(SETTINGS).get_repository_def().get_all_jobs()}
 OURS = {
     f"ops.{op}.config.{field.alias or name}"
-    for op, config in {
-        "load": LoadConfig,
-        "maintain": MaintenanceConfig,
-        REBUILD_OP: RebuildConfig,
-        RECONCILE_OP: ReconcileConfig,
-        RECOVER_OP: RecoverConfig,
-        RELEASE_OP: ReleaseConfig,
-        ROLLBACK_OP: RollbackConfig,
+    for op, request in {
+        "load": Load,
+        MAINTENANCE_OP: Maintenance,
+        REBUILD_OP: Rebuild,
+        RECONCILE_OP: Reconcile,
+        RECOVER_OP: Recover,
+        RELEASE_OP: Release,
+        ROLLBACK_OP: Rollback,
     }.items()
-    for name, field in config.model_fields.items()
+    for name, field in request.model_fields.items()
 } | {"loggers.console.config.log_level"}
 JDWP = {"spark_config": {"spark.driver.extraJavaOptions": "-agentlib:jdwp=transport=dt_socket,server=y,address=*:5055"}}
 seen: list[str] = []
@@ -73,9 +71,9 @@ def test_the_schema_of_a_job_has_no_field_that_is_not_ours(name: str) -> None:
     ids=str,
 )
 def test_a_launch_with_config_of_the_machinery_is_refused(name: str, config: dict[str, Any]) -> None:
-    needed = {"ops": {ROLLBACK_OP: {"config": dict.fromkeys(("first", "last", "back_to", "reason"), "x")}}}
+    needed = {"ops": {ROLLBACK_OP: {"config": dict.fromkeys(("from", "to", "back_to", "reason"), "x")}}}
     needed |= (
-        {"ops": {RELEASE_OP: {"config": dict.fromkeys(("first", "last", "reason"), "x")}}} if name == "release" else {}
+        {"ops": {RELEASE_OP: {"config": dict.fromkeys(("from", "to", "reason"), "x")}}} if name == "release" else {}
     )
     good = needed if name in {"rollback", "release"} else {}
     dg.validate_run_config(JOBS[name], good)

@@ -1,32 +1,44 @@
-"""Output of `tidemark explain`: where a row came from, and why competing rows lost."""
+"""`tidemark explain`: where a row came from, and why competing rows lost."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline_assets.cli.terminal import line as joined
-from pipeline_assets.cli.terminal import stacked, styled
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.run import open_runtime
+from pipeline_assets.cli.terminal import line, page, plainly, show, stacked, styled, terminal, write_json
+from pipeline_assets.config import load_settings
 from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate
+from pipeline_assets.domain.report import Table
+from pipeline_assets.domain.requests import Explain
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.inspection import explain as inspection
 from pipeline_assets.inspection.event_rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
-from pipeline_assets.inspection.explain import (
-    Delivered,
-    Event,
-    Explanation,
-    Published,
-    Standing,
-    place,
-    spelled,
-)
+from pipeline_assets.inspection.explain import Delivered, Event, Explanation, Published, Standing, place, spelled
+
+Parts = Iterator[Table | Text | str]
 
 
-def to_json(explanation: Explanation) -> dict[str, Any]:
-    """Return the answer for `--json`; snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
+def explain(request: Explain) -> int:
+    """Print all that is known of an event."""
+    settings = load_settings()
+    first, last = request.bounds()
+    projects = tuple(request.projects)
+    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+        found = inspection.explain(runtime, request.identifier, projects=projects, first=first, last=last)
+    if request.as_json:
+        write_json(_to_json(found))
+    else:
+        show(page(), *_explained(found))
+    return EXIT_OK if found.is_found else EXIT_INCOMPLETE
+
+
+def _to_json(explanation: Explanation) -> dict[str, Any]:
+    """For `--json`; snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
     return {
         "identifier": explanation.identifier,
         "is_found": explanation.is_found,
@@ -116,89 +128,62 @@ def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
     return vars(line) | {"arrival_date": line.arrival_date.isoformat()}
 
 
-def print_explanation(console: Console, explanation: Explanation) -> None:
-    """Print one block per event; without events the refused lines that hold the identifier, or what was searched."""
-    for event in explanation.events:
-        _print_event(console, event)
-    if explanation.is_cut:
-        console.print(
-            styled(f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to.", "yellow")
-        )
-    if explanation.quarantined:
-        _print_quarantined(console, explanation)
-    if not explanation.is_found:
-        console.print(joined(styled(explanation.identifier, "bold"), ": found nowhere"))
-        console.print(f"  searched: {explanation.searched}")
-    for batch in explanation.not_in_raw:
-        console.print(f"  not searched, because it is not in raw: {batch.key} is {batch.verdict.value}, {batch.reason}")
-    for exclusion in explanation.excluded:
-        console.print(f"  not searched, because it is excluded: {exclusion.object_key}, {exclusion.reason}")
+def _explained(found: Explanation) -> Parts:
+    """A part per event; without events the refused lines that hold the identifier, or what was searched."""
+    for event in found.events:
+        yield from _event(event)
+    if found.is_cut:
+        yield styled(f"Only the {MAX_ROWS:,} rows of highest rank were read; narrow it with --from and --to.", "yellow")
+    if found.quarantined:
+        yield from _quarantined(found)
+    if not found.is_found:
+        yield line(styled(found.identifier, "bold"), ": found nowhere")
+        yield f"  searched: {found.searched}"
+    for batch in found.not_in_raw:
+        yield f"  not searched, because it is not in raw: {batch.key} is {batch.verdict.value}, {batch.reason}"
+    for exclusion in found.excluded:
+        yield f"  not searched, because it is excluded: {exclusion.object_key}, {exclusion.reason}"
 
 
-def _print_event(console: Console, event: Event) -> None:
-    console.print(styled(event.title, "bold"))
-    console.print(f"  {event.verdict}", style=None if event.agrees else "yellow")
+def _event(event: Event) -> Parts:
+    yield styled(event.title, "bold")
+    yield styled(f"  {event.verdict}", "" if event.agrees else "yellow")
     for standing in event.standings:
         if standing.reason is not None:
-            text = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.hint or ''}"
-            console.print(text, style="yellow")
-    console.print()
-    if event.deliveries:
+            told = f"  {standing.key.event_date}: refined/events {standing.reason}. {standing.hint or ''}"
+            yield styled(told, "yellow")
+    yield ""
+    rows: list[tuple[object, ...]] = []
+    for one in event.deliveries:
+        row, style = one.row, "green" if one.outcome is RowFate.WINNER else ""
+        where = stacked(f"{row.source.value} {place(row)}", f"etag {one.found.etag}")
+        processed = f"unreadable: {row.unread}" if row.unread else spelled(row.processed_at)
+        times = one.found.arrival_date, row.event_date, spelled(row.received_at), processed
+        rows.append((where, *times, row.row_id or "none", styled(one.reason, style)))
+    if rows:
         titles = ("delivered as", "arrived", "event day", _RECEIVED, _PROCESSED, _IDENTITY.row_id, "outcome")
-        table = RichTable(*titles, box=None, pad_edge=False)
-        for delivered in event.deliveries:
-            table.add_row(*_delivered_cells(delivered), style="green" if delivered.outcome is RowFate.WINNER else None)
-        console.print(table)
-        console.print()
-    _print_publications(console, event)
-
-
-def _delivered_cells(delivered: Delivered) -> list[str | Text]:
-    row, found_row = delivered.row, delivered.found
-    return [
-        stacked(f"{row.source.value} {place(row)}", f"etag {found_row.etag}"),
-        found_row.arrival_date.isoformat(),
-        row.event_date.isoformat(),
-        spelled(row.received_at),
-        f"unreadable: {row.unread}" if row.unread else spelled(row.processed_at),
-        row.row_id or "none",
-        delivered.reason,
-    ]
-
-
-def _print_publications(console: Console, event: Event) -> None:
+        yield Table(titles, rows)
+        yield ""
     if not event.publications:
-        console.print(styled("not published yet: no publication of its days is on record", "dim"))
-        console.print()
-        return
-    table = RichTable("published", "event day", "visible", "cause", "run", "snapshot", box=None, pad_edge=False)
+        yield styled("not published yet: no publication of its days is on record", "dim")
+    rows = []
     for publication in event.publications:
         record = publication.record
         accepted = f", accepted: {record.accepted_reason}" if record.accepted_reason else ""
-        table.add_row(
-            record.published_at[:19].replace("T", " "),
-            record.key.event_date.isoformat(),
-            publication.visible,
-            f"{record.cause}{accepted}",
-            record.run_id or "none",
-            str(record.snapshot_id),
-        )
-    console.print(table)
-    console.print()
+        when = record.published_at[:19].replace("T", " "), record.key.event_date
+        cause = publication.visible, f"{record.cause}{accepted}"
+        rows.append((*when, *cause, record.run_id or "none", str(record.snapshot_id)))
+    yield Table(("published", "event day", "visible", "cause", "run", "snapshot"), rows)
+    yield ""
 
 
-def _print_quarantined(console: Console, explanation: Explanation) -> None:
-    console.print(joined(styled(explanation.identifier, "bold"), ": not in raw; refused lines hold it"))
-    table = RichTable("line", "arrived", "reason", "detail", "batch", box=None, pad_edge=False)
-    for line in explanation.quarantined:
-        where = "the whole object" if line.line_number is None else f"line {line.line_number}"
-        table.add_row(
-            f"{line.source} {line.object_key} {where}",
-            line.arrival_date.isoformat(),
-            line.reason,
-            line.detail or "",
-            "loaded without it" if line.is_batch_accepted else "refused",
-        )
-    console.print(table)
-    if len(explanation.quarantined) == MAX_QUARANTINED:
-        console.print(styled(f"Only the newest {MAX_QUARANTINED} are shown.", "yellow"))
+def _quarantined(found: Explanation) -> Parts:
+    yield line(styled(found.identifier, "bold"), ": not in raw; refused lines hold it")
+    rows = []
+    for one in found.quarantined:
+        where = "the whole object" if one.line_number is None else f"line {one.line_number}"
+        batch = "loaded without it" if one.is_batch_accepted else "refused"
+        rows.append((f"{one.source} {one.object_key} {where}", one.arrival_date, one.reason, one.detail, batch))
+    yield Table(("line", "arrived", "reason", "detail", "batch"), rows)
+    if len(found.quarantined) == MAX_QUARANTINED:
+        yield styled(f"Only the newest {MAX_QUARANTINED} are shown.", "yellow")

@@ -1,0 +1,195 @@
+"""Commands that compute published days again and compare: verify, diff, replay; and drill, which kills loads on purpose."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+from rich.text import Text
+
+from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
+from pipeline_assets.cli.run import open_runtime
+from pipeline_assets.cli.terminal import line, page, plainly, show, styled, terminal, write_json
+from pipeline_assets.config import load_settings
+from pipeline_assets.domain.days import parse_day
+from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.report import Table
+from pipeline_assets.domain.requests import Diff, Drill, Replay, Verify
+from pipeline_assets.drill.drill import PROJECT, Result, carry_out
+from pipeline_assets.drill.sandbox import require_catalog_of_its_own
+from pipeline_assets.drill.scenarios import planned
+from pipeline_assets.inspection import diff as differences
+from pipeline_assets.inspection import replay as replays
+from pipeline_assets.inspection import replay_result
+from pipeline_assets.inspection.scratch import replay_runtime
+from pipeline_assets.inspection.verify import Proof, ReplayMatch, prove
+from pipeline_assets.load.runtime import Runtime
+from resources.ledger.store import own_ledger
+from resources.publishing import promise_of
+
+Parts = Iterator[Table | Text | str]
+
+
+def verify(request: Verify) -> int:
+    """Print counts per table, then every slice that differs, then the verdict."""
+    settings = load_settings()
+    chosen, (first, last) = settings.require_projects(tuple(request.projects)), request.range()
+    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+        proof = prove_range(runtime, first, last, chosen)
+    if request.as_json:
+        write_json(_proof_json(proof))
+    else:
+        show(page(), *_proof(proof))
+    return EXIT_OK if proof.is_proven else EXIT_INCOMPLETE
+
+
+def prove_range(runtime: Runtime, first: date, last: date, projects: Sequence[str]) -> Proof:
+    """Replay a range into scratch tables that are dropped afterwards; returns the proof."""
+    with replay_runtime(runtime) as scratch:
+        return prove(runtime, scratch, first, last, projects, datetime.now(UTC))
+
+
+def _proof(proof: Proof) -> Parts:
+    matches: dict[str, Counter[ReplayMatch]] = {}
+    rows: Counter[str] = Counter()
+    for one in proof.slices:
+        matches.setdefault(one.table, Counter())[one.match] += 1
+        rows[one.table] += one.published.rows
+    counted = []
+    for name, counts in matches.items():
+        equal = counts[ReplayMatch.EQUAL]
+        counted.append((name, counts.total(), equal, counts.total() - equal, rows[name], str(proof.snapshots[name])))
+    yield Table(("table", "slices", "equal", "not equal", "rows published", "snapshot"), counted)
+    unequal = [one for one in proof.slices if one.match is not ReplayMatch.EQUAL]
+    for one in unequal:
+        digests = f"published {one.published}, replayed {one.replayed}{f' ({one.reason})' if one.reason else ''}"
+        yield line(styled(one.match.value, "bold red"), f" {one.table} {one.key}: {digests}")
+    excluded = f", {proof.excluded} excluded by operators" if proof.excluded else ""
+    how = f"{proof.objects:,} objects of {proof.arrivals} arrival days read again{excluded}, in {proof.seconds:,.0f} s"
+    result = styled("proven", "bold green") if proof.is_proven else styled("not proven", "bold red")
+    summary = "there is nothing to compare"
+    if proof.slices:
+        what = "slices are not equal" if unequal else "slices are equal"
+        summary = f"{f'{len(unequal):,} of' if unequal else 'all'} {len(proof.slices):,} {what}"
+    yield line(result, f": {summary} ({proof.first} to {proof.last}; {how})")
+
+
+def _proof_json(proof: Proof) -> dict[str, Any]:
+    """With its evidence; snapshot ids are text, as JSON readers cannot hold them exactly."""
+    return {
+        "is_proven": proof.is_proven,
+        "first": proof.first.isoformat(),
+        "last": proof.last.isoformat(),
+        "projects": list(proof.projects),
+        "proven_at": proof.proven_at.isoformat(),
+        "seconds": proof.seconds,
+        "arrival_days_replayed": proof.arrivals,
+        "objects_read_again": proof.objects,
+        "excluded": proof.excluded,
+        "snapshots": {table: str(snapshot_id) for table, snapshot_id in proof.snapshots.items()},
+        "code_versions": dict(proof.code_versions),
+        "slices": [
+            {
+                "table": one.table,
+                "day": one.key.event_date.isoformat(),
+                "project": one.key.project_id,
+                "verdict": one.match.value,
+                "published": str(one.published),
+                "replayed": str(one.replayed),
+                "reason": one.reason,
+            }
+            for one in proof.slices
+        ],
+    }
+
+
+def diff(request: Diff) -> int:
+    """Print a difference per project, and write its page if that is asked."""
+    settings = load_settings()
+    chosen, day = settings.require_projects(tuple(request.projects)), parse_day(request.day)
+    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+        now = datetime.now(UTC)
+        found = [
+            differences.compare(runtime, request.table, day, name, now, samples=request.samples) for name in chosen
+        ]
+    for one in found:
+        show(page(), *differences.lines_of(one))
+        if request.html is not None:
+            show(page(), "", f"  page: {differences.write_page(one, request.html)}")
+    return EXIT_OK if all(one.is_equal for one in found) else EXIT_INCOMPLETE
+
+
+def replay(request: Replay) -> int:
+    """Print a replay per project."""
+    if request.as_published == request.current:
+        raise UsageError("replay", "needs one of --as-published and --current", "Say from which inputs to compute")
+    which = request.publication, request.run_id
+    if None not in which:
+        raise UsageError("replay", "takes one of --publication and --run", "Name the publication by one of them")
+    basis = replay_result.ReplayBasis.AS_PUBLISHED if request.as_published else replay_result.ReplayBasis.CURRENT
+    settings = load_settings()
+    table = replays.derived_table(request.table)
+    day = table.kind.slice_day(parse_day(request.day))
+    projects = table.kind.projects(settings.require_projects(tuple(request.projects)))
+    with own_ledger(settings) as ledger:
+        # Choose before Spark starts, so that a wrong choice fails fast.
+        records = ledger.publications_of(table.key, projects, [day])
+    chosen = replays.choose(records, table.key, day, projects, *which)
+    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+        done = [replays.replay(runtime, table, one, basis, request.samples) for one in chosen]
+    lacking = sorted(set(projects) - {one.publication.key.project_id for one in chosen})
+    if request.as_json:
+        write_json([replay_result.replay_json(one) for one in done])
+    else:
+        for one in done:
+            show(page(), *replay_result.lines_of(one))
+        if which == (None, None):
+            show(page(), *(f"{table.key} {day}/{name}: nothing was published" for name in lacking))
+    is_whole = not (request.projects and lacking)
+    return EXIT_OK if is_whole and all(one.is_equal for one in done) else EXIT_INCOMPLETE
+
+
+def drill(request: Drill) -> int:
+    """Print a line per trial, the trials that did not survive, and the verdict."""
+    settings = load_settings()
+    require_catalog_of_its_own(settings)
+    # Turn SIGTERM into an exit, so that a terminated drill removes its data as an interrupted one does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INCOMPLETE))
+    trials = planned(PROJECT, promise_of(settings), is_full=request.full)
+    with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+        results = list(carry_out(runtime.spark, settings, trials, runtime.log))
+    is_survived = all(result.is_survived for result in results)
+    if request.as_json:
+        names = ("is_survived", "conflicts", "faults")
+        told = [
+            {"event": one.trial.event.value, "point": one.trial.point.value, "at": one.trial.qualifier or None}
+            | {name: getattr(one, name) for name in names}
+            | {"seconds": round(one.seconds, 1)}
+            for one in results
+        ]
+        write_json({"is_survived": is_survived, "trials": told})
+    else:
+        show(page(), *drilled(results))
+    return EXIT_OK if is_survived else EXIT_INCOMPLETE
+
+
+def drilled(results: Sequence[Result]) -> Parts:
+    """Yield a row per trial, the faults of each, and the verdict."""
+    rows = []
+    for one in results:
+        survived = styled("yes", "green") if one.is_survived else styled("no", "bold red")
+        trial = one.trial.event.value, one.trial.point.value, one.trial.qualifier or "-"
+        rows.append((*trial, one.conflicts, round(one.seconds), survived))
+    yield Table(("what happened", "point", "at", "conflicts", "seconds", "survived"), rows)
+    for one in results:
+        for fault in one.faults:
+            yield line(styled(f"{one.trial.event} at {one.trial.armed}", "bold red"), f": {fault}")
+    survivors = sum(one.is_survived for one in results)
+    minutes = sum(one.seconds for one in results) / 60
+    invariants = "same rows as undisturbed loads, no change twice or missing on record, no branch left, each day shown by Dagster"
+    style = "bold green" if survivors == len(results) else "bold red"
+    yield line(styled(f"{survivors} of {len(results)} survived", style), f" in {minutes:.0f} minutes: {invariants}")
