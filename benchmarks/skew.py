@@ -24,8 +24,8 @@ from rich.table import Table
 from benchmarks.contenders import NOW, a_session, settings_in
 from benchmarks.measure import run_and_watch
 from benchmarks.workload import FIRST_DAY, KEPT, PROJECT
-from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.skew import StepSkew
+from pipeline_assets.domain import skew
+from pipeline_assets.domain.skew import HOT_KEY_ROWS, SPLIT_BYTES, StepSkew
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime, SkewLog
 from pipeline_assets.tables.registry import ASSET_TABLES
@@ -40,8 +40,8 @@ _NEVER = 10**15
 _TABLES = frozenset(table.key for table in ASSET_TABLES)
 _HOT_HOUR = 3
 _SPEC = ExportSpec(seed=31, projects=(PROJECT,), first_day=FIRST_DAY, days=1, shards=1, tail_share=0.0, late_share=0.0)
-UNDIVIDED = {"split_object_bytes": _NEVER, "hot_key_rows": _NEVER}
-"""Settings of a load that splits neither large objects nor hot keys."""
+UNDIVIDED = {"SPLIT_BYTES": _NEVER, "HOT_KEY_ROWS": _NEVER}
+"""Bounds (domain/skew.py) of a load that splits neither large objects nor hot keys."""
 
 
 def write_skewed(landing: Path, rows: int) -> None:
@@ -103,10 +103,12 @@ _NEVER_TASKS = 100_000
 
 
 def load_skewed(
-    work: Path, landing: Path, catalog: str, changes: Mapping[str, Any], tables: Collection[str] = _TABLES
+    work: Path, landing: Path, catalog: str, bounds: Mapping[str, int], tables: Collection[str] = _TABLES
 ) -> dict[str, Any]:
     """Load the day into a separate lake below `work`; returns seconds, task seconds, forecasts and digests."""
-    settings = settings_in(work, landing, catalog, **changes)
+    for name, bound in bounds.items():
+        setattr(skew, name, bound)
+    settings = settings_in(work, landing, catalog)
     spark = a_session(settings)
     times = TaskTimes(spark)
 
@@ -148,17 +150,16 @@ def ratio(seconds: list[float]) -> float:
 
 
 def divided(rows: int) -> dict[str, int]:
-    """Return settings that split a day of this many rows: the defaults, scaled down for a smaller day."""
+    """Return bounds that split a day of this many rows: the usual ones, scaled down for a smaller day."""
     share = min(1.0, rows / ROWS)
-    usual = Settings.model_fields
-    return {name: int(share * usual[name].default) for name in UNDIVIDED}
+    return {"SPLIT_BYTES": int(share * SPLIT_BYTES), "HOT_KEY_ROWS": int(share * HOT_KEY_ROWS)}
 
 
 def compared(work: Path, rows: int) -> Iterator[dict[str, Any]]:
     """Load the same day both ways, in a warm session; yields the figures of each."""
     load_skewed(work / "warm", skewed_day(2_000), "warm", {}, ["raw/regular_events"])
-    for name, settings in (("before", UNDIVIDED), ("after", divided(rows))):
-        yield {"name": name, **load_skewed(work / name, skewed_day(rows), name, settings)}
+    for name, bounds in (("before", UNDIVIDED), ("after", divided(rows))):
+        yield {"name": name, **load_skewed(work / name, skewed_day(rows), name, bounds)}
 
 
 def skewed_day(rows: int) -> Path:

@@ -170,6 +170,8 @@ _STEP_BYTES = 1024**2
 _LARGEST_ANSWER = 5 * 1024**3
 """The vendor exports 4 GB at once and answers 400 to more."""
 _CONNECT_SECONDS = 30.0
+_SILENCE_SECONDS = 600.0
+"""The longest silence that is waited out: the vendor prepares an answer before it sends the first byte."""
 _LONGEST_ANSWER_SECONDS = 4 * 3600.0
 """Of one answer, however steadily it trickles: the largest comes so with 370 KB in a second."""
 _BODY_BYTES = 4096
@@ -209,7 +211,7 @@ class ExportApi:
         parts = urlsplit(settings.export_api_url)
         self.url = settings.export_api_url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}{_PATH}"
         self._backoff = backoff or Backoff(settings.export_attempts)
-        self._timeout = httpx.Timeout(settings.export_timeout_seconds, connect=_CONNECT_SECONDS)
+        self._timeout = httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS)
         self._least_free = settings.export_min_free_bytes
         self._say, self._sleep = say, sleep
         self._asks_for_keys = False

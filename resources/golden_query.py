@@ -23,6 +23,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.golden_csv import COLUMNS, GoldenNames, read_rows
 
 MOST_ROWS = 100_000
+QUERY_SECONDS = 60
+"""The longest that the query may take."""
 _CONNECT_SECONDS = 10
 _STEPS_BETWEEN_LOOKS = 10_000
 """Of SQLite's machine; it has no time limit of its own."""
@@ -38,7 +40,7 @@ def read_query(settings: Settings, names: GoldenNames, first: date, last: date) 
     """
     if settings.golden_url is None or settings.golden_query is None:
         return GoldenReading(GoldenSource.QUERY)
-    rows = _rows(settings.golden_url, settings.golden_query, settings.golden_query_seconds, first, last)
+    rows = _rows(settings.golden_url, settings.golden_query, QUERY_SECONDS, first, last)
     numbered = ((f"row {number} of the golden query", row) for number, row in enumerate(rows, 1))
     reading = read_rows(GoldenSource.QUERY, numbered, names)
     # What the query gave of other days was not asked for.

@@ -137,7 +137,6 @@ def _window(found: WindowReport) -> Parts:
     kinds = {
         "rows_before_calendar": "before the calendar's first day",
         "rows_in_future": "of days after their arrival",
-        "rows_beyond_max_lateness": f"more than {settings.max_lateness_days} days late, which no window is widened for",
     }
     out = ", ".join(f"{rows:,} {kinds[kind]}" for kind, rows in found.out_of_reach.items() if rows)
     yield f"rows that are loaded and counted, but lie out of reach: {out}" if out else None

@@ -209,7 +209,7 @@ def _decisions(at: _At) -> Answer:
 
 
 def _window(at: _At) -> Answer:
-    late = recent_lateness(at.ledger, at.settings, Source.REGULAR, at.projects, at.now.date())
+    late = recent_lateness(at.ledger, Source.REGULAR, at.projects, at.now.date())
     return rules.wide_enough(late, at.settings)
 
 

@@ -17,7 +17,7 @@ from pipeline_assets.domain.lateness import Lateness, advise, deciding, narrowne
 from pipeline_assets.domain.notices import SEND_AGAIN, SEND_NOW
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Completeness, Settings
-from pipeline_assets.domain.skew import MOST_PARTS, part_weight, parts_of
+from pipeline_assets.domain.skew import MOST_TIMES, part_weight, parts_of
 from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.inspection.questions import ReceiverTrouble
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY
@@ -398,23 +398,20 @@ def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> 
             "It is more than max_object_bytes as stored: raise TIDEMARK_MAX_OBJECT_BYTES, or have it exported in parts"
         )
         return red(told, hint)
-    uneven = [(_left(one.largest_bytes, by_day[one.day], settings, tasks), one) for one in sizes]
+    uneven = [(_left(one.largest_bytes, by_day[one.day], tasks), one) for one in sizes]
     (times, parts), worst = max(uneven, key=lambda entry: entry[0][0])
-    if times > settings.skew_warning_ratio:
+    if times > MOST_TIMES:
         told += (
             f"; on {worst.day} {parts} of {tasks} tasks read an object of {_bytes(worst.largest_bytes)} "
             f"({worst.project_id}), and each has {times:.1f} times the work of an even task"
         )
-        hint = "Ask the exporter for smaller objects"
-        if parts < MOST_PARTS:
-            hint += f", or lower TIDEMARK_SPLIT_OBJECT_BYTES ({settings.split_object_bytes}): up to {MOST_PARTS} tasks read one"
-        return yellow(told, hint)
+        return yellow(told, "Ask the exporter for smaller objects")
     return green(told)
 
 
-def _left(size: int, day_bytes: int, settings: Settings, tasks: int) -> tuple[float, int]:
+def _left(size: int, day_bytes: int, tasks: int) -> tuple[float, int]:
     """(times, parts): one part's work as a multiple of an even task's, 0 where nobody would wait for it; the object's parts."""
-    parts = parts_of(size, day_bytes, tasks, settings.split_object_bytes)
+    parts = parts_of(size, day_bytes, tasks)
     weight = part_weight(size, parts)
     is_slow = day_bytes >= LARGE_BYTES and weight >= _LARGE_PART_BYTES
     return weight * tasks / day_bytes if is_slow else 0.0, parts

@@ -63,7 +63,7 @@ class Check:
     DELIVERY_RECONCILES = CheckRule(
         "delivery_reconciles",
         "Every line of every object is accounted for, and what should be there is.",
-        settings_read=("max_unreadable_objects", "max_quarantined_share", "max_quarantined_lines"),
+        settings_read=("max_unreadable_objects", "max_quarantined_share"),
     )
     DELIVERY_COMPLETE = CheckRule("delivery_complete", "Every hour has its marker.", is_blocking=False)
     UNIQUE_EVENT_KEY = CheckRule(
@@ -77,7 +77,6 @@ class Check:
             "change_min_rows",
             "change_max_shrink",
             "change_max_growth",
-            "change_max_changed",
             "change_bounds",
         ),
     )
@@ -99,7 +98,7 @@ class Check:
     COUNT_IS_EXPECTED = CheckRule(
         "count_is_expected",
         "The items are about as many as in the snapshot before, unless an operator accepts it.",
-        settings_read=("snapshot_max_shrink", "snapshot_max_growth", "snapshot_min_rows"),
+        settings_read=("snapshot_max_shrink", "snapshot_max_growth", "change_min_rows"),
     )
     RECONCILES_WITH_SNAPSHOTS = CheckRule(
         "reconciles_with_snapshots",
@@ -114,7 +113,7 @@ class Check:
             "max_line_bytes",
             "snapshot_max_shrink",
             "snapshot_max_growth",
-            "snapshot_min_rows",
+            "change_min_rows",
         ),
     )
     ITEMS_ARE_KNOWN = CheckRule(
@@ -239,6 +238,8 @@ class BatchFigures:
         return describe_quarantined(self.quarantined, where, self.line_reasons)
 
 
+_FEW_LINES = 10
+"""So many quarantined lines never refuse a batch, whatever their share."""
 MISSING_HINT = (
     "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
     "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
@@ -278,7 +279,7 @@ def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[st
             "This is a defect of Tidemark: report it with the batch's objects",
         )
     share = figures.quarantined / figures.lines if figures.lines else 0.0
-    if figures.quarantined > settings.max_quarantined_lines and share > settings.max_quarantined_share:
+    if figures.quarantined > _FEW_LINES and share > settings.max_quarantined_share:
         return refuse(
             f"{figures.quarantined} of {figures.lines} lines are quarantined ({share:.2%}): {figures.told_quarantined}",
             "Look at raw.quarantine for the lines; have the export corrected, or raise TIDEMARK_MAX_QUARANTINED_SHARE",

@@ -161,12 +161,6 @@ class Lateness:
                 return days
         return None
 
-    def without(self, beyond: int | None) -> Lateness:
-        """The same without rows that are more than `beyond` days late; unchanged where `beyond` is None."""
-        if beyond is None:
-            return self
-        return Lateness({days: rows for days, rows in self.rows_by_days.items() if days <= beyond}, self.arrival_days)
-
 
 def lateness(arrivals: Iterable[Arrival]) -> dict[str, Lateness]:
     """Project -> lateness of its rows; `""` -> all projects together.
@@ -244,16 +238,10 @@ def percent(share: float) -> str:
 
 
 def out_of_reach(arrivals: Iterable[Arrival], settings: Settings) -> dict[str, int]:
-    """Rows that no window covers, as figures of a day: they are loaded like any other. A row may count more than once.
-
-    Those of event days before the calendar, of event days after their arrival (the sender's clock was ahead), and those
-    later than `max_lateness_days`, if that is set.
-    """
-    most, found = settings.max_lateness_days, list(arrivals)
-    return {
-        "rows_before_calendar": sum(rows for _, _, day, rows in found if day < settings.calendar_start),
-        "rows_in_future": sum(rows for _, arrived, day, rows in found if day > arrived),
-        "rows_beyond_max_lateness": sum(
-            rows for _, arrived, day, rows in found if most is not None and (arrived - day).days > most
-        ),
-    }
+    """Figure -> rows that no window covers, though they are loaded: before the calendar, or after their arrival day."""
+    before = future = 0
+    for _, arrived, day, rows in arrivals:
+        before += rows if day < settings.calendar_start else 0
+        # The sender's clock was ahead.
+        future += rows if day > arrived else 0
+    return {"rows_before_calendar": before, "rows_in_future": future}

@@ -224,8 +224,6 @@ class Settings(BaseSettings):
     reprocessing_window_days: int = Field(3, ge=0, le=400)
     tolerated_missed_share: float = Field(0.005, ge=0, lt=1)
     """Of the rows of recent arrival days, the share that may arrive after the reprocessing window of their day."""
-    max_lateness_days: int | None = Field(None, ge=0)
-    """What arrives later is loaded and counted like any other, but no window is widened for it; None: for all of it."""
     dedupe_window_days: int = Field(1, ge=0, le=30)
     redelivery_horizon_days: int = Field(30, ge=0)
     final_after_hours: int = Field(48, ge=0)
@@ -244,24 +242,15 @@ class Settings(BaseSettings):
     """Whether sensors load the complete hours of a day that is not closed yet."""
     sensors_running: bool = False
     """Whether sensors run from the start; else an operator switches each on in the UI, once."""
-    sensor_days_per_tick: int = Field(30, ge=1)
-    """Most arrival days that one evaluation of a sensor requests, and that it looks at beyond the redelivery horizon; fewer of
-    very many names, since a look is bounded."""
-    sensor_attempts: int = Field(3, ge=1)
-    """How often a sensor requests the same state of a day before it leaves the day to an operator."""
 
     max_unreadable_objects: int = Field(0, ge=0)
     max_quarantined_share: float = Field(0.001, ge=0, le=1)
-    max_quarantined_lines: int = Field(10, ge=0)
-    """A batch is refused when quarantined lines exceed this number and the share above."""
     max_object_bytes: int = Field(default_factory=default_object_bytes, ge=1)
     """An object that decompresses to more is quarantined whole; one that is listed with more is not even read."""
     max_line_bytes: int = Field(8 * 1024**2, ge=1)
     change_min_rows: int = Field(100, ge=0)
     change_max_shrink: float = Field(0.01, ge=0)
     change_max_growth: float = Field(0.20, ge=0)
-    change_max_changed: float = Field(0.20, ge=0)
-    """Share of a final slice's keys whose content may change."""
     change_bounds: dict[str, ChangeBound] = {}
     """`table:measure` -> bounds of its own: `refined/events:keys_removed`, `aggregates/daily_revenue:revenue`."""
     publish_attempts: int = Field(3, ge=1)
@@ -271,20 +260,9 @@ class Settings(BaseSettings):
     """How far back tables can be rolled back, and read as they were; older snapshots are expired, raw rows are not."""
     quarantine_days: int = Field(90, ge=1)
     """How long refused lines are kept, from their arrival."""
-    compact_after_days: int = Field(7, ge=0)
-    """Event days older than this are cold."""
-    compact_min_files: int = Field(4, ge=2)
-    """Of a cold slice, so many small files are joined."""
-    skew_warning_ratio: float = Field(4.0, ge=1)
-    """A step is warned about where its largest task has more than so many times the work of the median one."""
     local_bytes: int = Field(256 * 1024, ge=0)
     """A load of new objects of at most so many stored bytes in all runs its steps in its own process where Spark's master is this
     machine and they read little else; 0: all steps are tasks of Spark."""
-    split_object_bytes: int = Field(8 * 1024**2, ge=1024)
-    """As stored: an object of more may be read by several tasks, each of which decompresses it whole."""
-    hot_key_rows: int = Field(100_000, ge=2)
-    """Rows that share an event key: one process compares up to three times as many in all. Of more, a task compares about so
-    many, and the rows of a key with so many are divided among tasks."""
     max_orphan_share: float = Field(0.25, ge=0, le=1)
     """Where more of a table's files than this share (and more than ten) are known to no snapshot, maintenance removes none."""
 
@@ -314,26 +292,16 @@ class Settings(BaseSettings):
     snapshot_max_shrink: float = Field(0.10, ge=0)
     snapshot_max_growth: float = Field(0.50, ge=0)
     """Share of its items by which a snapshot may differ from the one before it."""
-    snapshot_min_rows: int = Field(100, ge=0)
-    """Snapshots are compared where one of the two holds more items."""
     max_snapshot_bytes: int = Field(64 * 1024**2, ge=1)
     """A snapshot of more bytes is refused unread; of one that is read a worker holds a block of items at a time."""
 
     export_api_url: str = "https://amplitude.com/api/2/export"
     """The vendor's Export API, from which hours are recovered; a URL without a path gets the vendor's, `/api/2/export`.
     Projects in the EU: https://analytics.eu.amplitude.com/api/2/export; `http://` of this machine alone, since keys are sent."""
-    export_delay_hours: int = Field(2, ge=0)
-    """How long after its end the vendor takes to export an hour; until then no answer says that it has no data."""
-    export_timeout_seconds: int = Field(600, ge=1)
-    """The longest silence of the Export API that is waited out; it prepares an answer before it sends the first byte."""
     export_attempts: int = Field(6, ge=1)
     """How often a range of hours is asked for that the Export API cannot answer now."""
     export_min_free_bytes: int = Field(1024**3, ge=0)
     """A download stops where the disk would be left with less."""
-    export_max_bytes: int = Field(64 * 1024**3, ge=1)
-    """What the members of one answer may decompress to together; of one member, `max_object_bytes`."""
-    export_max_ratio: int = Field(200, ge=1)
-    """How many times its stored size a member may decompress to."""
 
     golden_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
     """By which share of a golden total a published figure may differ from it."""
@@ -343,8 +311,6 @@ class Settings(BaseSettings):
     """SQLAlchemy URL of a database that holds golden totals, asked `golden_query`; with a password, set the variable."""
     golden_query: str | None = None
     """Gives day, project, measure and value of the days from :first_day to :last_day."""
-    golden_query_seconds: int = Field(60, ge=1)
-    """The longest that the query may take."""
 
     days_per_run: int = Field(30, ge=1)
     """Largest number of days one run of a range backfill loads."""
@@ -457,10 +423,13 @@ class Settings(BaseSettings):
     def change_bound(self, table: str, measure: str) -> tuple[float, float]:
         """The share by which a measure may shrink, and grow; of keys the share that may be added, removed, changed."""
         own = self.change_bounds.get(f"{table}:{measure}", ChangeBound())
-        growth = {KEYS_REMOVED: self.change_max_shrink, KEYS_CHANGED: self.change_max_changed}
         return (
             self.change_max_shrink if own.shrink is None else own.shrink,
-            growth.get(measure, self.change_max_growth) if own.growth is None else own.growth,
+            own.growth
+            if own.growth is not None
+            else self.change_max_shrink
+            if measure == KEYS_REMOVED
+            else self.change_max_growth,
         )
 
     def is_of_machine(self, name: str) -> bool:

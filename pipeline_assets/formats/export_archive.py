@@ -7,8 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.deliveries import Delivery, QuarantineReason
@@ -18,8 +17,14 @@ from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 
 _AGAIN = "Recover these hours again; if it stays, ask the vendor what it exports for them"
+MOST_TOTAL_BYTES = 64 * 1024**3
+"""What the members of one archive may decompress to together."""
+MOST_RATIO = 200
+"""How many times its stored size a member may decompress to."""
 _RATIO_BYTES = 64 * 1024
 """A member that is stored in less counts as this large: the ratio of a few bytes says nothing."""
+_MOST_DIRECTORY_BYTES = 16 * 1024**2
+"""Of the list of names at the end of a zip, which is read at once: 100,000 files and more, where a day has a few hundred."""
 _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _READ_FAILURES = (
@@ -35,20 +40,7 @@ _READ_FAILURES = (
 """What reading a zip raises where it is cut, damaged, encrypted, or packed in a way that nobody expects."""
 
 
-@dataclass(frozen=True)
-class ArchiveBounds:
-    """What an archive may cost."""
-
-    max_member_bytes: int
-    """Decompressed, of one member."""
-    max_total_bytes: int
-    """Decompressed, of all members."""
-    max_ratio: int
-    """Decompressed bytes for each stored one, of one member."""
-
-
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """One hourly file in an archive, read through to its end once."""
 
     name: str
@@ -60,12 +52,7 @@ class Member:
     """Of what it decompresses to."""
 
 
-_MOST_DIRECTORY_BYTES = 16 * 1024**2
-"""Of the list of names at the end of a zip, which is read at once: 100,000 files and more, where a day has a few hundred."""
-
-
-@dataclass(frozen=True)
-class Archive:
+class Archive(NamedTuple):
     """What was found in an archive whose members all have names that they may have."""
 
     members: Mapping[Hour, tuple[Member, ...]]
@@ -75,18 +62,18 @@ class Archive:
 
 
 def read_archive(
-    file: IO[bytes], grammar: ObjectKeys, project_id: str, hours: HourRange, bounds: ArchiveBounds
+    file: IO[bytes], grammar: ObjectKeys, project_id: str, hours: HourRange, max_member_bytes: int
 ) -> Archive:
     """Read every member to its end once, keeping nothing; raises ExportContentError where the archive as a whole cannot be used.
 
     That is: it is no zip or cut; a member's name leads elsewhere, is of another project, of hours that were not asked for, or
-    there twice; it decompresses to more than the bounds.
+    there twice; it decompresses to too much. `max_member_bytes`: what a member may decompress to.
     """
     subject = f"export of {project_id}, {hours}"
     members: dict[Hour, list[Member]] = {}
     bad_hours: dict[Hour, ExportContentError] = {}
     places: set[tuple[Hour, int]] = set()
-    room = bounds.max_total_bytes
+    room = MOST_TOTAL_BYTES
     with _opened(subject, file) as archive:
         for info in archive.infolist():
             if info.filename == f"{project_id}/" and info.file_size == 0:
@@ -99,11 +86,13 @@ def read_archive(
             if (hour, delivery.shard) in places:
                 raise ExportContentError(subject, f"holds {info.filename} twice", _AGAIN)
             places.add((hour, delivery.shard))
+            most, too_much, hint = _bound(info, max_member_bytes, room)
             try:
-                size, content, sha256 = _measured(archive, info, bounds, room)
+                size, content, sha256 = _measured(archive, info, most)
             except BadObjectError as error:
                 if error.reason is QuarantineReason.OBJECT_TOO_LARGE:
-                    raise _too_large(subject, info, bounds, room) from None
+                    reason = f"member {info.filename} decompresses to {too_much}; nothing of it was written"
+                    raise ExportContentError(subject, reason, hint) from None
                 reason = f"member {info.filename} of {subject} is not whole: {error}"
                 bad_hours[hour] = ExportContentError(f"{project_id}, {hour}", reason, _AGAIN)
             else:
@@ -180,11 +169,31 @@ def _delivery(subject: str, grammar: ObjectKeys, project_id: str, info: zipfile.
     raise ExportContentError(subject, reason, hint)
 
 
-def _measured(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, bounds: ArchiveBounds, room: int
-) -> tuple[int, int, str]:
+def _bound(info: zipfile.ZipInfo, max_member_bytes: int, room: int) -> tuple[int, str, str]:
+    """The most bytes that a member may decompress to; what is said of more, and what to do then."""
+    stored, ask = max(info.compress_size, _RATIO_BYTES), "ask the vendor what it exports"
+    bounds = (
+        (
+            stored * MOST_RATIO,
+            f"more than {MOST_RATIO} times the {info.compress_size:,} bytes it is stored in",
+            ask.capitalize(),
+        ),
+        (
+            max_member_bytes,
+            f"more than {max_member_bytes:,} bytes",
+            f"If it is genuine, raise TIDEMARK_MAX_OBJECT_BYTES; else {ask}",
+        ),
+        (
+            room,
+            f"more than the {room:,} bytes that are left of {MOST_TOTAL_BYTES:,} for one answer",
+            "Recover fewer hours at a time",
+        ),
+    )
+    return min(bounds, key=lambda bound: bound[0])
+
+
+def _measured(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> tuple[int, int, str]:
     """Stored bytes of the gzip file, bytes of what it decompresses to and their hash; raises BadObjectError."""
-    most = min(bounds.max_member_bytes, room, max(info.compress_size, _RATIO_BYTES) * bounds.max_ratio)
     if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
         raise BadObjectError(
             QuarantineReason.NOT_GZIP, "it is encrypted, or packed in a way that the vendor never used"
@@ -214,19 +223,3 @@ class _Bounded:
         if self.size > self._most:
             raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, "unpacks to more than is allowed")
         return part
-
-
-def _too_large(subject: str, info: zipfile.ZipInfo, bounds: ArchiveBounds, room: int) -> ExportContentError:
-    by_ratio = max(info.compress_size, _RATIO_BYTES) * bounds.max_ratio
-    if by_ratio <= min(bounds.max_member_bytes, room):
-        reason = f"more than {bounds.max_ratio} times the {info.compress_size:,} bytes it is stored in"
-        name = "TIDEMARK_EXPORT_MAX_RATIO"
-    elif bounds.max_member_bytes <= room:
-        reason, name = f"more than {bounds.max_member_bytes:,} bytes", "TIDEMARK_MAX_OBJECT_BYTES"
-    else:
-        reason = f"more than the {room:,} bytes that are left of {bounds.max_total_bytes:,} for one answer"
-        name = "TIDEMARK_EXPORT_MAX_BYTES"
-    hint = f"If it is genuine, raise {name} and recover again; else ask the vendor what it exports"
-    return ExportContentError(
-        subject, f"member {info.filename} decompresses to {reason}; nothing of it was written", hint
-    )

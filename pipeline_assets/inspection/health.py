@@ -364,7 +364,6 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
     times_of = late_times(arrivals, Source.REGULAR, projects, since, span.last)
-    in_reach = {project: one.without(settings.max_lateness_days) for project, one in late.items()}
     return HealthReport(
         made_at=now,
         projects=projects,
@@ -380,7 +379,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         duplicate_keys=figures[DUPLICATES],
         lateness=late,
         late_times={project: sketch for project, (sketch, _) in times_of.items()},
-        too_narrow=tuple(warnings_of(in_reach, settings)),
+        too_narrow=tuple(warnings_of(late, settings)),
         arrivals_since=max(since, span.first),
         window_days=settings.reprocessing_window_days,
         run_times=summaries.run_times(),

@@ -50,7 +50,6 @@ def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, 
         "catalog_name": catalog_name,
         "warehouse_url": warehouse_url,
         "change_min_rows": _UNBOUNDED_ROWS,
-        "snapshot_min_rows": _UNBOUNDED_ROWS,
     }
     return settings.model_copy(update=names | changes)
 

@@ -114,7 +114,6 @@ class WindowReport:
             "reason": self.reason,
             "is_too_narrow": self.is_too_narrow,
             "tolerated_missed_share": self.settings.tolerated_missed_share,
-            "max_lateness_days": self.settings.max_lateness_days,
             "relative_error_of_seconds": RELATIVE_ERROR,
             "out_of_reach": self.out_of_reach,
             "projects": [
@@ -165,8 +164,7 @@ def read_window(
     of_projects = []
     for name, late in sorted(lateness(arrivals).items()):
         times, days = measured.get(name, (LatenessSketch(), 0))
-        counted = late.without(settings.max_lateness_days)
-        of_projects.append(Percentiles(name, counted, times, days, advise(counted, tolerated)))
+        of_projects.append(Percentiles(name, late, times, days, advise(late, tolerated)))
     known = deciding({one.project: one.late for one in of_projects}, tolerated)
     project, widest = max(known.items(), key=lambda pair: pair[1].days or 0, default=("", of_projects[0].advice))
     return WindowReport(

@@ -14,7 +14,7 @@ from pipeline_assets.domain.machine import NewBytes
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import BatchRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.skew import KeyShare, StepSkew, Unit, sizes_of
+from pipeline_assets.domain.skew import StepSkew, ratio_of
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
 from pipeline_assets.load.build.folds import SharedFolds
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
@@ -43,33 +43,21 @@ class SkewLog:
         self._steps.clear()
 
     def forecast(self, step: StepSkew, runtime: Runtime) -> None:
-        """Log a step that is about to begin, with a warning if one task has far more work than the others."""
-        settings = runtime.settings
-        worth = settings.split_object_bytes if step.unit is Unit.BYTES else settings.hot_key_rows
-        judged = step.judged(settings.skew_warning_ratio, worth)
-        self._steps[step.table, step.step] = judged
-        if judged.is_uneven:
-            runtime.log(f"{judged.table}: {judged.text}")
-        if judged.warning is not None:
-            runtime.log(f"{judged.table}: warning: {judged.warning}: docs/operations.md, One task takes most of a load")
-        self.announce(judged)
+        """Log a step that is about to begin, if one task has far more work than the others."""
+        self._steps[step.table, step.step] = step
+        if step.warning is not None:
+            runtime.log(f"{step.table}: {step.text}")
+            runtime.log(f"{step.table}: warning: {step.warning}: docs/operations.md, One task takes most of a load")
+        self.announce(step)
 
-    def measured(
-        self, table: str, step: str, tasks: Sequence[tuple[int, int]], runtime: Runtime, *found: KeyShare
-    ) -> None:
-        """Record the rows and bytes of each task beside the forecast, and key shares (`found`) that only tasks can measure."""
-        sizes, in_bytes = (sizes_of(float(task[at]) for task in tasks) for at in (0, 1))
-        known = self._steps[table, step]
-        keys = (*known.keys, *found)
-        self._steps[table, step] = replace(known, measured=sizes, measured_bytes=in_bytes, keys=keys)
-        also = "".join(f"; {share.text}" for share in found)
-        is_uneven = known.is_uneven or sizes.exceeds(runtime.settings.skew_warning_ratio, runtime.settings.hot_key_rows)
-        if not is_uneven:
-            return
-        runtime.log(
-            f"{table}: {step} done: {sizes.total:,.0f} rows in {sizes.tasks} tasks, "
-            f"largest to median {sizes.ratio:.1f}, forecast {known.forecast.ratio:.1f}{also}"
-        )
+    def measured(self, table: str, step: str, rows: Sequence[int], runtime: Runtime) -> None:
+        """Record the rows of each task beside the forecast."""
+        done = self._steps[table, step] = replace(self._steps[table, step], measured=tuple(rows))
+        if done.is_uneven:
+            runtime.log(
+                f"{table}: {step} done: {sum(rows):,.0f} rows in {len(rows)} tasks, "
+                f"largest to median {ratio_of(rows):.1f}, forecast {ratio_of(done.forecast):.1f}"
+            )
 
     @property
     def steps(self) -> list[StepSkew]:

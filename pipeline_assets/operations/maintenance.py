@@ -36,6 +36,10 @@ from resources.iceberg.upkeep import Below, Upkeep, is_written
 from resources.ledger.changes import Changes
 from resources.publishing import PublishRequest, publisher_of
 
+_COLD_AFTER = timedelta(days=7)
+"""Older event days are cold."""
+JOINED_FROM = 4
+"""So many small files of a cold slice are joined."""
 _SLICES_AT_ONCE = 200
 """Number of slices staged, proven and published together."""
 _SMALL_BYTES = 8 * 1024**2
@@ -450,12 +454,12 @@ def _maintain(
 
 def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], int]:
     """Cold slices with many small files, and the number of all their files."""
-    coldest = now.date() - timedelta(days=runtime.settings.compact_after_days)
+    coldest = now.date() - _COLD_AFTER
     live = runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table))
     file_counts = {
         key: len(files.paths)
         for key, files in live.items()
-        if key.event_date < coldest and small_files(files) >= runtime.settings.compact_min_files
+        if key.event_date < coldest and small_files(files) >= JOINED_FROM
     }
     return sorted(file_counts), sum(file_counts.values())
 

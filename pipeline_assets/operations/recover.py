@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from enum import StrEnum
 from typing import IO
 
@@ -32,14 +32,13 @@ from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.formats.base import ObjectKeys
 from pipeline_assets.formats.export_archive import (
     Archive,
-    ArchiveBounds,
     Member,
     opened_member,
     read_archive,
 )
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.operations.recover_plan import HourState, PlannedHour, RecoveryPlan, hours_text
+from pipeline_assets.operations.recover_plan import EXPORT_DELAY, HourState, PlannedHour, RecoveryPlan, hours_text
 from resources.export_api import Download, ExportApi, ExportCredentials, NoData
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
@@ -258,13 +257,11 @@ class Recovery:
         """What an answer holds, and the file that it lies in; "no data" is an archive of nothing."""
         if isinstance(answer, NoData):
             return Archive({}, {}), io.BytesIO()
-        known = self.settings
-        bounds = ArchiveBounds(known.max_object_bytes, known.export_max_bytes, known.export_max_ratio)
-        return read_archive(answer.file, self._grammar, project, hours, bounds), answer.file
+        return read_archive(answer.file, self._grammar, project, hours, self.settings.max_object_bytes), answer.file
 
     def _is_due(self, hour: Hour, answered_at: datetime) -> bool:
         """Whether the vendor must have exported the hour, by its own clock: this machine's may be ahead."""
-        return hour.end + timedelta(hours=self.settings.export_delay_hours) <= answered_at
+        return hour.end + EXPORT_DELAY <= answered_at
 
     def _hour(
         self,

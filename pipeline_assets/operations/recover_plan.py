@@ -20,6 +20,8 @@ from pipeline_assets.load.staleness.finality import hours_on_record, is_short
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
+EXPORT_DELAY = timedelta(hours=2)
+"""How long after its end the vendor takes to export an hour; until then no answer says that it has no data."""
 _DAYS_AT_ONCE = 31
 
 
@@ -173,7 +175,7 @@ def plan_recovery(
             days = sorted(bad | claimed)
         for part in stretches(days, _DAYS_AT_ONCE):
             look = _Look.of(ledger, landing, settings, project, part)
-            hours = look.planned(part, request, settings, now)
+            hours = look.planned(part, request, now)
             # Of a day that is accepted, hours without any object or marker are silent.
             planned += [one for one in hours if one.hour.day not in claimed or one.state is HourState.UNFINISHED]
         near = ledger.near_with_rows(project, last)
@@ -242,10 +244,7 @@ class _Look:
         claimed = {one.hour for one in ledger.recoveries.open([project])}
         return cls(project, sources, ledger.batches([project], days[0], days[-1]), claimed)
 
-    def planned(
-        self, days: Sequence[date], request: RecoveryRequest, settings: Settings, now: datetime
-    ) -> list[PlannedHour]:
-        delay = timedelta(hours=settings.export_delay_hours)
+    def planned(self, days: Sequence[date], request: RecoveryRequest, now: datetime) -> list[PlannedHour]:
         planned = []
         for hour in (Hour(day, number) for day in days for number in range(24)):
             state, reason = self._state(hour)
@@ -262,7 +261,7 @@ class _Look:
                     is_settled=state is HourState.RECOVERED
                     or (state is HourState.NO_DATA and not request.is_asking_again),
                     is_gap=self._is_gap(hour),
-                    is_exported=hour.end + delay <= now,
+                    is_exported=hour.end + EXPORT_DELAY <= now,
                     has_rows=any(hour in known.with_rows for known in self.sources.values()),
                 )
             )

@@ -17,7 +17,15 @@ from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE
-from pipeline_assets.orchestration.sensor_requests import Cursor, Subject, Tick, digest, load_sensor, request
+from pipeline_assets.orchestration.sensor_requests import (
+    DAYS_PER_TICK,
+    Cursor,
+    Subject,
+    Tick,
+    digest,
+    load_sensor,
+    request,
+)
 from pipeline_assets.orchestration.specs import landing_key
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.landing.store import LandingStore
@@ -224,7 +232,7 @@ def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> 
     remaining room, and of the older days. A redelivery is then found some evaluations later.
     """
     recent = max(settings.calendar_start, today - timedelta(days=settings.redelivery_horizon_days))
-    older = settings.sensor_days_per_tick if recent > settings.calendar_start else 0
+    older = DAYS_PER_TICK if recent > settings.calendar_start else 0
     newest, in_horizon = recent, 0
     if days is not None and (today - recent).days + 1 + older > days:
         newest = max(recent, today - timedelta(days=_newest_days(settings) - 1))

@@ -22,7 +22,7 @@ from pipeline_assets.domain.errors import PublishConflictError, TidemarkError, T
 from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import bounded, shown
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.skew import StepSkew
+from pipeline_assets.domain.skew import StepSkew, ratio_of
 from pipeline_assets.load.runtime import Runtime, SkewLog
 from pipeline_assets.orchestration.event_text import LONGEST_TAG
 from pipeline_assets.orchestration.live_runs import run_queue
@@ -194,7 +194,7 @@ def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
 def _tag_skew(instance: dg.DagsterInstance, run_id: str, told: dict[str, str], step: StepSkew) -> None:
     """Tag the run before the step begins, so that a run that a single task slows down or kills shows the skew."""
     sign = " !" if step.warning is not None else ""
-    told[f"{step.table} {step.step}"] = f"{step.forecast.ratio:.1f}{sign}"
+    told[f"{step.table} {step.step}"] = f"{ratio_of(step.forecast):.1f}{sign}"
     text = "; ".join(f"{name} {ratio}" for name, ratio in told.items())
     instance.add_run_tags(run_id, {SKEW_TAG: bounded(text, LONGEST_TAG)})
 

@@ -26,6 +26,10 @@ from pipeline_assets.orchestration.specs import REASON_TAG, days_of, range_tags
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 
+DAYS_PER_TICK = 30
+"""Most days that one evaluation of a sensor requests, and that it looks at beyond the redelivery horizon."""
+_MOST_ATTEMPTS = 3
+"""How often a sensor requests the same state of a day before it leaves the day to an operator."""
 _FIRST_PAUSE = timedelta(minutes=5)
 _MOST_DOUBLINGS = 8
 
@@ -264,10 +268,10 @@ def request(
     whys = {subject: "; ".join(dict.fromkeys(why for _, why in parts)) for subject, parts in due.items()}
     free = {subject: state for subject, state in states.items() if subject.loaded_day not in covered}
     has_died = died_on(tick.context.instance, job_name)
-    admission = admit(free, cursor.attempts, tick.now, settings.sensor_attempts, has_died)
+    admission = admit(free, cursor.attempts, tick.now, _MOST_ATTEMPTS, has_died)
     admitted = {subject.loaded_day for subject in admission.admitted}
     by_urgency = sorted(admitted, key=lambda day: (not tick.is_recent(day), day))
-    chosen_days = sorted(by_urgency[: settings.sensor_days_per_tick])
+    chosen_days = sorted(by_urgency[:DAYS_PER_TICK])
     chosen = [subject for subject in admission.admitted if subject.loaded_day in chosen_days]
     cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at, admission.given_up)
     # The key includes the time of the attempt: Dagster never launches a key twice, and a state may recur after a failure.

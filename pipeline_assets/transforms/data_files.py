@@ -138,7 +138,7 @@ class DataFileWriter:
         self._slice: tuple[date, str] | None = None
         self._parts: dict[int, _Part] = {}
         self._begun: list[str] = []
-        self.rows = self.bytes = 0
+        self.rows = 0
         """Rows taken so far, and their bytes in memory."""
 
     def __enter__(self) -> Self:
@@ -157,7 +157,6 @@ class DataFileWriter:
         `number`: the part of the slice that they belong to. All parts together hold at most a row group in memory.
         """
         self.rows += rows.num_rows
-        self.bytes += rows.nbytes
         placed = pa.RecordBatch.from_arrays([rows.column(name) for name in self._schema.names], schema=self._schema)
         for of_slice in by_slice(placed, self._layout.day_column):
             key = of_slice[self._layout.day_column][0].as_py(), of_slice["project_id"][0].as_py()

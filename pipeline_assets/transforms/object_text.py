@@ -45,16 +45,16 @@ class Share:
         return batch.project_id, batch.arrival_date, self.delivery.key, self.part
 
 
-def shares(deliveries: Sequence[Delivery], parallelism: int, split_bytes: int | None = None) -> list[list[Share]]:
+def shares(deliveries: Sequence[Delivery], parallelism: int, *, is_divided: bool = False) -> list[list[Share]]:
     """The shares of each task, so that every task reads about as many bytes, those of a project and arrival day together.
 
-    An object larger than `split_bytes` that far exceeds an even share of the work is divided; None divides no object.
+    With `is_divided`, an object that far exceeds an even share of the work is read in parts.
     """
     total = sum(delivery.size_bytes + _OBJECT_COST_BYTES for delivery in deliveries)
     listed = [
         Share(delivery, part, parts)
         for delivery in deliveries
-        for parts in [1 if split_bytes is None else parts_of(delivery.size_bytes, total, parallelism, split_bytes)]
+        for parts in [parts_of(delivery.size_bytes, total, parallelism) if is_divided else 1]
         for part in range(parts)
     ]
     listed.sort(key=lambda share: (-share.weight, share.delivery.key, share.part))

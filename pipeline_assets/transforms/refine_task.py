@@ -187,7 +187,7 @@ class Refined:
     """Slices written as a difference -> their files to replace, relative to the table's location."""
     keys: dict[Slice, KeyDifference] = field(default_factory=dict)
     """How the keys of these slices change; slices with very many differing keys are left out."""
-    tasks: list[tuple[int, int]] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
     """For each task, the rows that it wrote and their bytes in memory."""
 
 
@@ -213,7 +213,7 @@ class Refining:
                 else:
                     self._whole(work, writer, refined)
             refined.files.extend(writer.finish())
-        refined.tasks.append((writer.rows, writer.bytes))
+        refined.tasks.append(writer.rows)
         return refined
 
     def _whole(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:

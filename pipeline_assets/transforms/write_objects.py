@@ -16,7 +16,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.machine import a_spool_on_disk, naming_the_disk
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, SEND_ID, EventHashes
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
 from pipeline_assets.transforms.object_text import Share
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.parsed_batches import Summary
@@ -195,10 +195,6 @@ class Written:
     summaries: list[Summary]
     """One for each share of an object."""
     rows: int
-    bytes: int
-    """Of its rows in memory."""
-    rows_without_id: int = 0
-    """Rows without a send id."""
 
 
 def write_rows(
@@ -211,14 +207,11 @@ def write_rows(
     names = list(layout.field_ids)
     files: list[str] = []
     summaries: list[Summary] = []
-    without_id = 0
 
     def parsed() -> Iterator[pa.RecordBatch]:
-        nonlocal without_id
         for found in work.read(group):
             summaries.extend(found.summaries)
             if found.rows is not None:
-                without_id += found.rows[SEND_ID].null_count
                 yield found.rows.select([name for name in names if name not in HASH_COLUMNS])
 
     # Rows are grouped by day, because an open file per day would need memory in proportion to the number of days.
@@ -233,7 +226,7 @@ def write_rows(
         for rows in days.rest():
             files += writer.add(rows)
         files += writer.finish()
-    return Written(files, summaries, writer.rows, writer.bytes, without_id)
+    return Written(files, summaries, writer.rows)
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -268,4 +261,4 @@ def write_refused(
                 is_accepted = pa.repeat(BatchKey(Source(source), project, day) in accepted, refused.num_rows)
                 files += writer.add(refused.append_column("is_batch_accepted", is_accepted))
         files += writer.finish()
-    return Written(files, summaries, writer.rows, writer.bytes)
+    return Written(files, summaries, writer.rows)

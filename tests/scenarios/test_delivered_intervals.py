@@ -56,7 +56,7 @@ def test_delivered_intervals(pipeline: Any, tmp_path: Path) -> None:
     smaller and a corrected one, and one that the snapshot contradicts. Outcome: events are joined with the items of their day;
     refused ones are told in one sentence and leave what stands; a correction of the past computes again the days it changes, and
     no other; what snapshot and intervals tell differently is published by neither."""
-    p = pipeline(delivered_intervals=("item",), snapshot_min_rows=1)
+    p = pipeline(delivered_intervals=("item",), change_min_rows=1)
     p.now = datetime(2026, 2, 4, 12, tzinfo=UTC)
     days = (JANUARY, FIRST, SECOND)
     for day in days:

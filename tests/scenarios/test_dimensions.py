@@ -178,7 +178,7 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     comes; then the wrong one is corrected, the small one accepted, and a day is rolled back. Outcome: each is refused in one
     sentence while what was published stays and good ones beside it are loaded; the policy says what events of a missing day are
     joined with; the sensor asks for what is due; a held day stays until it is released."""
-    p = pipeline(snapshot_min_rows=2)
+    p = pipeline(change_min_rows=2)
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     third, fourth = SECOND + timedelta(days=1), SECOND + timedelta(days=2)
     assert _asked_for(p) == (set(), "landing holds no snapshot of a dimension")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline_assets.domain import skew
 from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.build import competing_rows, refined_audit
@@ -50,7 +51,8 @@ def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
     for hot_key_rows, bounds in ((10_000, {}), (8, {}), (8, {"_MOST_KEYS": 0, "_LEAST_HEAVY": 1})):
         for name, most in bounds.items():
             monkeypatch.setattr(competing_rows, name, most)
-        p = pipeline(hot_key_rows=hot_key_rows)
+        monkeypatch.setattr(skew, "HOT_KEY_ROWS", hot_key_rows)
+        p = pipeline()
         events = {day: events_on(day, 40) for day in DAYS[:3]}
         for day in DAYS[:3]:
             for number, event in enumerate(events[day][20:30]):

@@ -73,7 +73,7 @@ class Fortnight:
 @pytest.fixture(scope="module")
 def fortnight(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortnight]:
     settings: dict[str, Any] = {
-        "reprocessing_window_days": 1, "tolerated_missed_share": 0.1, "max_lateness_days": 30, "calendar_start": DAYS[0],
+        "reprocessing_window_days": 1, "tolerated_missed_share": 0.1, "calendar_start": DAYS[0],
     }  # fmt: skip
     with a_pipeline(spark, tmp_path_factory.mktemp("fortnight"), **settings) as p:
         for day in DAYS[:-1]:
@@ -105,7 +105,7 @@ def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(for
     shown = fortnight.run.metadata(RAW, DAY)
     counted = {name: shown[name] for name in shown if name.startswith("rows_")}
     assert counted == {
-        "rows_beyond_window": 1, "rows_before_calendar": 1, "rows_in_future": 0, "rows_beyond_max_lateness": 1,
+        "rows_beyond_window": 1, "rows_before_calendar": 1, "rows_in_future": 0,
     }  # fmt: skip
 
     other = arriving(DAY, 5, 6, 7)

@@ -263,10 +263,10 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
     assert p.count(RAW) == p.count(REFINED) == 20
 
 
-def test_a_dry_run_tells_and_touches_nothing(three_hours: Pipeline) -> None:
+def test_a_dry_run_tells_and_touches_nothing(three_hours: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: something of everything is due. Outcome: a dry run names it and changes nothing; the real one then does that."""
     p = three_hours
-    p.change(compact_min_files=2)
+    monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
     lakehouse = p.lakehouse
     lakehouse.stage(REFINED_EVENTS, lakehouse.head(REFINED_EVENTS), "deadrun_0", lambda _: None)
     _orphan(p)
@@ -316,7 +316,8 @@ def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
     """Scenario: a cold day of one large file gets late rows load after load. Outcome: each load adds its file and leaves all
     others; maintenance joins the small ones and leaves the large one, in raw and in refined; files that gather later are joined
     again; no row changes, and nothing becomes stale."""
-    p = pipeline(only=TWO, compact_min_files=2)
+    monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
+    p = pipeline(only=TWO)
     p.deliver(DAY, [event | {"city": uuid.uuid4().hex * 9} for event in events_on(DAY, 300)], hour=1)
     p.reports(DAY)
     large = {table: p.files(table, DAY) for table in (RAW, REFINED)}
@@ -413,11 +414,13 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
     "point",
     [f"{Failpoint.AFTER_STAGE}:{REFINED}", f"{Failpoint.AFTER_AUDIT}:{RAW}", f"{Failpoint.AFTER_APPLY}:{RAW}"],
 )
-def test_a_load_under_way_keeps_what_it_staged(three_hours: Pipeline, point: str) -> None:
+def test_a_load_under_way_keeps_what_it_staged(
+    three_hours: Pipeline, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scenario: a load is paused while maintenance joins the files that it read and those beside the ones it adds, and removes
     every old file that no snapshot knows. Outcome: it goes on, or looks again; every row is there once and the ledger knows."""
     p = three_hours
-    p.change(compact_min_files=2)
+    monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
     p.deliver(DAY, events_on(DAY, 10, prefix="h4"), hour=4)
     p.deliver(NEXT, events_on(NEXT, 5))
     with a_victim(p, DAY, NEXT, point) as victim:

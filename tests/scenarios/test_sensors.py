@@ -13,6 +13,7 @@ import pytest
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.settings import Completeness
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.orchestration import arrival_sensors, sensor_requests
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.live_runs import DIED_TAG
 from resources.landing.store import LandingStore
@@ -183,10 +184,16 @@ def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(p
         assert "TIDEMARK_PROJECTS" in s.said(name, "no project is configured")
 
 
-def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any) -> None:
+def _a_look_takes(days: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (arrival_sensors, sensor_requests):
+        monkeypatch.setattr(module, "DAYS_PER_TICK", days)
+
+
+def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a fresh deployment meets forty days of exports, a cap of ten days a look, runs of five; a run is under
     way. Outcome: whole ranges, the oldest first, no more than the cap; days that a run covers are left to it."""
-    p = pipeline(calendar_start=DAY, sensor_days_per_tick=10, days_per_run=5, reprocessing_window_days=1)
+    _a_look_takes(10, monkeypatch)
+    p = pipeline(calendar_start=DAY, days_per_run=5, reprocessing_window_days=1)
     p.now = datetime(2026, 3, 20, tzinfo=UTC)
     days = [DAY + timedelta(days=n) for n in range(40)]
     for day in days:
@@ -251,10 +258,13 @@ def test_a_recovery_is_loaded_when_it_rests_and_the_daily_job_never_sees_it(pipe
         assert "deadline" not in s.said(ARRIVED, "a recovery lies on the other prefix", minutes=1)
 
 
-def test_an_old_day_that_keeps_failing_is_given_up_though_it_is_looked_at_by_turns(pipeline: Any) -> None:
+def test_an_old_day_that_keeps_failing_is_given_up_though_it_is_looked_at_by_turns(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scenario: a day behind the horizon is due and its runs die; each look takes another part of the history.
     Outcome: it is tried three times in all, and named as given up when its turn comes again."""
-    p = pipeline(calendar_start=date(2025, 6, 1), sensor_days_per_tick=40)
+    _a_look_takes(40, monkeypatch)
+    p = pipeline(calendar_start=date(2025, 6, 1))
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     old = date(2025, 7, 1)
     p.deliver(old, events_on(old, 3))

@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from pipeline_assets.domain.skew import KeyShare, StepSkew, Unit, hashed_sizes
+from pipeline_assets.domain import skew
+from pipeline_assets.domain.skew import Share, StepSkew, hashed_sizes
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_of, files_of
 from pipeline_assets.load.runtime import Runtime
@@ -47,25 +48,19 @@ class KeyCounts:
 
     def skew(self, table: str, tasks: int) -> StepSkew:
         """The skew of rows over keys, and over tasks by ranges of keys; rows of hot keys are spread evenly."""
-        whole = _named(self.hot or self.heaviest)
-        ((name, most),) = _named(self.heaviest).items()
-        share = KeyShare("event key", self.keys, name, most / self.rows)
-        undivided = hashed_sizes(whole, self.rows - sum(whole.values()), tasks)
-        together = {} if self.hot else whole
+        ((key, most),) = self.heaviest.items()
+        # Hexadecimal digits of a hash keep ids of events out of logs.
+        name = f"{key & _LONG:016x}"
+        together = {} if self.hot else {name: most}
         forecast = hashed_sizes(together, self.rows - sum(together.values()), tasks)
-        return StepSkew(table, COMPARE, Unit.ROWS, (share,), undivided, forecast)
-
-
-def _named(keys: Mapping[int, int]) -> dict[str, int]:
-    """The keys as hexadecimal digits, which keeps ids of events out of logs."""
-    return {f"{key & _LONG:016x}": rows for key, rows in keys.items()}
+        return StepSkew(table, COMPARE, "rows", (Share("event key", name, most / self.rows, self.keys),), forecast)
 
 
 _MOST_KEYS = 20_000_000
 """Up to this many raw rows, this process holds half a key of each, 8 bytes, and sorts them to find keys that occur twice."""
 _SHARES_HERE = 3
-"""Up to this many times `hot_key_rows` rows of such keys, this process holds their narrow rows, about 200 bytes each, and decides
-them. Beyond that a task decides about `hot_key_rows` of them."""
+"""Up to this many times `HOT_KEY_ROWS` rows of such keys, this process holds their narrow rows, about 200 bytes each, and decides
+them. Beyond that a task decides about `HOT_KEY_ROWS` of them."""
 _MOST_PARTS = 100_000
 _LEAST_HEAVY = 100
 """A key with fewer rows in each file is not hot, however many files there are."""
@@ -116,11 +111,11 @@ def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]
         halves, counts = occurring_twice(each_of(runtime, found, FIRST_HALF, first_halves))
         if not len(halves):
             return Outcome()
-        counted, among = _counted(halves, counts, runtime.settings.hot_key_rows), RowsAmong(SOURCES, halves.tobytes())
+        counted, among = _counted(halves, counts), RowsAmong(SOURCES, halves.tobytes())
     else:
         counted, among = _heavy(runtime, found), RowsAmong(SOURCES, None)
-    is_small = counted.rows <= _SHARES_HERE * runtime.settings.hot_key_rows
-    ranges = Ranges(1, 0, b"") if is_small else _ranges(counted, runtime.settings.hot_key_rows)
+    is_small = counted.rows <= _SHARES_HERE * skew.HOT_KEY_ROWS
+    ranges = Ranges(1, 0, b"") if is_small else _ranges(counted, skew.HOT_KEY_ROWS)
     if counted.heaviest:
         runtime.skew.forecast(counted.skew(REFINED_EVENTS.key, ranges.usual + ranges.hot), runtime)
     settings = runtime.settings
@@ -132,15 +127,15 @@ def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]
     return _by_tasks(runtime, found, among, deciding)
 
 
-def _counted(halves: Longs, counts: Longs, hot_key_rows: int) -> KeyCounts:
-    is_hot = counts >= hot_key_rows
+def _counted(halves: Longs, counts: Longs) -> KeyCounts:
+    is_hot = counts >= skew.HOT_KEY_ROWS
     hot = dict(zip(halves[is_hot].tolist(), counts[is_hot].tolist(), strict=True))
     return KeyCounts(len(halves), int(counts.sum()), {int(halves[counts.argmax()]): int(counts.max())}, hot)
 
 
 def _heavy(runtime: Runtime, found: FilesOfSlices) -> KeyCounts:
     """The same of more keys than this process should hold: all rows count, but only keys with many rows are told apart."""
-    most = runtime.settings.hot_key_rows
+    most = skew.HOT_KEY_ROWS
     total: Counter[int] = Counter()
     # A key with `most` rows has its share of them in some file.
     heavy = partial(heavy_halves, max(_LEAST_HEAVY, most // len(found.files)))

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.skew import StepSkew, Unit, balanced, share_of, sizes_of
+from pipeline_assets.domain.skew import StepSkew, share_of
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
@@ -175,14 +175,8 @@ def _skew(files: Sequence[SliceFile], parts: Sequence[Sequence[SliceFile]], held
     }
     weights = {file: weight_of(file, held) for file in files}
     keys = [share_of(key, ((name_of(file), weights[file]) for file in files)) for key, name_of in names.items()]
-    of_slice: dict[Slice, float] = {}
-    for file in files:
-        of_slice[file.key] = of_slice.get(file.key, 0.0) + weights[file]
-    whole = [0.0] * len(parts)
-    for weight, task in zip(of_slice.values(), balanced([*of_slice.values()], len(parts)), strict=True):
-        whole[task] += weight
-    tasks = sizes_of(sum(weights[file] for file in part) for part in parts)
-    return StepSkew(REFINED_EVENTS.key, _STEP, Unit.BYTES, tuple(keys), sizes_of(whole), tasks)
+    tasks = tuple(sum(weights[file] for file in part) for part in parts)
+    return StepSkew(REFINED_EVENTS.key, _STEP, "bytes", tuple(keys), tasks)
 
 
 class RefinedBuilder(Builder[Table]):

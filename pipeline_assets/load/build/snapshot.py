@@ -88,7 +88,7 @@ def judge_count(
 
 def beyond(before: int, rows: int, settings: Settings) -> str | None:
     """A text if a count differs from an earlier one (not 0) by more than the settings allow; else None."""
-    if max(before, rows) <= settings.snapshot_min_rows:
+    if max(before, rows) <= settings.change_min_rows:
         return None
     change = (rows - before) / before
     if change < -settings.snapshot_max_shrink:

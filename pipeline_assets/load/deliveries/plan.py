@@ -194,7 +194,7 @@ class BatchPlan:
 
     def input_state(self, settings: Settings) -> str:
         """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
-        bounds = (settings.max_unreadable_objects, settings.max_quarantined_share, settings.max_quarantined_lines)
+        bounds = (settings.max_unreadable_objects, settings.max_quarantined_share)
         of_losses = (settings.change_min_rows, settings.change_max_shrink, settings.change_bounds)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
         # Rows may vanish with an object, or with a version of it that cannot be read.

@@ -237,7 +237,7 @@ def _lost(attempt: Attempt, key: Slice, published: Published, told: Outcome | No
 def _late(batch: BatchKey, days: Mapping[date, BatchDay], settings: Settings) -> dict[str, float]:
     """Of the rows that arrived on a day: those after the window of their own day, and those no window is for."""
     arrivals = [(batch.project_id, batch.arrival_date, day, part.digest.rows) for day, part in days.items()]
-    late = lateness(arrivals)[""].without(settings.max_lateness_days)
+    late = lateness(arrivals)[""]
     missed = {"rows_beyond_window": late.missed_beyond(settings.reprocessing_window_days)}
     return {**missed, **out_of_reach(arrivals, settings)}
 

@@ -12,9 +12,8 @@ from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError
 from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord
-from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, Unit, null_share, share_of, sizes_of
+from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, share_of
 from pipeline_assets.domain.slices import Digest, Slice, Source
-from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.deliveries.plan import Plan
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, Runtime
@@ -64,7 +63,6 @@ class Attempt:
 
 
 _STEP = "read"
-_SEND_ID = EXPORT_FORMAT.identity.send_id
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
 
 
@@ -127,11 +125,7 @@ class WritingRaw(Writing):
         runtime = self._runtime
         runtime.skew.forecast(_skew(self.table, self.deliveries, self._tasks), runtime)
         files = super().run()
-        done = [(written.rows, written.bytes) for written in self._found]
-        without = sum(written.rows_without_id for written in self._found)
-        runtime.skew.measured(
-            self.table, _STEP, done, runtime, null_share(_SEND_ID, without, sum(rows for rows, _ in done))
-        )
+        runtime.skew.measured(self.table, _STEP, [written.rows for written in self._found], runtime)
         return files
 
 
@@ -146,10 +140,7 @@ def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence
         share_of(key, ((name_of(delivery), delivery.size_bytes) for delivery in deliveries))
         for key, name_of in names.items()
     ]
-    whole = weights(shares(list(deliveries), len(tasks)))
-    # Tasks that have no object to read while another reads a large one.
-    idle = [0.0] * (len(tasks) - len(whole))
-    return StepSkew(table, _STEP, Unit.BYTES, tuple(keys), sizes_of([*whole, *idle]), sizes_of(weights(tasks)))
+    return StepSkew(table, _STEP, "bytes", tuple(keys), tuple(weights(tasks)))
 
 
 def joined(parts: Sequence[Summary]) -> Summary:
@@ -179,7 +170,7 @@ def write_rows(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
     files = runtime.lakehouse.files
     layout = files.layout(table, is_ordered=True)
     function = partial(write_objects.write_rows, _work(runtime), event_hashes(), layout, files.store(table))
-    tasks = _shares(runtime, deliveries, runtime.settings.split_object_bytes)
+    tasks = _shares(runtime, deliveries, is_divided=True)
     return WritingRaw(deliveries, runtime, function, tasks, table=table.key)
 
 
@@ -207,8 +198,8 @@ def _work(runtime: Runtime) -> ObjectWork:
     return ObjectWork(runtime.landing, runtime.settings.max_object_bytes, runtime.settings.max_line_bytes)
 
 
-def _shares(runtime: Runtime, deliveries: Collection[Delivery], split_bytes: int | None = None) -> list[list[Share]]:
-    return shares(sorted(deliveries), runtime.tasks.parallelism * READS_PER_CORE, split_bytes)
+def _shares(runtime: Runtime, deliveries: Collection[Delivery], *, is_divided: bool = False) -> list[list[Share]]:
+    return shares(sorted(deliveries), runtime.tasks.parallelism * READS_PER_CORE, is_divided=is_divided)
 
 
 def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResult:

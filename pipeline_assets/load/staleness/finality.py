@@ -158,14 +158,11 @@ def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today:
     return max(ledger.previous_arrivals(after_today, source).values(), default=today)
 
 
-def recent_lateness(
-    ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date
-) -> Mapping[str, Lateness]:
-    """Project -> lateness of the rows of the last 91 arrival days, without rows later than `max_lateness_days`."""
+def recent_lateness(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> Mapping[str, Lateness]:
+    """Project -> lateness of the rows of the last 91 arrival days."""
     last = last_arrival(ledger, source, projects, today)
     first = last - timedelta(days=ARRIVAL_DAYS - 1)
-    found = lateness(ledger.arrival_summaries.arrivals(source, projects, first, last))
-    return {project: late.without(settings.max_lateness_days) for project, late in found.items()}
+    return lateness(ledger.arrival_summaries.arrivals(source, projects, first, last))
 
 
 def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date) -> list[str]:
@@ -175,7 +172,7 @@ def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Seq
     """
     if source is not Source.REGULAR:
         return []
-    return warnings_of(recent_lateness(ledger, settings, source, projects, today), settings)
+    return warnings_of(recent_lateness(ledger, source, projects, today), settings)
 
 
 def warnings_of(found: Mapping[str, Lateness], settings: Settings) -> list[str]:

@@ -60,7 +60,6 @@ def marked(*hours: int, is_closed: bool = True) -> list[MarkedDay]:
 
 WIDE, NARROW = Lateness({0: 9_990, 3: 10}, 30), Lateness({0: 9_000, 5: 1_000}, 30)
 LARGE, OLD_HEAD = sizes((60 * MiB, 100 * MiB)), a_head(oldest_at=NOW - timedelta(days=43))
-UNDIVIDED = Settings(projects=("1", "2"), split_object_bytes=1024**4)
 LATER = sizes((200 * MiB, 5000 * MiB))
 EARLIER = ObjectSizes("1", DAY - timedelta(days=1), 24, 90 * MiB, 100 * MiB)
 REFUSING = ReceiverTrouble(
@@ -91,9 +90,8 @@ CASES: list[tuple[Callable[..., Answer], tuple[Any, ...], Light, str]] = [
     (rules.stable_keys, ([rows(1000, 1000)], [], 0, 0, ["refined/events 2026-03-31/1"]), RED, "keys are twice in refined"),
     (rules.not_skewed, ([], SETTINGS, 6), YELLOW, "no objects"),
     (rules.not_skewed, (sizes((10 * MiB, 200 * MiB)), SETTINGS, 6), GREEN, "10 MiB, 5 % of all that arrived on 2026-03-31"),
-    (rules.not_skewed, (sizes((60 * MiB, 63 * MiB)), UNDIVIDED, 192), GREEN, "95.2 %"),
+    (rules.not_skewed, (sizes((60 * MiB, 63 * MiB)), SETTINGS, 192), GREEN, "95.2 %"),
     (rules.not_skewed, (LARGE, SETTINGS, 12), GREEN, "60 %"),
-    (rules.not_skewed, (LARGE, UNDIVIDED, 12), YELLOW, "1 of 12 tasks read an object of 60 MiB (1), and"),
     (rules.not_skewed, (LARGE, SETTINGS, 192), YELLOW, "and each has 24.5 times the work of"),
     (rules.not_skewed, (sizes((5 * MiB, 120 * MiB)), SETTINGS, 192), GREEN, "4.17 %"),
     (rules.not_skewed, ([*LATER, EARLIER], SETTINGS, 48), YELLOW, "on 2026-03-30 8 of 48 tasks read an object of 90 MiB"),
@@ -161,7 +159,7 @@ def test_a_point(rule: Callable[..., Answer], evidence: tuple[Any, ...], light: 
 
 def test_what_to_do_names_each_command() -> None:
     """Outcome: a receiver that fails and refuses needs both; a recovery that died is ended by itself, no hour between is fetched,
-    and keys come first where they are missing; an object that is cut as often as can be is cut no more."""
+    and keys come first where they are missing."""
     failing = [Receiver("a", "host", 5, 3, error="404")]
     both = rules.receivers_told(failing, 1, [REFUSING])
     assert both.fix == "Correct the address or the receiver, then: tidemark notify, then tidemark notify --again"
@@ -175,9 +173,6 @@ def test_what_to_do_names_each_command() -> None:
     keys = "Set TIDEMARK_EXPORT_KEY_1 and TIDEMARK_EXPORT_SECRET_1; then: "
     assert rules.recovery_possible(["1"], {}, ["1"], {"1": HOURS}).fix == keys + recovers
     assert rules.not_skewed(LARGE, SETTINGS, 192).fix == "Ask the exporter for smaller objects"
-    whole = rules.not_skewed(LARGE, UNDIVIDED, 12).fix
-    assert whole is not None
-    assert "or lower TIDEMARK_SPLIT_OBJECT_BYTES (1099511627776)" in whole
 
 
 def test_every_point_can_be_red_or_yellow_and_green() -> None:

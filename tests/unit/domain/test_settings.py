@@ -180,7 +180,7 @@ def test_the_settings_file_names_every_value_with_its_default(monkeypatch: pytes
     # What has no default of its own is shown by an example.
     shown["first_arrival"] = str(shown["first_arrival"])
     own = (
-        *("ledger_url", "first_arrival", "golden_url", "golden_query", "max_lateness_days", "jars_dir"),
+        *("ledger_url", "first_arrival", "golden_url", "golden_query", "jars_dir"),
         "metrics_file",
     )
     examples = {name: shown[name] for name in own}

@@ -287,8 +287,6 @@ def test_times_of_arrivals_and_a_window_that_is_too_narrow_are_told(ledger: Ledg
     page = page_of(report)
     assert as_html(told) in page
     assert "9.26 d" in page
-    settings = Settings(projects=("10001",), max_lateness_days=7)
-    assert read_health(ledger, settings, NOW).too_narrow == ()
 
 
 def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> None:

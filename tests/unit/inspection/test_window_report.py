@@ -133,14 +133,10 @@ def test_times_come_from_sketches_and_survive_a_record_without_one(ledger: Ledge
     assert set(read(ledger).all.seconds.values()) == {None}
 
 
-def test_rows_beyond_the_latest_that_counts_widen_no_window(ledger: Ledger) -> None:
+def test_rows_that_no_window_is_for_are_told(ledger: Ledger) -> None:
     record_history(ledger, PROJECTS, LAST, 30)
     assert read(ledger).recommended == 5
-    found = read(ledger, max_lateness_days=4, calendar_start=LAST - timedelta(days=33))
-    assert found.recommended == 3
-    assert found.out_of_reach["rows_beyond_max_lateness"] == sum(
-        rows for days, rows in read(ledger).all.late.rows_by_days.items() if days > 4
-    )
+    found = read(ledger, calendar_start=LAST - timedelta(days=33))
     assert found.out_of_reach["rows_before_calendar"] > 0
 
 

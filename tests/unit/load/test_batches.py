@@ -900,7 +900,6 @@ def refused_as(
         ({"code": "parser 2"}, False),
         ({"max_unreadable_objects": 1}, False),
         ({"max_quarantined_share": 0.5}, False),
-        ({"max_quarantined_lines": 99}, False),
         ({"change_min_rows": 5}, True),
         ({"reasons": {DAY: "why"}}, True),
         ({"now": LATER}, True),

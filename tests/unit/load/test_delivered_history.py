@@ -32,7 +32,7 @@ from pipeline_assets.load.staleness.facts import Facts, judging, rests_on
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM
 from pipeline_assets.tables.registry import require_known_dimensions
 
-SETTINGS = Settings(projects=("10001",), delivered_intervals=("item",), snapshot_min_rows=1)
+SETTINGS = Settings(projects=("10001",), delivered_intervals=("item",), change_min_rows=1)
 SNAPSHOT, VALIDITY = ITEM.snapshot, ITEM.validity
 DAY = date(2026, 2, 4)
 JANUARY, FEBRUARY, MARCH = (Slice(date(2026, month, 1), ALL_PROJECTS) for month in (1, 2, 3))

@@ -26,7 +26,7 @@ from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.staleness import scan
 from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
-from pipeline_assets.orchestration import arrival_sensors, sensors
+from pipeline_assets.orchestration import arrival_sensors, sensor_requests, sensors
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.sensor_requests import Cursor
 from pipeline_assets.orchestration.specs import REASON_TAG
@@ -298,8 +298,10 @@ def test_recoveries_of_old_days_are_found_as_soon_as_in_a_small_deployment(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: the same bound, and seven old days were recovered. Outcome: each look at the backfill prefix is at the whole
-    horizon and at as many older days as the setting says; what was recovered is asked for in one run, when it rested."""
-    settings = SIZE.settings(place.folder).model_copy(update={"sensor_days_per_tick": 10})
+    horizon and at as many older days as one look takes; what was recovered is asked for in one run, when it rested."""
+    settings = SIZE.settings(place.folder)
+    for module in (arrival_sensors, sensor_requests):
+        monkeypatch.setattr(module, "DAYS_PER_TICK", 10)
     whole = _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8])
     monkeypatch.setattr(arrival_sensors, "MOST_BATCHES", 24)
     assert _looks_at_landing(settings, Source.BACKFILL, monkeypatch, 3, DAYS[1:8]) == whole

@@ -276,9 +276,10 @@ def test_a_cut_answer_is_asked_for_again(vendor: Vendor) -> None:
     assert "is empty" in asking.said[1]
 
 
-def test_silence_ends_by_the_timeout(vendor: Vendor) -> None:
+def test_silence_ends_by_the_timeout(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resources.export_api._SILENCE_SECONDS", 1.0)
     vendor.fail(Answer(200, silence_seconds=2.0))
-    asking = Asking(vendor, export_timeout_seconds=1)
+    asking = Asking(vendor)
     assert isinstance(asking(), bytes)
     assert "did not answer in time (ReadTimeout)" in asking.said[0]
 

@@ -380,8 +380,9 @@ def test_tasks_read_about_as_many_bytes() -> None:
     assert max(loads) <= 95
 
 
-def test_a_task_reads_its_objects_by_project_day_and_name() -> None:
+def test_a_task_reads_its_objects_by_project_day_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcome: a day's rows come together, whatever the sizes."""
+    monkeypatch.setattr("pipeline_assets.domain.skew.SPLIT_BYTES", 1)
     days = (date(2026, 2, 3), DAY)
     listed = [
         a_share(f"{number}", number, project=project, day=day).delivery
@@ -389,7 +390,7 @@ def test_a_task_reads_its_objects_by_project_day_and_name() -> None:
         for day in days
         for project in ("10002", PROJECT)
     ]
-    for task in shares(listed, 3, split_bytes=1):
+    for task in shares(listed, 3, is_divided=True):
         names = [(one.batch.project_id, one.batch.arrival_date, one.key) for one in (share.delivery for share in task)]
         assert names == sorted(names)
     assert Counter(share.delivery for task in shares(listed, 3) for share in task) == Counter(listed)

@@ -55,7 +55,7 @@ def refined(shelf: Shelf, paths: list[str], losers: dict[str, list[tuple[str, in
     described = [json.loads(file) for file in told.files]
     assert {one["file-path"].removeprefix("shelf://") for one in described} == set(target.files)
     rows = rows_of(target)
-    assert sum(one["record-count"] for one in described) == len(rows) == sum(rows for rows, _ in told.tasks)
+    assert sum(one["record-count"] for one in described) == len(rows) == sum(told.tasks)
     return rows
 
 
