@@ -145,7 +145,7 @@ def _doctor(place: Place) -> dict[str, Any]:
         again = checkup.built_again(size.names)
         found = [checkup.verdicts(), checkup.found_commits(size.names), checkup.processes()]
         unfinished = checkup.of_unfinished_runs(size.names)
-        recent_lateness(ledgerSource.REGULAR, size.names, size.last_day)
+        recent_lateness(ledger, Source.REGULAR, size.names, size.last_day)
         duplicates = ledger.summaries.check_figures([DUPLICATES], size.names)[DUPLICATES]
         sizes, marked = checkup.object_sizes(size.names, first), checkup.marked_days(size.names, first)
     return {"again": again.equal, "unfinished": unfinished, "rows": sum(map(len, (*found, duplicates, sizes, marked)))}

@@ -913,7 +913,6 @@ def refused_as(
         "other parser",
         "unreadable bound",
         "share bound",
-        "lines bound",
         "a bound of slices",
         "a reason",
         "time passes",
