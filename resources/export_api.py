@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -38,38 +38,21 @@ from pipeline_assets.domain.settings import Settings
 from resources.guarded_http import ForbiddenAddressError, asked_seconds, guarded_client
 
 
-@dataclass(frozen=True)
-class ExportCredentials:
-    """API key and secret key of one project; neither is ever shown."""
-
-    project_id: str
-    key: str = field(repr=False)
-    secret: str = field(repr=False)
-
-    @classmethod
-    def of(cls, project_id: str) -> ExportCredentials:
-        """From the environment; raises SettingsError where one is missing or blank."""
-        names = (key_variable(project_id), secret_variable(project_id))
-        values = [os.environ.get(name, "").strip() for name in names]
-        for name, value in zip(names, values, strict=True):
-            if not value:
-                hint = (
-                    f"Set {names[0]} and {names[1]} to the project's API key and secret key, in the environment alone"
-                )
-                raise SettingsError(name, "is not set, so the vendor cannot be asked for the project", hint)
-        # The form that goes over the wire is as secret as its parts.
-        remember_secret(base64.b64encode(":".join(values).encode()).decode())
-        return cls(project_id, *values)
+def export_keys(project_id: str) -> tuple[str, str]:
+    """API key and secret key of a project, from the environment alone; raises SettingsError where one is missing or blank."""
+    names = _key_variables(project_id)
+    key, secret = (os.environ.get(name, "").strip() for name in names)
+    for name, value in zip(names, (key, secret), strict=True):
+        if not value:
+            hint = f"Set {names[0]} and {names[1]} to the project's API key and secret key, in the environment alone"
+            raise SettingsError(name, "is not set, so the vendor cannot be asked for the project", hint)
+    # The form that goes over the wire is as secret as its parts.
+    remember_secret(base64.b64encode(f"{key}:{secret}".encode()).decode())
+    return key, secret
 
 
-def key_variable(project_id: str) -> str:
-    """The variable that holds the API key."""
-    return f"TIDEMARK_EXPORT_KEY_{project_id}"
-
-
-def secret_variable(project_id: str) -> str:
-    """The variable that holds the secret key."""
-    return f"TIDEMARK_EXPORT_SECRET_{project_id}"
+def _key_variables(project_id: str) -> tuple[str, str]:
+    return f"TIDEMARK_EXPORT_KEY_{project_id}", f"TIDEMARK_EXPORT_SECRET_{project_id}"
 
 
 _EU = "https://analytics.eu.amplitude.com/api/2/export"
@@ -82,10 +65,10 @@ _OF_SIZE = re.compile(
     re.IGNORECASE,
 )
 """What the words of a 400 have where it is of size; the documentation knows no other, but the vendor sends others."""
-CURE_OF_URL = f"Check TIDEMARK_EXPORT_API_URL (projects in the EU: {_EU}), and proxies on the way"
+_CURE_OF_URL = f"Check TIDEMARK_EXPORT_API_URL (projects in the EU: {_EU}), and proxies on the way"
 
 
-class PassingError(Exception):
+class _PassingError(Exception):
     """The same question may be answered later."""
 
     def __init__(self, reason: str, asked_seconds: float | None = None) -> None:
@@ -95,12 +78,15 @@ class PassingError(Exception):
         self.asked_seconds = asked_seconds
 
 
-def failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> TidemarkError | PassingError:
+def _failure_of(subject: str, project_id: str, response: httpx.Response, body: str) -> TidemarkError | _PassingError:
     """What an answer other than 200 and 404 means; `body`: the beginning of its text."""
     status = response.status_code
-    said = f"the vendor answered {_named(status)}{_said(response, body)}"
+    said, told = f"the vendor answered {status} {response.reason_phrase}".rstrip(), _told(body)
+    if told:
+        is_page = "html" in response.headers.get("content-type", "")
+        said = f"{said} ({'a page: ' if is_page else ''}{told})"
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        names = f"{key_variable(project_id)} and {secret_variable(project_id)}"
+        names = " and ".join(_key_variables(project_id))
         hint = (
             f"Check {names}: API key and secret key of this very project; in the EU set TIDEMARK_EXPORT_API_URL={_EU}"
         )
@@ -114,44 +100,31 @@ def failure_of(subject: str, project_id: str, response: httpx.Response, body: st
         status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
         or status >= HTTPStatus.INTERNAL_SERVER_ERROR
     ):
-        return PassingError(said, asked_seconds(response))
+        return _PassingError(said, asked_seconds(response))
     if 300 <= status < 400:
         place = shown_url(response.headers.get("location", ""))[:_WORDS]
-        return ExportAnswerError(subject, f"{said} and points to {place}; keys are not sent there", CURE_OF_URL)
-    return ExportAnswerError(subject, f"{said}, which the Export API never does", CURE_OF_URL)
+        return ExportAnswerError(subject, f"{said} and points to {place}; keys are not sent there", _CURE_OF_URL)
+    return ExportAnswerError(subject, f"{said}, which the Export API never does", _CURE_OF_URL)
 
 
-def require_archive(subject: str, response: httpx.Response, beginning: bytes) -> None:
+def _require_archive(subject: str, response: httpx.Response, beginning: bytes) -> None:
     """Raise ExportAnswerError where 200 brings a page, ExportContentError where it brings anything else but a zip."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    text = _told(beginning[:2000].decode("utf-8", "replace"))
     if kind.startswith("text/html") or beginning.lstrip()[:1] == b"<":
-        text = _told(beginning[:2000].decode("utf-8", "replace"))
-        raise ExportAnswerError(subject, f"a page answered instead of the Export API ({text or kind})", CURE_OF_URL)
-    if not beginning.startswith(_ZIP) and (kind.startswith("text/") or kind == "application/json"):
-        text = _told(beginning[:2000].decode("utf-8", "replace"))
+        raise ExportAnswerError(subject, f"a page answered instead of the Export API ({text or kind})", _CURE_OF_URL)
+    if beginning.startswith(_ZIP):
+        return
+    if kind.startswith("text/") or kind == "application/json":
         raise _refused(subject, f"the vendor answered in words instead of an archive ({kind}: {text})")
-    if not beginning.startswith(_ZIP):
-        named = f", but {kind}" if kind and kind != "application/zip" else ""
-        hint = "Try again later; if it stays, ask the vendor what it exports for these hours"
-        raise ExportContentError(subject, f"what the vendor sent is no zip archive{named}", hint)
+    named = f", but {kind}" if kind and kind != "application/zip" else ""
+    hint = "Try again later; if it stays, ask the vendor what it exports for these hours"
+    raise ExportContentError(subject, f"what the vendor sent is no zip archive{named}", hint)
 
 
 def _refused(subject: str, reason: str) -> ExportRefusedError:
     hint = "Do what the vendor's words ask for, or ask it why it refuses these hours; then run the same recovery again"
     return ExportRefusedError(subject, reason, hint)
-
-
-def _named(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
-
-
-def _said(response: httpx.Response, body: str) -> str:
-    is_page = "html" in response.headers.get("content-type", "")
-    text = _told(body)
-    return f" ({'a page: ' if is_page else ''}{text})" if text else ""
 
 
 def _told(body: str) -> str:
@@ -167,8 +140,6 @@ def _words(body: str) -> str:
 
 _PATH = "/api/2/export"
 _STEP_BYTES = 1024**2
-_LARGEST_ANSWER = 5 * 1024**3
-"""The vendor exports 4 GB at once and answers 400 to more."""
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 600.0
 """The longest silence that is waited out: the vendor prepares an answer before it sends the first byte."""
@@ -182,19 +153,10 @@ _BODY_BYTES = 4096
 class Download:
     """What the vendor sent for a range of hours."""
 
-    file: IO[bytes]
-    """At its beginning; a file without a name, closed and gone with the block that fetched it."""
-    size_bytes: int
+    file: IO[bytes] | None
+    """At its beginning; closed and gone with the block that fetched it. None where the vendor says that it has no data."""
     answered_at: datetime
     """When, by the clock that is behind: the vendor's or this machine's; aware."""
-
-
-@dataclass(frozen=True)
-class NoData:
-    """The vendor says that it has no data for the range."""
-
-    answered_at: datetime
-    """As of a download."""
 
 
 class ExportApi:
@@ -219,27 +181,32 @@ class ExportApi:
     @contextmanager
     def fetch(
         self, project_id: str, hours: HourRange, received: Callable[[int], None] = lambda _: None
-    ) -> Iterator[Download | NoData]:
+    ) -> Iterator[Download]:
         """The archive of these hours; `received` is told of bytes as they come.
 
         Raises ExportAccessError and SettingsError (keys), ExportTooLargeError (a shorter range may do), ExportRefusedError (other
         words), ExportAnswerError (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond
         the retries), DiskFullError.
         """
-        credentials = ExportCredentials.of(project_id)
+        keys = export_keys(project_id)
         with closing(a_spool_on_disk()) as file:
-            yield self._fetched(credentials, hours, file, received)
+            yield self._fetched(project_id, keys, hours, file, received)
 
     def _fetched(
-        self, credentials: ExportCredentials, hours: HourRange, file: IO[bytes], received: Callable[[int], None]
-    ) -> Download | NoData:
-        subject = f"export of {credentials.project_id}, {hours}"
+        self,
+        project_id: str,
+        keys: tuple[str, str],
+        hours: HourRange,
+        file: IO[bytes],
+        received: Callable[[int], None],
+    ) -> Download:
+        subject = f"export of {project_id}, {hours}"
         for attempt in range(1, self._backoff.attempts + 1):
             file.seek(0)
             file.truncate()
             try:
-                return self._once(subject, credentials, hours, file, received)
-            except PassingError as error:
+                return self._once(subject, project_id, keys, hours, file, received)
+            except _PassingError as error:
                 if attempt == self._backoff.attempts:
                     reason = f"{error.reason}; asked {attempt} times"
                     raise ExportUnavailableError(subject, reason, "Run the same recovery again later") from error
@@ -255,13 +222,13 @@ class ExportApi:
     def _once(
         self,
         subject: str,
-        credentials: ExportCredentials,
+        project_id: str,
+        keys: tuple[str, str],
         hours: HourRange,
         file: IO[bytes],
         received: Callable[[int], None],
-    ) -> Download | NoData:
+    ) -> Download:
         span = {name: f"{one.day:%Y%m%d}T{one.hour:02d}" for name, one in (("start", hours.first), ("end", hours.last))}
-        keys = httpx.BasicAuth(credentials.key, credentials.secret)
         try:
             with (
                 guarded_client(self.url, self._timeout) as client,
@@ -269,27 +236,27 @@ class ExportApi:
             ):
                 if response.status_code == HTTPStatus.NOT_FOUND:
                     self._require_vendor(subject, client, span)
-                    return NoData(_answered_at(response))
+                    return Download(None, _answered_at(response))
                 if response.status_code == HTTPStatus.GATEWAY_TIMEOUT and len(hours) == 1:
-                    raise PassingError("the vendor answered 504 Gateway Timeout of a single hour")
+                    raise _PassingError("the vendor answered 504 Gateway Timeout of a single hour")
                 if response.status_code != HTTPStatus.OK:
-                    raise failure_of(subject, credentials.project_id, response, _beginning(response))
+                    raise _failure_of(subject, project_id, response, _beginning(response))
+                self._receive(subject, response, file, received)
                 answered_at = _answered_at(response)
-                size = self._received(subject, response, file, received)
         except httpx.TimeoutException as error:
-            raise PassingError(f"the vendor did not answer in time ({type(error).__name__})") from error
+            raise _PassingError(f"the vendor did not answer in time ({type(error).__name__})") from error
         except httpx.RemoteProtocolError as error:
-            raise PassingError(f"the answer was cut off ({error})") from error
+            raise _PassingError(f"the answer was cut off ({error})") from error
         except httpx.TransportError as error:
-            raise PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
+            raise _PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
         except ForbiddenAddressError as error:
             raise ExportAnswerError(
-                subject, f"was not asked for: the API's name {error.reason}", CURE_OF_URL
+                subject, f"was not asked for: the API's name {error.reason}", _CURE_OF_URL
             ) from error
         except httpx.InvalidURL as error:
-            raise ExportAnswerError(subject, f"cannot be asked for ({error})", CURE_OF_URL) from error
+            raise ExportAnswerError(subject, f"cannot be asked for ({error})", _CURE_OF_URL) from error
         file.seek(0)
-        return Download(file, size, answered_at)
+        return Download(file, answered_at)
 
     def _require_vendor(self, subject: str, client: httpx.Client, span: Mapping[str, str]) -> None:
         """Any server answers 404 for what it does not know; the Export API alone asks for keys there.
@@ -303,29 +270,23 @@ class ExportApi:
             status = response.status_code
         if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             reason = "answered 404 Not Found, and does not ask for keys as the Export API does"
-            raise ExportAnswerError(subject, reason, CURE_OF_URL)
+            raise ExportAnswerError(subject, reason, _CURE_OF_URL)
         self._asks_for_keys = True
 
-    def _received(
+    def _receive(
         self, subject: str, response: httpx.Response, file: IO[bytes], received: Callable[[int], None]
-    ) -> int:
+    ) -> None:
         announced = response.headers.get("content-length", "")
         self._require_room(file, int(announced) if announced.isdecimal() else 0)
-        size = 0
         for part in _steps(response, _STEP_BYTES):
-            if not size:
-                require_archive(subject, response, part)
-            size += len(part)
-            if size > _LARGEST_ANSWER:
-                reason = f"the answer is larger than {_LARGEST_ANSWER:,} bytes, more than the vendor exports at once"
-                raise ExportContentError(subject, reason, "Ask the vendor what it exports for these hours")
+            if not file.tell():
+                _require_archive(subject, response, part)
             self._require_room(file, len(part))
             file.write(part)
             received(len(part))
-        if not size:
-            raise PassingError("the answer is empty")
+        if not file.tell():
+            raise _PassingError("the answer is empty")
         file.flush()
-        return size
 
     def _require_room(self, file: IO[bytes], needed: int) -> None:
         disk = os.fstatvfs(file.fileno())
@@ -344,7 +305,7 @@ def _beginning(response: httpx.Response) -> str:
 
 
 def _steps(response: httpx.Response, step_bytes: int) -> Iterator[bytes]:
-    """Its bytes, in parts of at least a step but for the last; raises PassingError where all take too long.
+    """Its bytes, in parts of at least a step but for the last; raises _PassingError where all take too long.
 
     The timeout of a client is that of each silence.
     """
@@ -352,7 +313,7 @@ def _steps(response: httpx.Response, step_bytes: int) -> Iterator[bytes]:
     step = bytearray()
     for part in response.iter_raw():
         if time.monotonic() > deadline:
-            raise PassingError(f"the answer was not whole after {_LONGEST_ANSWER_SECONDS:,.0f} s")
+            raise _PassingError(f"the answer was not whole after {_LONGEST_ANSWER_SECONDS:,.0f} s")
         step += part
         if len(step) >= step_bytes:
             yield bytes(step)

@@ -322,7 +322,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "an archive of nothing shows that keys are a project's", "pipeline_assets/operations/recover.py",
-        "            if not archive.members:\n", "            if isinstance(answer, NoData):\n",
+        "            if not archive.members:\n", "            if answer.file is None:\n",
         f"{_RECOVER}::test_an_archive_without_a_whole_hour_is_believed_no_more_than_no_data",
     ),
     Mutation(

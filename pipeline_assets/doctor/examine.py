@@ -27,7 +27,7 @@ from pipeline_assets.load.staleness.finality import recent_lateness
 from pipeline_assets.operations.split_landing import by_evidence, read_prefix
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import ALL_TABLES, EVERY_TABLE
-from resources.export_api import ExportCredentials
+from resources.export_api import export_keys
 from resources.iceberg.catalog_at_rest import CatalogAtRest, lost_at_rest
 from resources.iceberg.lake_identity import NAMESPACE, Purpose, is_one_lake, lake_of, read_mark, unknown_lake
 from resources.iceberg.lake_objects import LakeObjects
@@ -187,7 +187,7 @@ def _recovery(at: _At) -> Answer:
     lacking = list(projects)
     for project in projects:
         with suppress(SettingsError):
-            ExportCredentials.of(project)
+            export_keys(project)
             lacking.remove(project)
     return rules.recovery_possible(lacking, at.checkup.recoveries(projects), projects, unfinished)
 

@@ -39,7 +39,7 @@ from pipeline_assets.formats.export_archive import (
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.operations.recover_plan import EXPORT_DELAY, HourState, PlannedHour, RecoveryPlan, hours_text
-from resources.export_api import Download, ExportApi, ExportCredentials, NoData
+from resources.export_api import Download, ExportApi, export_keys
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
 from resources.ledger.rebuilds import Recoveries
@@ -253,9 +253,9 @@ class Recovery:
         bad = archive.bad_hours.get(control)
         return None if archive.members else bad or _contradiction(project, hours, [control])
 
-    def _archive(self, project: str, hours: HourRange, answer: Download | NoData) -> tuple[Archive, IO[bytes]]:
+    def _archive(self, project: str, hours: HourRange, answer: Download) -> tuple[Archive, IO[bytes]]:
         """What an answer holds, and the file that it lies in; "no data" is an archive of nothing."""
-        if isinstance(answer, NoData):
+        if answer.file is None:
             return Archive({}, {}), io.BytesIO()
         return read_archive(answer.file, self._grammar, project, hours, self.settings.max_object_bytes), answer.file
 
@@ -343,7 +343,7 @@ def _require_keys(projects: Sequence[str]) -> None:
     errors = []
     for project in projects:
         try:
-            ExportCredentials.of(project)
+            export_keys(project)
         except SettingsError as error:
             errors.append(error)
     if errors and len(errors) == len(projects):

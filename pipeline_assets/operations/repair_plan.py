@@ -15,7 +15,7 @@ from pipeline_assets.load.staleness.facts import slices_to_look_at
 from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.operations.recover_plan import RecoveryRequest, plan_recovery
 from pipeline_assets.tables.registry import DERIVED
-from resources.export_api import ExportCredentials
+from resources.export_api import export_keys
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -47,7 +47,7 @@ def plan_repairs(
 def _obstacle(one: Repair) -> str | None:
     try:
         if one.kind in (RepairKind.RECOVER, RepairKind.RECOVER_DAYS):
-            ExportCredentials.of(one.project_id)
+            export_keys(one.project_id)
     except SettingsError as error:
         return str(error)
     return None

@@ -146,11 +146,6 @@ def _kept_snapshot(
     )
 
 
-def snapshots_of(restores: Iterable[SliceRestore]) -> dict[Slice, int | None]:
-    """Slice to change -> the snapshot whose files it gets; None for no files."""
-    return {restore.key: restore.snapshot_id for restore in restores if not restore.is_there}
-
-
 def _require_rows(runtime: Runtime, table: Table, restores: Sequence[SliceRestore]) -> None:
     """Raise LakehouseError unless the earlier files hold the recorded number of rows, by metadata."""
     by_snapshot: dict[int, list[SliceRestore]] = {}
@@ -197,6 +192,19 @@ class RollbackRequest:
         return self.run_id.replace("-", "")
 
 
+@dataclass(frozen=True)
+class _Look:
+    """The restores of one table's slices, based on a head of main."""
+
+    table: Table
+    base_id: int
+    restores: Sequence[SliceRestore]
+
+    @property
+    def changing(self) -> list[SliceRestore]:
+        return [restore for restore in self.restores if not restore.is_there]
+
+
 def plan(runtime: Runtime, request: RollbackRequest, *, is_preview: bool = False) -> list[SliceRestore]:
     """The restores of a rollback, tables in topological order; writes nothing but the results of ledger syncs.
 
@@ -204,30 +212,40 @@ def plan(runtime: Runtime, request: RollbackRequest, *, is_preview: bool = False
     Raises UsageError for tables, days or a publication that cannot be served. Raises LakehouseError where earlier files
     are gone, or where events that moved between a chosen and another day would be lost or doubled.
     """
-    tables = tables_of(runtime, request)
+    looks = _looks(runtime, _after_its_run(runtime, request), may_publish=not is_preview)
+    return [restore for look in looks for restore in look.restores]
+
+
+def _looks(runtime: Runtime, request: RollbackRequest, *, may_publish: bool = True) -> list[_Look]:
+    """All tables are looked at and checked: if one cannot go back, none does."""
+    tables = _tables_of(runtime, request)
     if not request.reason.strip():
         raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
+    looks = []
     for table in tables:
-        sync_ledger(runtime, table, request.run_id, may_publish=not is_preview)
-    request = after_its_run(runtime, request)
-    restores = [restore for table in tables for restore in restores_of_table(runtime, table, request)]
-    if not restores:
+        base_id = sync_ledger(runtime, table, request.run_id, may_publish=may_publish)
+        chosen = [
+            key
+            for key in runtime.ledger.slices(table.key, table.kind.projects(request.projects))
+            if table.kind.slice_day(request.first) <= key.event_date <= request.last
+            and (request.only is None or key in request.only.get(table.key, ()))
+        ]
+        own = (request.only or {}).get(table.key)
+        looks.append(_Look(table, base_id, restores_of(runtime, table, chosen, request.to, own)))
+    if not any(look.restores for look in looks):
         raise UsageError(
             f"{request.first} to {request.last}",
             "no publication of these days is on record",
             "Check the days: tidemark history",
         )
-    for table in tables:
-        require_whole_exchanges(
-            runtime, table, request, [restore for restore in restores if restore.table == table.key]
-        )
-    for table in tables:
-        chosen = snapshots_of(restore for restore in restores if restore.table == table.key)
-        runtime.lakehouse.changes.require_files(table, chosen)
-    return restores
+    for look in looks:
+        _require_whole_exchanges(runtime, request, look)
+    for look in looks:
+        runtime.lakehouse.changes.require_files(look.table, _snapshots_of(look))
+    return looks
 
 
-def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest:
+def _after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest:
     """The request with `to` moved to the last publication of the same run, or of the same commit where no run is known."""
     if not isinstance(request.to, int) or request.only is not None:
         return request
@@ -244,7 +262,7 @@ def after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackRequest
     return replace(request, to=max(record.number for record in publications if belongs(record)))
 
 
-def tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
+def _tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
     """The tables to roll back, in topological order; raises UsageError for one that cannot be.
 
     Dimensions belong to all projects, so they are included only where the request names them.
@@ -263,37 +281,22 @@ def tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
     ]
 
 
-def restores_of_table(runtime: Runtime, table: Table, request: RollbackRequest) -> list[SliceRestore]:
-    """The restores of the chosen slices of a table, after a ledger sync; raises LakehouseError where a state is unknown."""
-    sync_ledger(runtime, table, request.run_id)
-    chosen = [
-        key
-        for key in runtime.ledger.slices(table.key, table.kind.projects(request.projects))
-        if table.kind.slice_day(request.first) <= key.event_date <= request.last
-        and (request.only is None or key in request.only.get(table.key, ()))
-    ]
-    return restores_of(runtime, table, chosen, request.to, (request.only or {}).get(table.key))
-
-
-def require_whole_exchanges(
-    runtime: Runtime, table: Table, request: RollbackRequest, restores: Sequence[SliceRestore]
-) -> None:
+def _require_whole_exchanges(runtime: Runtime, request: RollbackRequest, look: _Look) -> None:
     """Raise LakehouseError if events moved between a chosen and another day since: they would be lost or doubled."""
-    window = table.kind.exchange_days(runtime.settings)
+    table, window = look.table, look.table.kind.exchange_days(runtime.settings)
     if not window:
         return
-    chosen = {restore.key for restore in restores}
+    chosen = {restore.key for restore in look.restores}
     known = runtime.ledger.slices(table.key, request.projects)
     near = {key for key in neighbourhood(chosen, window) if key in known} - chosen
     own = (request.only or {}).get(table.key)
     # Neighbouring days are compared with their state right before the first change that is taken back.
     then = min(own.values()) if own else request.to
     beside = [restore for restore in restores_of(runtime, table, near, then) if not restore.is_there]
-    changing = [restore for restore in restores if not restore.is_there]
     # A neighbouring day that has not changed since exchanged no events.
-    if not beside or not changing:
+    if not beside or not look.changing:
         return
-    head, both = runtime.lakehouse.head(table), [*changing, *beside]
+    head, both = runtime.lakehouse.head(table), [*look.changing, *beside]
     then_in = ((restore.key, restore.snapshot_id) for restore in both if restore.snapshot_id is not None)
     states = {THEN: places_at(table, then_in), NOW: places_at(table, ((restore.key, head) for restore in both))}
     found = [files_of(runtime, states[state]) for state in range(len(states))]
@@ -313,140 +316,83 @@ RELEASE_HINT = "Release it when the rollback has served its purpose (tidemark re
 def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
     """Hold the slices, then restore each one; returns the restores, including slices that were only held.
 
-    The hold comes first, so that no load undoes the rollback; then one publish restores all tables. After a crash, another
-    call completes the rollback to the same state. Raises the errors of `plan` with nothing changed, and PublishConflictError
-    where loads keep winning.
+    Held slices are left alone by loads; then one publish restores all tables. After a crash, another call completes the
+    rollback to the same state. Raises the errors of `plan` with nothing changed, and PublishConflictError where loads keep
+    winning.
     """
-    with ExitStack() as kept:
-        return _roll_back_all(runtime, request, kept)
-
-
-def _roll_back_all(runtime: Runtime, request: RollbackRequest, kept: ExitStack) -> list[SliceRestore]:
-    restores = plan(runtime, request)
-    request = after_its_run(runtime, request)
-    tables = tables_of(runtime, request)
-    # All tables are checked first: if one cannot go back, none does.
-    for table in tables:
-        _keep(runtime, table, request, [restore for restore in restores if restore.table == table.key], kept)
+    request, decisions = _after_its_run(runtime, request), runtime.ledger.interventions
+    before = {
+        (hold.table, hold.key): hold.reason
+        for hold in decisions.all_holds([*request.projects, ALL_PROJECTS])
+        if hold.released_at is None and hold.run_id != request.run_id
+    }
+    done: dict[tuple[str, Slice], SliceRestore] = {}
     held: dict[str, set[Slice]] = {}
-    for restore in restores:
-        held.setdefault(restore.table, set()).add(restore.key)
-    held_before = _held_by_others(runtime, request)
-    runtime.ledger.interventions.hold(held, request.reason, request.run_id)
-    try:
-        done = _roll_back(runtime, tables, request, held, kept)
-    except LakehouseError as refusal:
-        if not _shows_any(runtime, tables, request):
-            _hold_as_before(runtime, held, held_before, request, refusal)
-        raise
-    # A load that was about to commit during the hold may have published one of them since.
-    late = [table for table in tables if any(not one.is_there for one in restores_of_table(runtime, table, request))]
-    if late:
-        done |= {
-            place: restore
-            for place, restore in _roll_back(runtime, late, request, held, kept).items()
-            if not restore.is_there
-        }
+    with ExitStack() as kept:
+        for attempt in range(runtime.settings.publish_attempts):
+            try:
+                looks = _looks(runtime, request)
+                if done and not any(look.changing for look in looks):
+                    break
+                for look in looks:
+                    # Target snapshots stay until they are live again, whatever maintenance does meanwhile.
+                    snapshots = {one.snapshot_id for one in look.restores if one.snapshot_id is not None}
+                    kept.enter_context(runtime.lakehouse.branches.keeping(look.table, snapshots, request.attempt))
+                    held.setdefault(look.table.key, set()).update(restore.key for restore in look.restores)
+                decisions.hold(held, request.reason, request.run_id)
+                failpoint(Failpoint.AFTER_LOOK)
+                _publish(runtime, request, looks)
+            except PublishConflictError as conflict:
+                runtime.log(f"{conflict.subject}: {conflict.reason}; looking at it again")
+                if attempt == runtime.settings.publish_attempts - 1:
+                    raise
+                continue
+            except LakehouseError as refusal:
+                if held and not _shows_any(runtime, held, request):
+                    _hold_as_before(runtime, held, before, request, refusal)
+                raise
+            for look in looks:
+                runtime.log(f"{look.table.key}: {len(look.changing)} slices rolled back, {len(look.restores)} held")
+                fresh = {(one.table, one.key): one for one in look.restores if not (done and one.is_there)}
+                done = {**done, **fresh}
+            # A load that was about to commit during the hold may have published a slice since: looked at once more.
     return list(done.values())
 
 
-def _shows_any(runtime: Runtime, tables: Sequence[Table], request: RollbackRequest) -> bool:
+def _shows_any(runtime: Runtime, tables: Iterable[str], request: RollbackRequest) -> bool:
     """Whether main already shows a part of this rollback: without one transaction, earlier tables may have gone back."""
     return any(
         record.run_id == request.run_id and record.cause.kind is CauseKind.ROLLBACK
         for table in tables
-        for record in runtime.ledger.publications(table.key)
+        for record in runtime.ledger.publications(table)
     )
-
-
-def _held_by_others(runtime: Runtime, request: RollbackRequest) -> dict[tuple[str, Slice], str]:
-    """(table, slice) -> the reason of a hold from before this rollback."""
-    holds = runtime.ledger.interventions.all_holds([*request.projects, ALL_PROJECTS])
-    return {
-        (hold.table, hold.key): hold.reason
-        for hold in holds
-        if hold.released_at is None and hold.run_id != request.run_id
-    }
 
 
 def _hold_as_before(
     runtime: Runtime,
     held: Mapping[str, Collection[Slice]],
-    held_before: Mapping[tuple[str, Slice], str],
+    before: Mapping[tuple[str, Slice], str],
     request: RollbackRequest,
     refusal: LakehouseError,
 ) -> None:
     """Undo the holds of a refused rollback; slices that others held stay held without interruption."""
     decisions = runtime.ledger.interventions
-    alone = {table: [key for key in keys if (table, key) not in held_before] for table, keys in held.items()}
+    alone = {table: [key for key in keys if (table, key) not in before] for table, keys in held.items()}
     decisions.release(alone, f"the rollback was refused: {refusal.reason}", request.run_id)
     for table, keys in held.items():
         for key in keys:
-            if (table, key) in held_before:
-                decisions.hold({table: [key]}, held_before[table, key], request.run_id)
+            if (table, key) in before:
+                decisions.hold({table: [key]}, before[table, key], request.run_id)
 
 
-def _keep(
-    runtime: Runtime, table: Table, request: RollbackRequest, restores: Sequence[SliceRestore], kept: ExitStack
-) -> None:
-    """Keep the target snapshots until they are live again, whatever their age and whatever maintenance does meanwhile."""
-    snapshots = {restore.snapshot_id for restore in restores if restore.snapshot_id is not None}
-    kept.enter_context(runtime.lakehouse.branches.keeping(table, snapshots, request.attempt))
-
-
-def _roll_back(
-    runtime: Runtime,
-    tables: Sequence[Table],
-    request: RollbackRequest,
-    held: dict[str, set[Slice]],
-    kept: ExitStack,
-) -> dict[tuple[str, Slice], SliceRestore]:
-    """Roll back all tables at once; extends `held` and `kept`. Returns (table, slice) -> its restore."""
-    for attempt in range(runtime.settings.publish_attempts):
-        looks = [_look(runtime, table, request, held, kept) for table in tables]
-        failpoint(Failpoint.AFTER_LOOK)
-        try:
-            _publish(runtime, request, looks)
-        except PublishConflictError as conflict:
-            runtime.log(f"{conflict.subject}: {conflict.reason}; looking at it again")
-            if attempt == runtime.settings.publish_attempts - 1:
-                raise
-            continue
-        break
-    for look in looks:
-        runtime.log(f"{look.table.key}: {len(look.changing)} slices rolled back, {len(look.restores)} held")
-    return {(restore.table, restore.key): restore for look in looks for restore in look.restores}
-
-
-@dataclass(frozen=True)
-class _Look:
-    """The restores of one table's slices, based on a head of main."""
-
-    table: Table
-    base_id: int
-    restores: Sequence[SliceRestore]
-
-    @property
-    def changing(self) -> list[SliceRestore]:
-        return [restore for restore in self.restores if not restore.is_there]
-
-
-def _look(
-    runtime: Runtime, table: Table, request: RollbackRequest, held: dict[str, set[Slice]], kept: ExitStack
-) -> _Look:
-    base_id = sync_ledger(runtime, table, request.run_id)
-    restores = restores_of_table(runtime, table, request)
-    _keep(runtime, table, request, restores, kept)
-    require_whole_exchanges(runtime, table, request, restores)
-    # Slices that a load published for the first time meanwhile are not held yet.
-    held.setdefault(table.key, set()).update(restore.key for restore in restores)
-    runtime.ledger.interventions.hold({table.key: held[table.key]}, request.reason, request.run_id)
-    return _Look(table, base_id, restores)
+def _snapshots_of(look: _Look) -> dict[Slice, int | None]:
+    """Slice to change -> the snapshot whose files it gets; None for no files."""
+    return {restore.key: restore.snapshot_id for restore in look.changing}
 
 
 def _publish(runtime: Runtime, request: RollbackRequest, looks: Sequence[_Look]) -> None:
     changes = [
-        runtime.lakehouse.changes.restoring(look.table, look.base_id, snapshots_of(look.changing))
+        runtime.lakehouse.changes.restoring(look.table, look.base_id, _snapshots_of(look))
         for look in looks
         if look.changing
     ]
@@ -460,44 +406,47 @@ def _changes(ledger: Ledger, request: RollbackRequest, look: _Look, files: Mappi
     table, changes = look.table, Changes()
     if look.changing:
         changes.head = (table.key, look.base_id, look.base_id)
-        changes.publications.extend(
-            PublicationRecord(
-                table.key,
-                restore.key,
-                look.base_id,
-                look.base_id,
-                restore.present.digest,
-                restore.digest,
-                Cause.of(CauseKind.ROLLBACK),
-                request.run_id,
-                input_state=restore.target.input_state if restore.target else None,
-                code_version=restore.target.code_version if restore.target else None,
-                accepted_reason=request.reason,
-                figures=restore.target.figures if restore.target else None,
-                pins=restore.target.pins if restore.target else None,
-                settings=restore.target.settings if restore.target else None,
-            )
-            for restore in look.changing
-        )
     for restore in look.restores:
-        held = replace(restore.present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
+        target, present = restore.target, restore.present
+        publication = PublicationRecord(
+            table.key,
+            restore.key,
+            look.base_id,
+            look.base_id,
+            present.digest,
+            restore.digest,
+            Cause.of(CauseKind.ROLLBACK),
+            request.run_id,
+            accepted_reason=request.reason,
+        )
+        if target is not None:
+            publication = replace(
+                publication,
+                input_state=target.input_state,
+                code_version=target.code_version,
+                figures=target.figures,
+                pins=target.pins,
+                settings=target.settings,
+            )
+        if not restore.is_there:
+            changes.publications.append(publication)
+        held = replace(present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
         if restore.key in files:
-            target = restore.target
+            figures = publication.figures or {"rows": restore.digest.rows}
+            # An operator decided on this state, so it is the baseline for later changes. It holds what its own run read.
+            is_settled = held.is_final or held.baseline is not None
+            since = ledger.began(target) if target else None
             held = replace(
                 held,
                 digest=restore.digest,
                 file_hash=files[restore.key].file_hash,
                 evaluations=(),
                 refused_evaluations=(),
-                input_state=target.input_state if target else None,
-                code_version=target.code_version if target else None,
-                figures=(target.figures if target else None) or {"rows": restore.digest.rows},
+                input_state=publication.input_state,
+                code_version=publication.code_version,
+                figures=figures,
                 rejection=None,
+                baseline=Baseline(figures, content=str(restore.digest), since=since) if is_settled else None,
             )
-            # An operator decided on this state, so it is the baseline for later changes. It holds what its own run read.
-            is_settled = held.is_final or held.baseline is not None
-            since = ledger.began(target) if target else None
-            baseline = Baseline(held.figures, content=str(held.digest), since=since)
-            held = replace(held, baseline=baseline if is_settled else None)
         changes.slices.append(held)
     return changes
