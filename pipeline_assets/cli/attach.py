@@ -17,8 +17,8 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.report import Table
 from pipeline_assets.domain.requests import Attach
+from pipeline_assets.load.ledger_sync import UNKNOWN, attach_ledger
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.attach_ledger import UNKNOWN, attach_ledger
 from pipeline_assets.orchestration.runtime import production_ledger
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.iceberg import lake_identity as catalog

@@ -20,8 +20,7 @@ from pipeline_assets.domain.requests import Exclude, Include, LoadSource, Releas
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
-from pipeline_assets.operations.exclude import batch_named, touched_slices
-from pipeline_assets.operations.release import Held, preview
+from pipeline_assets.operations.decisions import Held, batch_named, preview, touched_slices
 from pipeline_assets.operations.rollback import plan
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.operation_job import (

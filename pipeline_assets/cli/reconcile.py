@@ -34,7 +34,7 @@ from pipeline_assets.inspection.key_comparison import (
     event_table,
 )
 from pipeline_assets.load import golden
-from pipeline_assets.operations.repair_plan import plan_repairs
+from pipeline_assets.operations.recover_plan import plan_repairs
 from pipeline_assets.transforms.key_changes import STATES
 from resources.landing.store import LandingStore
 from resources.ledger.store import own_ledger

@@ -21,7 +21,7 @@ from pipeline_assets.inspection.health import HealthReport, read_health
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime, TableReport
-from pipeline_assets.operations.exclude import exclude, lift
+from pipeline_assets.operations.decisions import exclude, lift
 from pipeline_assets.orchestration.event_text import markdown_table
 from pipeline_assets.orchestration.events import events_of, failure_of, told_backfill
 from pipeline_assets.orchestration.live_runs import liveness

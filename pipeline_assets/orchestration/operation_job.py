@@ -19,10 +19,10 @@ from pipeline_assets.inspection.scratch import sweep_scratch
 from pipeline_assets.load.golden import GOLDEN_TABLES, reconcile
 from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.operations.decisions import Held, preview, release
 from pipeline_assets.operations.maintenance import maintain, require_done, summary
 from pipeline_assets.operations.notices import forget_notices
-from pipeline_assets.operations.release import Held, preview, release
-from pipeline_assets.operations.repair_plan import plan_repairs
+from pipeline_assets.operations.recover_plan import plan_repairs
 from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, plan, roll_back
 from pipeline_assets.orchestration.assets import POOL, Clock
 from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table

@@ -17,9 +17,8 @@ from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load.build import refined
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport
-from pipeline_assets.operations.exclude import exclude, lift
+from pipeline_assets.operations.decisions import exclude, lift, preview, release
 from pipeline_assets.operations.maintenance import maintain, require_done
-from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

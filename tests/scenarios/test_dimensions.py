@@ -22,7 +22,7 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 from pipeline_assets.inspection.replay import Chosen, derived_table, replay
 from pipeline_assets.inspection.replay_result import Replay, ReplayBasis, ReplayResult
 from pipeline_assets.load.runtime import Runtime
-from pipeline_assets.operations.release import preview, release
+from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.dimension import ACTIVE_ITEM_EVENTS, ITEM

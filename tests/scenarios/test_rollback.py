@@ -21,8 +21,8 @@ from pipeline_assets.domain.errors import LakehouseError, PublishConflictError, 
 from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations import rollback as rolling
+from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.maintenance import maintain
-from pipeline_assets.operations.release import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, plan, roll_back
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.refined_events import REFINED_EVENTS

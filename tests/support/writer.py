@@ -24,7 +24,7 @@ from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.scan import scan_stale_days
-from pipeline_assets.operations.release import preview, release
+from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
 from pipeline_assets.tables.registry import table_by_key
 from resources import failpoints

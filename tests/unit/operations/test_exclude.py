@@ -12,7 +12,7 @@ from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.operations.exclude import hash_of
+from pipeline_assets.operations.decisions import hash_of
 from resources.landing.store import LandingStore
 from tests.support.builders import PROJECT, LandingFolder, events_on
 from tests.unit.load.test_batches import DAY, an_exclusion

@@ -18,7 +18,7 @@ from pipeline_assets.domain.repairs import Repair, RepairKind
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
-from pipeline_assets.operations.repair_plan import plan_repairs
+from pipeline_assets.operations.recover_plan import plan_repairs
 from pipeline_assets.tables.registry import DERIVED
 from resources.landing.store import LandingStore
 from resources.ledger.changes import Changes

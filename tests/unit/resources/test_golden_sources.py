@@ -18,17 +18,17 @@ from pipeline_assets.domain.errors import GoldenQueryError
 from pipeline_assets.domain.golden import GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.formats.golden_csv import MOST_BYTES
+from pipeline_assets.load import golden as golden_query
 from pipeline_assets.load.golden import (
     Reconciliation,
     compare_recorded,
     golden_names,
     read_landing,
+    read_query,
     reconcile,
     take_golden,
 )
 from pipeline_assets.load.runtime import Runtime
-from resources import golden_query
-from resources.golden_query import read_query
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
