@@ -20,7 +20,7 @@ from pipeline_assets.domain.requests import Exclude, Include, LoadSource, Releas
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.inspection.status import recorded_statuses
-from pipeline_assets.operations.decisions import Held, batch_named, preview, touched_slices
+from pipeline_assets.operations.decisions import Held, object_named, preview, touched_slices
 from pipeline_assets.operations.rollback import plan
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.operation_job import (
@@ -56,7 +56,7 @@ def _decide(verb: str, request: Include, *, is_even_if_gone: bool = False) -> in
     failures: list[str] = []
     with terminal() as console:
         for key in keys:
-            by_batch.setdefault(batch_named(key, settings), []).append(key)
+            by_batch.setdefault(object_named(key, settings)[0], []).append(key)
         for batch, named in sorted(by_batch.items()):
             with own_ledger(settings) as ledger:
                 touched = sorted({key.event_date for key in touched_slices(ledger, settings, named)})

@@ -11,7 +11,7 @@ from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, dimension_batch
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import recordable
-from pipeline_assets.domain.records import DeliveryRecord, Exclusion, PublicationRecord
+from pipeline_assets.domain.records import DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood
 from pipeline_assets.formats.interval_objects import folder_of_intervals
@@ -22,42 +22,30 @@ from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import DIMENSIONS, OPTIONAL_TABLES, RESTORABLE
+from pipeline_assets.tables.registry import DIMENSIONS, OPTIONAL_TABLES, RESTORABLE, SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
 
-def delivery_named(key: str, settings: Settings) -> Delivery:
-    """The delivery that a key names, whether or not it exists; raises UsageError for any other name."""
-    keys = EXPORT_FORMAT.keys(settings.marker_pattern)
-    folder = key.partition("/")[0]
-    for project in settings.projects:
-        for source in Source:
-            if folder == source.prefix(project):
-                named = keys.parse(source, project, key, "", 0)
-                if isinstance(named, Delivery):
-                    return named
-    raise UsageError(
-        key, "is not the key of a delivery of a configured project", "Copy it from landing or from `explain`"
-    )
+def object_named(key: str, settings: Settings) -> tuple[BatchKey, Table]:
+    """The batch of a delivery, or the substitute for an object of a dimension, and the table that it is read into.
 
-
-def batch_named(key: str, settings: Settings) -> BatchKey:
-    """The batch of a delivery, or the substitute for an object of a dimension; raises UsageError for any other name."""
-    named = dimension_object(key, settings)
-    return delivery_named(key, settings).batch if named is None else dimension_batch(named[1])
-
-
-def dimension_object(key: str, settings: Settings) -> tuple[Table, date] | None:
-    """The table that an object of a dimension is read into, and its day; None for any other name."""
+    It need not exist. Raises UsageError for any other name.
+    """
     for dimension in DIMENSIONS:
         for table in dimension.tables:
             folder = dimension.name if table == dimension.snapshot else folder_of_intervals(dimension.name)
             named = parse_name(folder, key) if table.reads_landing(settings) else None
             if named is not None and named[1] is not SnapshotPart.MARKER:
-                return table, named[0]
-    return None
+                return dimension_batch(named[0]), table
+    prefixes = {source.prefix(project): (source, project) for project in settings.projects for source in Source}
+    of = prefixes.get(key.partition("/")[0])
+    delivery = EXPORT_FORMAT.keys(settings.marker_pattern).parse(*of, key, "", 0) if of is not None else None
+    if not isinstance(delivery, Delivery):
+        reason = "is not the key of a delivery of a configured project"
+        raise UsageError(key, reason, "Copy it from landing or from `explain`")
+    return delivery.batch, RAW_TABLES[delivery.batch.source]
 
 
 def exclude(
@@ -81,13 +69,9 @@ def exclude(
 
 
 def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, even_if_gone: bool) -> list[Exclusion]:
-    batch = _named_in(request, key, reason, runtime.settings)
-    dimension = dimension_object(key, runtime.settings)
-    if dimension is not None:
-        table, day = dimension
-        versions, is_listed = _versions_of_dimension(runtime, key, table, day)
-    else:
-        versions, is_listed = _versions_of_export(runtime, key, batch)
+    batch, table = _named_in(request, key, reason, runtime.settings)
+    is_delivery = table.key in SOURCE_OF_TABLE
+    versions, is_listed = (_versions_of_export if is_delivery else _versions_of_dimension)(runtime, key, batch, table)
     if not is_listed and not versions:
         raise UsageError(key, "is neither in landing nor on record", "Copy the key from landing or from `explain`")
     if not is_listed and not even_if_gone:
@@ -96,7 +80,7 @@ def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, eve
             "landing no longer holds it, so its rows could not be restored",
             "Put it back into landing first, or exclude it for good (--even-if-gone, exclude_even_if_gone in run config)",
         )
-    known = {etag: sha256 for etag, sha256 in versions.items() if sha256 is not None or dimension is not None}
+    known = {etag: sha256 for etag, sha256 in versions.items() if sha256 is not None or not is_delivery}
     if not known:
         raise UsageError(
             key,
@@ -106,8 +90,11 @@ def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, eve
     return [Exclusion(batch, key, etag, sha256, recordable(reason)) for etag, sha256 in known.items()]
 
 
-def _versions_of_dimension(runtime: Runtime, key: str, table: Table, day: date) -> tuple[dict[str, str | None], bool]:
+def _versions_of_dimension(
+    runtime: Runtime, key: str, batch: BatchKey, table: Table
+) -> tuple[dict[str, str | None], bool]:
     """Etag -> hash of the bytes (None if published but gone), and whether landing still lists the object."""
+    day = batch.arrival_date
     record = runtime.ledger.slices(table.key, [ALL_PROJECTS]).get(Slice(table.kind.slice_day(day), ALL_PROJECTS))
     state = record.input_state if record is not None else None
     read = state.delivered.split(" ") if state is not None and state.delivered is not None else []
@@ -119,7 +106,7 @@ def _versions_of_dimension(runtime: Runtime, key: str, table: Table, day: date) 
     return versions, listed is not None
 
 
-def _versions_of_export(runtime: Runtime, key: str, batch: BatchKey) -> tuple[dict[str, str | None], bool]:
+def _versions_of_export(runtime: Runtime, key: str, batch: BatchKey, _: Table) -> tuple[dict[str, str | None], bool]:
     source, project, day = batch.source, batch.project_id, batch.arrival_date
     recorded: Sequence[DeliveryRecord] = [
         record
@@ -160,7 +147,7 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
     )
     in_force = {}
     for key, reason in sorted(reasons.items()):
-        batch = _named_in(request, key, reason, runtime.settings)
+        batch, _ = _named_in(request, key, reason, runtime.settings)
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
@@ -173,26 +160,26 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
         runtime.log(f"included {key} again: {reasons[key]}")
 
 
-def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> BatchKey:
+def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -> tuple[BatchKey, Table]:
     a_reason(key, reason)
-    batch, dimension = batch_named(key, settings), dimension_object(key, settings)
+    batch, table = object_named(key, settings)
+    is_delivery = table.key in SOURCE_OF_TABLE
     if batch.arrival_date not in request.days:
-        what = "arrived on" if dimension is None else "is of"
+        what = "arrived on" if is_delivery else "is of"
         raise UsageError(key, f"{what} {batch.arrival_date}, which this run does not load", "Choose that partition")
-    table = RAW_TABLES[batch.source].key if dimension is None else dimension[0].key
-    if table not in request.tables:
-        what = f"one of the {batch.source.value} exports" if dimension is None else "an object of a dimension"
+    if table.key not in request.tables:
+        what = f"one of the {batch.source.value} exports" if is_delivery else "an object of a dimension"
         raise UsageError(key, f"is {what}, which this run does not load", "Choose the job that loads them")
-    return batch
+    return batch, table
 
 
 def touched_slices(ledger: Ledger, settings: Settings, keys: Collection[str]) -> set[Slice]:
     """Slices that may change when these objects are excluded or included: those of their batches, and their neighbours."""
     touched: set[Slice] = set()
     for key in keys:
-        batch = batch_named(key, settings)
+        batch, table = object_named(key, settings)
         day = batch.arrival_date
-        if batch == dimension_batch(day):
+        if table.key not in SOURCE_OF_TABLE:
             touched.add(Slice(day, ALL_PROJECTS))
             continue
         held = ledger.batch_days(batch.source, [batch.project_id], day, day).get(batch, {})
@@ -238,7 +225,8 @@ def preview(
     }
     if not reasons:
         raise UsageError(f"{first} to {last}", "nothing is held there", "`tidemark status` shows what is")
-    concerned = [table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in {n for n, _ in reasons}]
+    held_tables = {name for name, _ in reasons}
+    concerned = [table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in held_tables]
     facts = Facts.read(ledger, settings, {key for _, key in reasons}, concerned, now).releasing(reasons)
     published = ledger.publications()
     held: list[Held] = []
@@ -247,18 +235,20 @@ def preview(
         slices = {key for _, key in reasons if (key.project_id == ALL_PROJECTS) is table.kind.is_shared}
         own = replace(facts, slices=frozenset(slices))
         plans = {plan.key: plan for plan in decide(own, table, slices if is_load_next else (), Acceptances(), now)}
-        records = facts.records[table.key]
-        for (name, key), reason in reasons.items():
-            if name != table.key:
-                continue
-            plan = plans.get(key)
+        for key, reason in ((key, reason) for (name, key), reason in reasons.items() if name == table.key):
+            plan, record = plans.get(key), facts.records[table.key].get(key)
             followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}
             then = _FROM_LANDING if table.reads_landing(settings) else _then(plan, followed)
             if plan is not None:
-                released[name, key] = plan.todo
-            present = records[key].digest if key in records else EMPTY
-            before = _before(published, name, key, present)
-            held.append(Held(name, key, reason, present, before, then))
+                released[table.key, key] = plan.todo
+            present = record.digest if record is not None else EMPTY
+            # Before the last rollback; later publications may have followed it.
+            rollbacks = (
+                one.digest_before
+                for one in reversed(published)
+                if (one.table, one.key, one.cause.kind) == (table.key, key, CauseKind.ROLLBACK)
+            )
+            held.append(Held(table.key, key, reason, present, next(rollbacks, present), then))
     return held
 
 
@@ -270,14 +260,6 @@ def release(ledger: Ledger, held: Sequence[Held], reason: str, run_id: str) -> N
     for held_slice in held:
         slices.setdefault(held_slice.table, []).append(held_slice.key)
     ledger.interventions.release(slices, reason, run_id)
-
-
-def _before(published: Sequence[PublicationRecord], table: str, key: Slice, present: Digest) -> Digest:
-    """The digest before the slice's last rollback; later publications may have followed it."""
-    for record in reversed(published):
-        if (record.table, record.key, record.cause.kind) == (table, key, CauseKind.ROLLBACK):
-            return record.digest_before
-    return present
 
 
 _FROM_LANDING = "becomes what landing holds, with the next load of the day"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 
@@ -45,6 +45,8 @@ _SLICES_AT_ONCE = 200
 _SMALL_BYTES = 8 * 1024**2
 """Size of a data file from which on it is left as it is: reading a day costs little more for a few of these."""
 _ALL = "true"
+_SHOWN = 20
+"""The most paths per table that a dry run lists."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +71,16 @@ def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) 
     A load that publishes one of them meanwhile wins. Held slices are compacted as well, because their rows do not change.
     Raises LakehouseError, with the slices unchanged, where the compacted files hold other rows.
     """
-    return _in_parts(runtime, table, cold, run_id, None)
+    return _rewritten(runtime, table, cold, run_id, None)
 
 
-def remove_rows(runtime: Runtime, slices: Collection[Slice], condition: str, run_id: str) -> Rewritten:
-    """Remove the rows that match a SQL condition from these quarantine slices; a load that writes one of them wins."""
-    return _in_parts(runtime, QUARANTINE, sorted(slices), run_id, f"NOT coalesce({condition}, false)")
-
-
-def _in_parts(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: str, keeps: str | None) -> Rewritten:
+def _rewritten(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: str, keeps: str | None) -> Rewritten:
+    """Rewrite slices, a part at a time. `keeps`: SQL condition of the rows that stay; None: all stay, small files are joined."""
     done = []
     for number, start in enumerate(range(0, len(slices), _SLICES_AT_ONCE)):
-        rewrite = _Rewrite(runtime, table, run_id, f"{run_id.replace('-', '')}_rewrite{number}", keeps)
-        done.append(rewrite.run(slices[start : start + _SLICES_AT_ONCE]))
+        # The name of a branch shows others that the run is at work.
+        attempt = f"{run_id.replace('-', '')}_rewrite{number}"
+        done.append(_rewrite(runtime, table, slices[start : start + _SLICES_AT_ONCE], run_id, attempt, keeps))
     return Rewritten(
         sum(one.files_before for one in done),
         sum(one.files_after for one in done),
@@ -90,129 +89,120 @@ def _in_parts(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: s
     )
 
 
-@dataclass(frozen=True)
-class _Rewrite:
-    """The rewrite of one part, based on a head of main."""
+def _rewrite(
+    runtime: Runtime, table: Table, slices: Collection[Slice], run_id: str, attempt: str, keeps: str | None
+) -> Rewritten:
+    """Stage, prove, publish; or leave the slices alone."""
+    lakehouse = runtime.lakehouse
+    # The ledger records no slices of quarantine.
+    base_id = lakehouse.head(table) if table is QUARANTINE else sync_ledger(runtime, table, run_id)
+    before = {key: files for key, files in lakehouse.slice_files(table, base_id, slices).items() if files.paths}
+    if not before:
+        return Rewritten()
 
-    runtime: Runtime
-    table: Table
-    run_id: str
-    attempt: str
-    """Part of its branch's name, which shows others that the run is at work."""
-    keeps: str | None
-    """SQL condition of the rows that stay; None: all rows stay, and only small files are rewritten."""
-
-    def run(self, slices: Collection[Slice]) -> Rewritten:
-        """Stage, prove, publish; or leave the slices alone."""
-        lakehouse, table = self.runtime.lakehouse, self.table
-        base_id = self._base()
-        before = {key: files for key, files in lakehouse.slice_files(table, base_id, slices).items() if files.paths}
-        if not before:
-            return Rewritten()
-        files = sum(len(of.paths) for of in before.values())
-        rows = sum(of.rows for of in before.values())
-        staged = lakehouse.stage(table, base_id, self.attempt, lambda target: self._write(target, before))
-        try:
-            self._require_same(staged, before)
-            after = self._publish(staged, before)
-        except PublishConflictError as conflict:
-            self._abandon(staged)
-            self.runtime.log(f"{conflict.subject}: {conflict.reason}; its files stay as they are")
-            return Rewritten(files, files, is_left_alone=True)
-        except BaseException:
-            self._abandon(staged)
-            raise
-        left = sum(of.rows for of in after.values())
-        return Rewritten(files, sum(len(of.paths) for of in after.values()), rows - left)
-
-    def _write(self, target: str, before: Collection[Slice]) -> None:
-        if self.keeps is None:
-            self.runtime.lakehouse.join_files(self.table, target, before, _SMALL_BYTES)
+    def write(target: str) -> None:
+        if keeps is None:
+            lakehouse.join_files(table, target, before, _SMALL_BYTES)
         else:
-            self.runtime.lakehouse.keep_rows(self.table, target, before, self.keeps)
+            lakehouse.keep_rows(table, target, before, keeps)
 
-    def _base(self) -> int:
-        if self.table is QUARANTINE:
-            # The ledger records no slices of quarantine.
-            return self.runtime.lakehouse.head(self.table)
-        return sync_ledger(self.runtime, self.table, self.run_id)
-
-    def _require_same(self, staged: Staged, before: Mapping[Slice, SliceFiles]) -> None:
-        """Raise LakehouseError unless the staged slices hold exactly the expected rows."""
-        if self.table is QUARANTINE:
-            # The ledger records nothing of quarantine, so it is compared with its own snapshot before.
-            expected = self._quarantined(staged.base_id, before, self.keeps or _ALL)
-            found = self._quarantined(staged.snapshot_id, before, _ALL)
-        else:
-            expected = self._on_record(before)
-            found = self._measured(staged.snapshot_id, before)
-        for key in sorted(before):
-            if expected.get(key, EMPTY) != found.get(key, EMPTY):
-                raise self._is_other(key, f"{found.get(key, EMPTY).rows} rows for {expected.get(key, EMPTY).rows}")
-
-    def _require_same_batches(self, parts: Mapping[Slice, Mapping[date | None, BatchDay]]) -> None:
-        """Raise LakehouseError unless each batch of raw still has its rows, each with its object and line."""
-        source, ledger = SOURCE_OF_TABLE[self.table.key], self.runtime.ledger
-        for project_id, days in days_by_project(parts).items():
-            for day, batches in ledger.batch_days_of(source, project_id, sorted(days)).items():
-                for batch, part in batches.items():
-                    # Records of older versions cannot be compared.
-                    is_known = part.lineage is not None and part.lineage.startswith(f"{LINEAGE}:")
-                    is_comparable = is_known and part.digest.rows and part.digest.version == ROW_HASH_VERSION
-                    if is_comparable and parts[Slice(day, project_id)].get(batch.arrival_date) != part:
-                        raise self._is_other(Slice(day, project_id), f"rows of {batch} lie elsewhere")
-
-    def _is_other(self, key: Slice, what: str) -> LakehouseError:
-        reason = f"its files, written again, would hold other rows than before ({what})"
-        return LakehouseError(f"{self.table.key} {key}", reason, "This is a defect: report it; nothing was published")
-
-    def _on_record(self, slices: Mapping[Slice, SliceFiles]) -> dict[Slice, Digest]:
-        """Slice -> recorded digest; raises SliceConflictError where the ledger records other files by now."""
-        records = self.runtime.ledger.slices(self.table.key, None, {key.event_date for key in slices})
-        moved = {
-            (self.table.key, key)
-            for key, files in slices.items()
-            if key not in records or records[key].file_hash != files.file_hash
-        }
-        if moved:
-            first = min(key for _, key in moved)
-            reason = "another run recorded other files of it meanwhile"
-            raise SliceConflictError(f"{self.table.key} {first}", reason, "The next maintenance looks again", moved)
-        return {key: records[key].digest for key in slices}
-
-    def _measured(self, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, Digest]:
-        """The digests of staged slices; raises LakehouseError where rows of raw came to lie in another batch, object or line."""
-        if self.table.key not in SOURCE_OF_TABLE:
-            return file_tasks.slice_digests(self.runtime, self.table, snapshot_id, slices)
-        parts = file_tasks.arrival_days(self.runtime, self.table, snapshot_id, slices)
-        self._require_same_batches(parts)
-        return {key: sum((part.digest for part in of.values()), EMPTY) for key, of in parts.items()}
-
-    def _quarantined(self, snapshot_id: int, slices: Collection[Slice], keeps: str) -> dict[Slice, Digest]:
-        rows = self.runtime.lakehouse.read(QUARANTINE, snapshot_id).where(slices_condition(QUARANTINE, slices))
-        return slice_digests(rows.where(keeps), QUARANTINE.content_columns, QUARANTINE.day_column)
-
-    def _publish(self, staged: Staged, before: Mapping[Slice, SliceFiles]) -> Mapping[Slice, SliceFiles]:
-        lakehouse, key = self.runtime.lakehouse, self.table.key
-        change = lakehouse.changes.of(self.table, staged.base_id, staged.snapshot_id, before, [staged.branch])
+    files = sum(len(of.paths) for of in before.values())
+    staged = lakehouse.stage(table, base_id, attempt, write)
+    try:
+        _require_same(runtime, table, staged, before, keeps)
+        change = lakehouse.changes.of(table, staged.base_id, staged.snapshot_id, before, [staged.branch])
         after = change.files_by_slice
-        changes = Changes(head=(key, staged.base_id, staged.base_id))
-        changes.rewritten = {(key, one): (before[one].file_hash, after[one].file_hash) for one in before}
-        steps = [] if self.table is QUARANTINE else [(key, changes)]
-        publisher = publisher_of(self.runtime.settings, lakehouse, self.runtime.ledger)
-        publisher.publish(PublishRequest(self.run_id, self.attempt, [change], steps, minds_holds=False))
-        return after
-
-    def _abandon(self, staged: Staged) -> None:
+        changes = Changes(head=(table.key, staged.base_id, staged.base_id))
+        changes.rewritten = {(table.key, one): (before[one].file_hash, after[one].file_hash) for one in before}
+        steps = [] if table is QUARANTINE else [(table.key, changes)]
+        publisher = publisher_of(runtime.settings, lakehouse, runtime.ledger)
+        publisher.publish(PublishRequest(run_id, attempt, [change], steps, minds_holds=False))
+    except BaseException as error:
         # A branch that cannot be dropped is swept later with the branches of dead runs.
         with suppress(*FAILURES):
-            self.runtime.lakehouse.drop(staged)
+            lakehouse.drop(staged)
+        if not isinstance(error, PublishConflictError):
+            raise
+        runtime.log(f"{error.subject}: {error.reason}; its files stay as they are")
+        return Rewritten(files, files, is_left_alone=True)
+    removed = sum(of.rows for of in before.values()) - sum(of.rows for of in after.values())
+    return Rewritten(files, sum(len(of.paths) for of in after.values()), removed)
+
+
+def _require_same(
+    runtime: Runtime, table: Table, staged: Staged, before: Mapping[Slice, SliceFiles], keeps: str | None
+) -> None:
+    """Raise LakehouseError unless the staged slices hold exactly the rows on record, of raw each with its object and line."""
+
+    def quarantined(snapshot_id: int, condition: str) -> dict[Slice, Digest]:
+        rows = runtime.lakehouse.read(QUARANTINE, snapshot_id).where(slices_condition(QUARANTINE, before))
+        return slice_digests(rows.where(condition), QUARANTINE.content_columns, QUARANTINE.day_column)
+
+    if table is QUARANTINE:
+        # The ledger records nothing of quarantine, so it is compared with its own snapshot before.
+        expected, found = quarantined(staged.base_id, keeps or _ALL), quarantined(staged.snapshot_id, _ALL)
+    else:
+        expected = _on_record(runtime, table, before)
+        if table.key in SOURCE_OF_TABLE:
+            parts = file_tasks.arrival_days(runtime, table, staged.snapshot_id, before)
+            _require_same_batches(runtime, table, parts)
+            found = {key: sum((part.digest for part in of.values()), EMPTY) for key, of in parts.items()}
+        else:
+            found = file_tasks.slice_digests(runtime, table, staged.snapshot_id, before)
+    for key in sorted(before):
+        if expected.get(key, EMPTY) != found.get(key, EMPTY):
+            raise _is_other(table, key, f"{found.get(key, EMPTY).rows} rows for {expected.get(key, EMPTY).rows}")
+
+
+def _require_same_batches(
+    runtime: Runtime, table: Table, parts: Mapping[Slice, Mapping[date | None, BatchDay]]
+) -> None:
+    """Raise LakehouseError unless each batch of raw still has its rows, each with its object and line."""
+    for project_id, days in days_by_project(parts).items():
+        known = runtime.ledger.batch_days_of(SOURCE_OF_TABLE[table.key], project_id, sorted(days))
+        for day, batch, part in ((day, *one) for day, of_day in known.items() for one in of_day.items()):
+            # Records of older versions cannot be compared.
+            is_known = part.lineage is not None and part.lineage.startswith(f"{LINEAGE}:")
+            is_comparable = is_known and part.digest.rows and part.digest.version == ROW_HASH_VERSION
+            if is_comparable and parts[Slice(day, project_id)].get(batch.arrival_date) != part:
+                raise _is_other(table, Slice(day, project_id), f"rows of {batch} lie elsewhere")
+
+
+def _is_other(table: Table, key: Slice, what: str) -> LakehouseError:
+    reason = f"its files, written again, would hold other rows than before ({what})"
+    return LakehouseError(f"{table.key} {key}", reason, "This is a defect: report it; nothing was published")
+
+
+def _on_record(runtime: Runtime, table: Table, slices: Mapping[Slice, SliceFiles]) -> dict[Slice, Digest]:
+    """Slice -> recorded digest; raises SliceConflictError where the ledger records other files by now."""
+    records = runtime.ledger.slices(table.key, None, {key.event_date for key in slices})
+    moved = {
+        (table.key, key)
+        for key, files in slices.items()
+        if key not in records or records[key].file_hash != files.file_hash
+    }
+    if moved:
+        first = min(key for _, key in moved)
+        reason = "another run recorded other files of it meanwhile"
+        raise SliceConflictError(f"{table.key} {first}", reason, "The next maintenance looks again", moved)
+    return {key: records[key].digest for key in slices}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leftovers:
-    """The files that may be removed."""
+class TableUpkeep(Rewritten):
+    """The work done on one table, or planned in a dry run; no leftover was removed where there is a failure."""
 
+    table: str
+    branches: tuple[str, ...] = ()
+    """Dropped branches that dead runs left."""
+    compacted: tuple[Slice, ...] = ()
+    """Cold slices whose files were compacted; in a dry run there are as many files after as before."""
+    snapshots: int = 0
+    """Number of expired snapshots."""
+    files_deleted: int = 0
+    """Number of files that only expired snapshots needed; 0 in a dry run, where it is unknown."""
+    quarantined: int = 0
+    """Number of quarantine rows past their source's retention."""
     orphans: tuple[str, ...] = ()
     """Paths of files that no snapshot and no history needs."""
     metadata: tuple[str, ...] = ()
@@ -225,10 +215,10 @@ class Leftovers:
     """Why neither orphans nor anything else of the table may be removed."""
 
 
-def leftovers(
+def _leftovers(
     upkeep: Upkeep, table: Table, name: str, now: datetime, span: timedelta, youngest: timedelta, max_share: float
-) -> Leftovers:
-    """The files that may be removed below a table's location; removes nothing.
+) -> TableUpkeep:
+    """A report of the files that may be removed below a table's location; removes nothing.
 
     `span`: how long the table's history is kept; `youngest`: the age below which nothing is removed, no longer than `span`.
     """
@@ -240,7 +230,7 @@ def leftovers(
         hint = (
             "Find the catalog of that table; move its files away, or attach them to an empty catalog: tidemark attach"
         )
-        return Leftovers(failure=LakehouseError(name, reason, hint))
+        return TableUpkeep(table=table.key, failure=LakehouseError(name, reason, hint))
     note = ""
     # File times come from the store's clock.
     clock = min(now, datetime.now(UTC))
@@ -250,7 +240,7 @@ def leftovers(
             f"another catalog commits to it: {below.location} holds commits of the last day that this one does not know"
         )
         hint = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
-        return Leftovers(failure=LakehouseError(name, f"{reason}, and nothing was touched", hint))
+        return TableUpkeep(table=table.key, failure=LakehouseError(name, f"{reason}, and nothing was touched", hint))
     if any(file.commits and file.updated_at >= clock - span for file in below.unknown):
         # A failed commit leaves the same files as a commit that a restored catalog forgot: both are kept as long as snapshots.
         before = clock - span
@@ -275,8 +265,9 @@ def leftovers(
         hint = (
             "List them (tidemark maintenance --dry-run); if none is needed, raise TIDEMARK_MAX_ORPHAN_SHARE for one run"
         )
-        return Leftovers(orphans=orphans, others=others, failure=LakehouseError(name, reason, hint))
-    return Leftovers(orphans=orphans, metadata=metadata, others=others, note=note)
+        failure = LakehouseError(name, reason, hint)
+        return TableUpkeep(table=table.key, orphans=orphans, others=others, failure=failure)
+    return TableUpkeep(table=table.key, orphans=orphans, metadata=metadata, others=others, note=note)
 
 
 def _is_forked(below: Below, now: datetime) -> bool:
@@ -284,27 +275,6 @@ def _is_forked(below: Below, now: datetime) -> bool:
     young = [file for file in below.unknown if file.commits and abs(file.updated_at - now) <= YOUNGEST]
     objects, unknown = LakeObjects(below.location), {base_name(file.name) for file in below.unknown}
     return is_living_fork(len(young)) and any(predecessor(objects, file.name) in unknown for file in young)
-
-
-_SHOWN = 20
-"""The most paths per table that a dry run lists."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableUpkeep(Leftovers, Rewritten):
-    """The work done on one table, or planned in a dry run; no leftover was removed where there is a failure."""
-
-    table: str
-    branches: tuple[str, ...] = ()
-    """Dropped branches that dead runs left."""
-    compacted: tuple[Slice, ...] = ()
-    """Cold slices whose files were compacted; in a dry run there are as many files after as before."""
-    snapshots: int = 0
-    """Number of expired snapshots."""
-    files_deleted: int = 0
-    """Number of files that only expired snapshots needed; 0 in a dry run, where it is unknown."""
-    quarantined: int = 0
-    """Number of quarantine rows past their source's retention."""
 
 
 def maintain(
@@ -333,9 +303,9 @@ def maintain(
         except TidemarkError as error:
             report = TableUpkeep(table=table.key, failure=error)
         runtime.log(f"{table.key}: {summary(report, is_dry_run=is_dry_run)}")
-        for path in listing((*report.orphans, *report.metadata)) if is_dry_run else ():
+        for path in _listing((*report.orphans, *report.metadata)) if is_dry_run else ():
             runtime.log(f"  {path}")
-        for path in listing(report.others):
+        for path in _listing(report.others):
             runtime.log(f"  stays: {path}")
         yield report
 
@@ -351,7 +321,7 @@ def require_done(reports: Sequence[TableUpkeep]) -> None:
         raise failure
 
 
-def listing(paths: Sequence[str]) -> list[str]:
+def _listing(paths: Sequence[str]) -> list[str]:
     """The first paths, and how many more there are."""
     more = len(paths) - _SHOWN
     return [*paths[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
@@ -420,10 +390,10 @@ def _maintain(
     history = max(timedelta(days=runtime.settings.rollback_days), youngest)
     # Checked first: files that another catalog's table may need must not be compacted away or expired.
     name, max_share = runtime.lakehouse.identifier(table), runtime.settings.max_orphan_share
-    find = partial(leftovers, upkeep, table, name, now, history, youngest, max_share)
+    find = partial(_leftovers, upkeep, table, name, now, history, youngest, max_share)
     left = find()
     if left.failure is not None:
-        return TableUpkeep(table=table.key, **vars(left))
+        return left
     if not is_dry_run:
         runtime.lakehouse.branches.sweep([table], is_live)
         upkeep.keep_properties(table)
@@ -440,14 +410,13 @@ def _maintain(
         left = find()
     if not is_dry_run and left.failure is None:
         upkeep.remove(table, (*left.orphans, *left.metadata))
-    return TableUpkeep(
-        table=table.key,
+    return replace(
+        left,
         branches=branches,
         compacted=tuple(cold),
         snapshots=len(old),
         files_deleted=deleted,
         quarantined=quarantined,
-        **vars(left),
         **vars(compacted),
     )
 
@@ -472,4 +441,4 @@ def _old_quarantine(runtime: Runtime, now: datetime, run_id: str, *, is_dry_run:
     if is_dry_run:
         return sum(row["count"] for row in counts)
     slices = [Slice(row[QUARANTINE.day_column], row["project_id"]) for row in counts]
-    return remove_rows(runtime, slices, condition, run_id).rows_removed
+    return _rewritten(runtime, QUARANTINE, sorted(slices), run_id, f"NOT coalesce({condition}, false)").rows_removed
