@@ -179,8 +179,7 @@ def plan_recovery(
             claimed = {one.hour.day for one in ledger.recoveries.open([project]) if first <= one.hour.day <= last} - bad
             days = sorted(bad | claimed)
         for part in stretches(days, _DAYS_AT_ONCE):
-            look = _Look.of(ledger, landing, settings, project, part)
-            hours = look.planned(part, request, now)
+            hours = _planned(ledger, landing, settings, project, part, request, now)
             # Of a day that is accepted, hours without any object or marker are silent.
             planned += [one for one in hours if one.hour.day not in claimed or one.state is HourState.UNFINISHED]
         near = ledger.near_with_rows(project, last)
@@ -191,7 +190,7 @@ def plan_recovery(
 
 @dataclass
 class _SourceHours:
-    """Sets of hours of one source, by what is known about them."""
+    """Sets of hours of one source, by what ledger and landing know about them."""
 
     listed: set[Hour] = field(default_factory=set)
     marked: set[Hour] = field(default_factory=set)
@@ -199,116 +198,110 @@ class _SourceHours:
     gone: set[Hour] = field(default_factory=set)
     refused: set[Hour] = field(default_factory=set)
     with_rows: set[Hour] = field(default_factory=set)
+    batches: dict[date, BatchRecord] = field(default_factory=dict)
 
     @property
-    def held(self) -> set[Hour]:
-        """Hours whose deliveries are all in raw."""
-        return self.accepted - self.refused
+    def there(self) -> set[Hour]:
+        """Hours of which landing holds anything."""
+        return self.listed | self.marked
 
-
-@dataclass(frozen=True)
-class _Look:
-    """What ledger and landing know about some days of a project."""
-
-    project_id: str
-    sources: Mapping[Source, _SourceHours]
-    batches: Mapping[BatchKey, BatchRecord]
-    claimed: Set[Hour] = frozenset()
-    """Hours whose recovery did not end: where the vendor was asked again, a marker may lie beside half an hour."""
-
-    @classmethod
-    def of(cls, ledger: Ledger, landing: LandingStore, settings: Settings, project: str, days: Sequence[date]) -> _Look:
-        grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-        sources: dict[Source, _SourceHours] = {}
-        for source in Source:
-            known = sources.setdefault(source, _SourceHours())
-            listing = landing.list(source, [project], days[0], days[-1])
-            known.listed.update(Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries)
-            known.marked.update(Hour(one.batch.arrival_date, one.hour) for one in listing.markers)
-            listed = {one.key for one in listing.deliveries}
-            for batch, keys in unplaced_hours(listing.odd_objects, listed).items():
-                known.marked -= {Hour(batch.arrival_date, hour) for hour in keys.values()}
-            read: set[str] = set()
-            for is_accepted, hours in ((True, known.accepted), (False, known.refused)):
-                records = ledger.deliveries(source, [project], days[0], days[-1], is_accepted=is_accepted)
-                read |= records.keys()
-                for record in records.values():
-                    hour = _hour_of(grammar, record)
-                    if hour is not None:
-                        hours.add(hour)
-                        if is_accepted and record.object_key not in listed:
-                            known.gone.add(hour)
-                        if record.rows or record.error:
-                            known.with_rows.add(hour)
-            # An object that no load has read may hold rows.
-            known.with_rows.update(
-                Hour(delivery.batch.arrival_date, delivery.hour)
-                for delivery in listing.deliveries
-                if delivery.key not in read and delivery.size_bytes
-            )
-        claimed = {one.hour for one in ledger.recoveries.open([project])}
-        return cls(project, sources, ledger.batches([project], days[0], days[-1]), claimed)
-
-    def planned(self, days: Sequence[date], request: RecoveryRequest, now: datetime) -> list[PlannedHour]:
-        planned = []
-        for hour in (Hour(day, number) for day in days for number in range(24)):
-            state, reason = self._state(hour)
-            is_in_range = request.hours.first <= hour <= request.hours.last
-            # The coming hours of a refused day that is not over are not missing yet.
-            is_bad = state.is_bad and hour.end <= now
-            planned.append(
-                PlannedHour(
-                    self.project_id,
-                    hour,
-                    state,
-                    reason,
-                    is_asked=is_in_range and (is_bad or not request.is_refused_only),
-                    is_settled=state is HourState.RECOVERED
-                    or (state is HourState.NO_DATA and not request.is_asking_again),
-                    is_gap=self._is_gap(hour),
-                    is_exported=hour.end + EXPORT_DELAY <= now,
-                    has_rows=any(hour in known.with_rows for known in self.sources.values()),
-                )
-            )
-        return planned
-
-    def _state(self, hour: Hour) -> tuple[HourState, str | None]:
-        backfill = self.sources[Source.BACKFILL]
-        if hour in backfill.marked and hour not in backfill.refused | self.claimed:
-            is_empty = hour not in backfill.listed | backfill.accepted
-            return HourState.NO_DATA if is_empty else HourState.RECOVERED, None
-        if hour in self.claimed and hour in backfill.listed | backfill.accepted:
-            return HourState.UNFINISHED, None
-        if hour in backfill.held:
-            return HourState.WHOLE, None
-        for source, known in self.sources.items():
-            batch = self._batch(source, hour)
-            if batch is None or batch.verdict is not BatchVerdict.REFUSED:
-                continue
-            is_there = hour in known.listed | known.marked
-            if hour in known.refused or (is_there and hour not in known.accepted):
-                return HourState.REFUSED, batch.reason
-            if batch.is_missing and hour in known.gone:
-                return HourState.LOST, batch.reason
-        if any(
-            hour in known.held or self._is_accepted_as_empty(source, hour) for source, known in self.sources.items()
-        ):
-            return HourState.WHOLE, None
-        if any(hour in known.listed | known.marked for known in self.sources.values()):
-            return HourState.DELIVERED, None
-        return HourState.MISSING, None
-
-    def _is_gap(self, hour: Hour) -> bool:
-        is_on_record = any(hour.hour in hours_on_record(self._batch(source, hour)) for source in Source)
-        return not is_on_record and is_short(self.batches, BatchKey(Source.REGULAR, self.project_id, hour.day))
-
-    def _is_accepted_as_empty(self, source: Source, hour: Hour) -> bool:
-        batch = self._batch(source, hour)
+    def is_whole(self, hour: Hour) -> bool:
+        """Whether raw holds all deliveries of the hour, or it was accepted as empty."""
+        batch = self.batches.get(hour.day)
         is_accepted = batch is not None and batch.verdict is BatchVerdict.ACCEPTED
-        return is_accepted and hour.hour in hours_on_record(batch)
+        return hour in self.accepted - self.refused or (is_accepted and hour.hour in hours_on_record(batch))
 
-    def _batch(self, source: Source, hour: Hour) -> BatchRecord | None:
-        return self.batches.get(BatchKey(source, self.project_id, hour.day))
+
+def _source_hours(
+    ledger: Ledger, landing: LandingStore, grammar: ObjectKeys, source: Source, project: str, days: Sequence[date]
+) -> _SourceHours:
+    known, of = _SourceHours(), (source, [project], days[0], days[-1])
+    listing = landing.list(*of)
+    known.listed = {Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries}
+    known.marked = {Hour(one.batch.arrival_date, one.hour) for one in listing.markers}
+    listed = {one.key for one in listing.deliveries}
+    for batch, keys in unplaced_hours(listing.odd_objects, listed).items():
+        known.marked -= {Hour(batch.arrival_date, hour) for hour in keys.values()}
+    read: set[str] = set()
+    for is_accepted, hours in ((True, known.accepted), (False, known.refused)):
+        records = ledger.deliveries(*of, is_accepted=is_accepted)
+        read |= records.keys()
+        for record in records.values():
+            hour = _hour_of(grammar, record)
+            if hour is not None:
+                hours.add(hour)
+                if is_accepted and record.object_key not in listed:
+                    known.gone.add(hour)
+                if record.rows or record.error:
+                    known.with_rows.add(hour)
+    # An object that no load has read may hold rows.
+    known.with_rows |= {
+        Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries if one.key not in read and one.size_bytes
+    }
+    return known
+
+
+def _planned(
+    ledger: Ledger,
+    landing: LandingStore,
+    settings: Settings,
+    project: str,
+    days: Sequence[date],
+    request: RecoveryRequest,
+    now: datetime,
+) -> list[PlannedHour]:
+    """Every hour of some days of a project."""
+    grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
+    sources = {source: _source_hours(ledger, landing, grammar, source, project, days) for source in Source}
+    # Where the vendor was asked again, a marker may lie beside half an hour.
+    claimed = {one.hour for one in ledger.recoveries.open([project])}
+    batches = ledger.batches([project], days[0], days[-1])
+    for key, batch in batches.items():
+        sources[key.source].batches[key.arrival_date] = batch
+    planned = []
+    for hour in (Hour(day, number) for day in days for number in range(24)):
+        state, reason = _state(hour, sources, claimed)
+        is_in_range = request.hours.first <= hour <= request.hours.last
+        # The coming hours of a refused day that is not over are not missing yet.
+        is_bad = state.is_bad and hour.end <= now
+        is_on_record = any(hour.hour in hours_on_record(known.batches.get(hour.day)) for known in sources.values())
+        planned.append(
+            PlannedHour(
+                project,
+                hour,
+                state,
+                reason,
+                is_asked=is_in_range and (is_bad or not request.is_refused_only),
+                is_settled=state is HourState.RECOVERED or (state is HourState.NO_DATA and not request.is_asking_again),
+                is_gap=not is_on_record and is_short(batches, BatchKey(Source.REGULAR, project, hour.day)),
+                is_exported=hour.end + EXPORT_DELAY <= now,
+                has_rows=any(hour in known.with_rows for known in sources.values()),
+            )
+        )
+    return planned
+
+
+def _state(hour: Hour, sources: Mapping[Source, _SourceHours], claimed: Set[Hour]) -> tuple[HourState, str | None]:
+    backfill = sources[Source.BACKFILL]
+    came = backfill.listed | backfill.accepted
+    if hour in backfill.marked and hour not in backfill.refused | claimed:
+        return HourState.RECOVERED if hour in came else HourState.NO_DATA, None
+    if hour in claimed and hour in came:
+        return HourState.UNFINISHED, None
+    if hour in backfill.accepted - backfill.refused:
+        return HourState.WHOLE, None
+    for known in sources.values():
+        batch = known.batches.get(hour.day)
+        if batch is None or batch.verdict is not BatchVerdict.REFUSED:
+            continue
+        if hour in known.refused or (hour in known.there and hour not in known.accepted):
+            return HourState.REFUSED, batch.reason
+        if batch.is_missing and hour in known.gone:
+            return HourState.LOST, batch.reason
+    if any(known.is_whole(hour) for known in sources.values()):
+        return HourState.WHOLE, None
+    is_there = any(hour in known.there for known in sources.values())
+    return HourState.DELIVERED if is_there else HourState.MISSING, None
 
 
 def _hour_of(grammar: ObjectKeys, record: DeliveryRecord) -> Hour | None:

@@ -36,7 +36,7 @@ from pipeline_assets.inspection.status import day_statuses
 from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
-from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, size_text, whole_days
+from pipeline_assets.operations.recover import HourFate, HourOutcome, Progress, Recovery, whole_days
 from pipeline_assets.operations.recover_plan import (
     HourState,
     RecoveryPlan,
@@ -270,22 +270,16 @@ def test_halving_goes_on_while_it_helps(place: Place, good: list[Hour]) -> None:
     assert len(place.vendor.asked) <= 30
 
 
-def test_one_refused_hour_costs_no_other(place: Place) -> None:
+@pytest.mark.parametrize("refused_hours", [["4"], ["4", "20"], ["23"]])
+def test_refused_hours_cost_no_other(place: Place, refused_hours: list[str]) -> None:
     for hour in range(24):
         place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
-    place.vendor.always(_OTHER, lambda asked: any(hour.hour == 4 for hour in asked.hours))
+    place.vendor.always(_OTHER, lambda asked: any(str(hour.hour) in refused_hours for hour in asked.hours))
     fates = place.recover()
-    assert [hour for hour, fate in fates.items() if fate != "recovered"] == ["4"]
-    (error,) = place.errors
-    assert error.startswith(f"export of {PROJECT}, 2026-02-02T04: the vendor answered 400 Bad Request (start lies")
-
-
-def test_two_refused_hours_of_a_day_cost_no_other(place: Place) -> None:
-    for hour in range(24):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
-    place.vendor.always(_OTHER, lambda asked: any(hour.hour in (4, 20) for hour in asked.hours))
-    fates = place.recover()
-    assert [hour for hour, fate in fates.items() if fate != "recovered"] == ["4", "20"]
+    assert [hour for hour, fate in fates.items() if fate != "recovered"] == refused_hours
+    error = place.errors[0]
+    first = f"{PROJECT}, 2026-02-02T{int(refused_hours[0]):02d}"
+    assert error.startswith(f"export of {first}: the vendor answered 400 Bad Request (start lies")
 
 
 def test_parts_of_a_range_without_data_get_their_markers(place: Place) -> None:
@@ -405,15 +399,6 @@ def test_what_concerns_a_project_leaves_the_others_alone(place: Place, answer: A
     assert {name.partition("/")[0] for name in place.files()} == {f"{OTHER}-backfill"}
 
 
-def test_an_archive_of_another_project_is_refused(place: Place) -> None:
-    place.vendor.add(OTHER, Hour(DAY, 4), _body(4))
-    wrong = zipped(place.vendor.members(OTHER, [Hour(DAY, 4)]))
-    place.vendor.always(Answer(200, wrong))
-    assert place.recover(_range(4, 4)) == {"4": "not recovered"}
-    assert "is not of project 10001" in place.errors[0]
-    assert not place.files()
-
-
 def test_objects_that_are_there_are_compared_and_never_overwritten(place: Place) -> None:
     """Scenario: an hour's object lies there already, from an interrupted recovery, packed another way; another hour's has other
     content. Outcome: the first is left and its hour completed; the second is refused before anything of its hour is written."""
@@ -455,23 +440,6 @@ def test_an_hour_whose_object_cannot_be_placed_is_missing(place: Place) -> None:
         (place.root / GRAMMAR.format_marker(BatchKey(Source.REGULAR, PROJECT, DAY), hour)).touch()
     states = {one.hour.hour: one.state for one in place.plan().hours}
     assert (states[6], states[7]) == (HourState.DELIVERED, HourState.MISSING)
-
-
-def test_no_data_for_an_hour_that_was_delivered_is_not_believed(place: Place) -> None:
-    """The keys of another project would say so of every hour."""
-    place.record(BatchVerdict.ACCEPTED, h4="accepted")
-    assert place.recover(_range(3, 4)) == {"3": "not recovered", "4": "not recovered"}
-    assert "no data of 2026-02-02T04, but something was delivered" in place.errors[0]
-    assert not place.files()
-
-
-def test_a_cut_archive_and_a_full_landing_leave_no_marker(place: Place) -> None:
-    place.vendor.add(PROJECT, Hour(DAY, 4), _body(4))
-    whole = zipped(place.vendor.members(PROJECT, [Hour(DAY, 4)]))
-    place.vendor.always(Answer(200, whole[:-30], is_announced=False))
-    assert place.recover(_range(4, 4)) == {"4": "not recovered"}
-    assert "is cut or damaged" in place.errors[0]
-    assert not place.files()
 
 
 # -- which hours ----------------------------------------------------------------------------------------------
@@ -553,14 +521,6 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> No
         r"10001 2026-02-02: hours 4–5 recovered, 2 objects of 1\.\d kB \(2 of 2 hours, 1\.\d kB received\)\n",
         paper.getvalue(),
     )
-
-
-@pytest.mark.parametrize(
-    ("size", "said"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e15, "5000.0 TB")],
-)
-def test_sizes_are_short(size: float, said: str) -> None:
-    assert size_text(size) == said
 
 
 # -- killed anywhere ------------------------------------------------------------------------------------------

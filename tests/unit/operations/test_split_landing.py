@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -383,15 +382,6 @@ def test_what_changes_before_the_delete_stays(place: Place, changed: str) -> Non
     assert (objects[changed], a_key(9) in objects, target(9) in objects) == (body("new", 7), True, True)
 
 
-def test_a_source_that_changes_before_the_copy_is_refused(place: Place) -> None:
-    place.put(a_key(9), body("a"))
-    found = found_in(place, keys=(a_key(9),))
-    place.put(a_key(9), body("new", 7))
-    (error,) = refusals(moved(place, found)).values()
-    assert error.subject == a_key(9)
-    assert place.objects() == {a_key(9): body("new", 7)}
-
-
 def test_a_bucket_deletes_the_version_that_was_copied_and_no_other(s3: Place) -> None:
     """The condition travels with the request: between looking and deleting somebody else may write."""
     s3.put(a_key(9), body("a"))
@@ -400,22 +390,6 @@ def test_a_bucket_deletes_the_version_that_was_copied_and_no_other(s3: Place) ->
     s3.put(a_key(9), body("new", 7))
     assert not landing._place.delete(landing._opened(), upload.key, upload.etag)
     assert s3.objects() == {a_key(9): body("new", 7)}
-
-
-def test_nothing_is_written_over_what_came_meanwhile(place: Place) -> None:
-    """Between looking for the target and writing it somebody else may write."""
-    place.put(target(9), body("another"))
-    assert not place.landing.create(target(9), io.BytesIO(b"mine"))
-    assert place.objects() == {target(9): body("another")}
-
-
-def test_a_bucket_with_versions_keeps_what_was_moved(s3: Place, bucket: Any) -> None:
-    bucket.Versioning().enable()
-    s3.put(a_key(9), body("a"))
-    assert refusals(moved(s3, found_in(s3, keys=(a_key(9),)))) == {}
-    assert s3.objects().keys() == {target(9), a_marker(9, source=Source.BACKFILL)}
-    kept = [one for one in bucket.object_versions.filter(Prefix=f"exports/{PROJECT}/") if one.size]
-    assert [one.get()["Body"].read() for one in kept] == [body("a")]
 
 
 def test_nothing_leaves_the_folder_that_landing_is(folder: Place, tmp_path: Path) -> None:
@@ -431,13 +405,6 @@ def test_nothing_leaves_the_folder_that_landing_is(folder: Place, tmp_path: Path
         moved(folder, found_in(folder, keys=(a_key(8),)))
     assert a_key(8) in folder.objects()
     assert list(outside.iterdir()) == []
-
-
-def test_a_marker_that_is_named_is_moved_behind_its_data(place: Place) -> None:
-    """Who recovered a whole hour with its marker names both."""
-    place.fill({a_marker(9): b"done", a_key(9): body("a")})
-    assert refusals(moved(place, found_in(place, keys=(a_marker(9), a_key(9))))) == {}
-    assert place.objects() == {target(9): body("a"), a_marker(9, source=Source.BACKFILL): b"done"}
 
 
 # The command
