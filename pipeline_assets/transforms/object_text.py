@@ -1,4 +1,4 @@
-"""Opens one object of landing at the listed version, hashes it, and decompresses it or refuses it as a whole."""
+"""Objects of landing as tasks read them at the listed version: hashed, decompressed or refused whole, and what reading yields."""
 
 from __future__ import annotations
 
@@ -6,27 +6,145 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date
-from typing import IO, Protocol
+from typing import IO, Any, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
 
 from pipeline_assets.domain.deliveries import NOT_READABLE, Delivery, QuarantineReason
 from pipeline_assets.domain.errors import ObjectMovedError, UnreadableObjectError
 from pipeline_assets.domain.machine import most_text_bytes, naming_the_disk, require_room
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.skew import balanced, part_weight, parts_of
+from pipeline_assets.formats.base import EVENT_TIME, EXTRA_COLUMN, ParsedLine
 from pipeline_assets.formats.gzip_lines import BOM, BadObjectError, Line, blocks, decompress
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.parsed_batches import Found, Summary, refused_of
+from pipeline_assets.transforms.data_files import arrow_schema
+
+_COLUMN_NAMES = EXPORT_FORMAT.column_names
+_EVENT_TIME = _COLUMN_NAMES.index(EVENT_TIME)
+_ROW_TYPES = {
+    "project_id": "string",
+    "_arrival_date": "date",
+    "_object_key": "string",
+    "_object_etag": "string",
+    **EXPORT_FORMAT.spark_types,
+    EXTRA_COLUMN: "string",
+    "event_date": "date",
+    "_line_number": "int",
+}
+_REFUSED_TYPES = {
+    "source": "string",
+    "arrival_date": "date",
+    "project_id": "string",
+    "object_key": "string",
+    "object_etag": "string",
+    "line_number": "int",
+    "byte_offset": "bigint",
+    "byte_length": "bigint",
+    "reason": "string",
+    "detail": "string",
+    "sample": "binary",
+}
+ROWS, REFUSED = arrow_schema(_ROW_TYPES), arrow_schema(_REFUSED_TYPES)
+"""Columns of a good line: those of a raw table without hashes. Columns of a refused line or object: those of raw.quarantine
+without `is_batch_accepted`; line_number is null for a whole object."""
+SUMMARY_COUNTS = (
+    "lines",
+    "rows",
+    "quarantined",
+    "blank",
+    "replaced_surrogates",
+    "lenient_conversions",
+    "extra_key_rows",
+)
+"""Fields of an object's summary that add up over its parts."""
+
+Summary: TypeAlias = dict[str, Any]
+"""What reading found of an object, or of a part of it: object_key, size_bytes, sha256, SUMMARY_COUNTS, error, error_detail,
+line_reasons.
+
+size_bytes is the listed size; sha256 is of the stored bytes (None if they were not read). lines = rows + quarantined + blank.
+All are 0 if `error` is a QuarantineReason that refuses the object, MOVED or NOT_READABLE. replaced_surrogates and
+lenient_conversions are sums over ParsedLine; extra_key_rows counts rows with `_extra`. line_reasons is JSON text of
+`DeliveryRecord.line_reasons`, or None if there are none.
+"""
+
+
+class Found(NamedTuple):
+    """One of three kinds of what reading yields."""
+
+    rows: pa.RecordBatch | None = None
+    """Good lines of one project and arrival day, with the columns of ROWS."""
+    refused: pa.RecordBatch | None = None
+    """Refused lines of one object, or the object, with the columns of REFUSED."""
+    summaries: Sequence[Summary] = ()
+
+
+def begun_summary(delivery: Delivery) -> Summary:
+    """The summary of an object of which nothing has been read."""
+    return {
+        "object_key": delivery.key,
+        "size_bytes": delivery.size_bytes,
+        **dict.fromkeys(SUMMARY_COUNTS, 0),
+        **dict.fromkeys(("sha256", "error", "error_detail", "line_reasons")),
+    }
+
+
+def rows_of(delivery: Delivery, columns: Mapping[str, Any], count: int) -> Found:
+    """`count` good lines: `columns` vary from line to line, the names of the object do unless they are among them."""
+    names = {
+        "project_id": delivery.batch.project_id,
+        "_arrival_date": delivery.batch.arrival_date,
+        "_object_key": delivery.key,
+        "_object_etag": delivery.etag,
+    }
+    return Found(rows=batch_of(ROWS, names, columns, count))
+
+
+def rows_of_events(delivery: Delivery, events: Sequence[ParsedLine], numbers: Sequence[int]) -> Found:
+    """Good lines of one object; `numbers` holds their line numbers, from 1."""
+    columns: dict[str, Any] = dict(
+        zip(_COLUMN_NAMES, zip(*(event.values for event in events), strict=True), strict=True)
+    )
+    columns[EXTRA_COLUMN] = [event.extra for event in events]
+    columns["event_date"] = [event.values[_EVENT_TIME].date() for event in events]
+    columns["_line_number"] = numbers
+    return rows_of(delivery, columns, len(events))
+
+
+def refused_of(delivery: Delivery, records: Sequence[Mapping[str, Any]]) -> Found:
+    """Refused lines of an object, or the object itself; all records have the same columns."""
+    names = {
+        "source": delivery.batch.source.value,
+        "arrival_date": delivery.batch.arrival_date,
+        "project_id": delivery.batch.project_id,
+        "object_key": delivery.key,
+        "object_etag": delivery.etag,
+    }
+    columns = {name: [record[name] for record in records] for name in records[0]}
+    return Found(refused=batch_of(REFUSED, names, columns, len(records)))
+
+
+def batch_of(schema: pa.Schema, constants: Mapping[str, Any], columns: Mapping[str, Any], count: int) -> pa.RecordBatch:
+    """A batch of `count` rows: `constants` are the same in all rows, columns in neither mapping are null."""
+    arrays = []
+    for entry in schema:
+        if entry.name in columns:
+            values = columns[entry.name]
+            arrays.append(values if isinstance(values, pa.Array) else pa.array(values, entry.type))
+        else:
+            arrays.append(pa.repeat(pa.scalar(constants.get(entry.name), entry.type), count))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
 
 _OBJECT_COST_BYTES = 64 * 1024
 """The cost of a request, in bytes read: thousands of empty hours are work too."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The part of an object that one task reads: number `part` of `parts`, from 0."""
 
     delivery: Delivery
@@ -62,11 +180,6 @@ def shares(deliveries: Sequence[Delivery], parallelism: int, *, is_divided: bool
     for share, task in zip(listed, balanced([share.weight for share in listed], parallelism), strict=True):
         tasks[task].append(share)
     return [sorted(task, key=lambda share: share.order) for task in tasks]
-
-
-def weights(tasks: Iterable[Iterable[Share]]) -> list[float]:
-    """The sum of the weights of each task's shares."""
-    return [sum(share.weight for share in task) for task in tasks]
 
 
 _HEAD_BYTES, _STEP_BYTES, _MOST_LINES = 4096, 1 << 16, 1000
@@ -184,63 +297,49 @@ class ObjectReader(Protocol):
         """Open the object; the caller closes it. Raises ObjectMovedError, LandingAccessError or LandingUnavailableError."""
 
 
-@dataclass(frozen=True)
-class Hashing:
-    """The function of a task that hashes objects: object key -> sha256 of the stored bytes.
+def hashed_objects(reader: ObjectReader, group: Sequence[Share]) -> dict[str, str]:
+    """Object key -> sha256 of the stored bytes: the work of a task; raises LandingUnavailableError.
 
     Objects that moved, or to which landing denies access, are left out.
     """
-
-    reader: ObjectReader
-
-    def __call__(self, group: Sequence[Share]) -> dict[str, str]:
-        """Raises LandingUnavailableError."""
-        found = {}
-        for one in (share.delivery for share in group):
-            with (
-                naming_the_disk(),
-                suppress(ObjectMovedError, UnreadableObjectError),
-                self.reader.open(one.key, one.etag) as stored,
-            ):
-                found[one.key] = _fingerprint(stored)[0]
-        return found
+    found = {}
+    for one in (share.delivery for share in group):
+        with (
+            naming_the_disk(),
+            suppress(ObjectMovedError, UnreadableObjectError),
+            reader.open(one.key, one.etag) as stored,
+        ):
+            found[one.key] = _fingerprint(stored)[0]
+    return found
 
 
-@dataclass(frozen=True)
-class ObjectTexts:
-    """Opens objects and yields what is known of those that cannot be parsed."""
+def export_text(
+    reader: ObjectReader, delivery: Delivery, summary: Summary, max_object_bytes: int, max_line_bytes: int
+) -> Generator[Found, None, IO[bytes] | None]:
+    """Return the decompressed object, which the caller closes; None after yielding the records of an object not parsed.
 
-    reader: ObjectReader
-    max_object_bytes: int
-    max_line_bytes: int
-
-    def open(self, delivery: Delivery, summary: Summary) -> Generator[Found, None, IO[bytes] | None]:
-        """Return the decompressed object, which the caller closes; None after yielding the records of an object not parsed.
-
-        Raises TooLargeHereError where it inflates to more than the driving process should hold.
-        """
-        if delivery.size_bytes > self.max_object_bytes:
+    Raises TooLargeHereError where it inflates to more than the driving process should hold.
+    """
+    size, sample = delivery.size_bytes, b""
+    try:
+        if size > max_object_bytes:
             # An object that is too large as stored is refused without a download.
-            size = delivery.size_bytes
-            detail = f"{size} bytes as listed, at most {self.max_object_bytes} when decompressed; not read"
-            refused = BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
-            yield from _refused_object(delivery, summary, size, refused, b"")
-            return None
-        try:
-            stored = self.reader.open(delivery.key, delivery.etag)
-        except (ObjectMovedError, UnreadableObjectError) as error:
-            kind = MOVED if isinstance(error, ObjectMovedError) else NOT_READABLE
-            yield Found(summaries=[summary | {"error": kind, "error_detail": error.reason}])
-            return None
-        with stored:
+            detail = f"{size} bytes as listed, at most {max_object_bytes} when decompressed; not read"
+            raise BadObjectError(QuarantineReason.OBJECT_TOO_LARGE, detail)
+        with reader.open(delivery.key, delivery.etag) as stored:
             summary["sha256"], size, sample = _fingerprint(stored)
-            try:
-                return open_export(stored, most_text_bytes(self.max_object_bytes), self.max_line_bytes)
-            except BadObjectError as error:
-                if error.reason is QuarantineReason.OBJECT_TOO_LARGE:
-                    require_room(self.max_object_bytes)
-                yield from _refused_object(delivery, summary, size, error, sample)
-                return None
+            return open_export(stored, most_text_bytes(max_object_bytes), max_line_bytes)
+    except (ObjectMovedError, UnreadableObjectError) as error:
+        kind = MOVED if isinstance(error, ObjectMovedError) else NOT_READABLE
+        yield Found(summaries=[summary | {"error": kind, "error_detail": error.reason}])
+    except BadObjectError as error:
+        reason, detail = error.reason.value, error.detail
+        if summary["sha256"] is not None and error.reason is QuarantineReason.OBJECT_TOO_LARGE:
+            require_room(max_object_bytes)
+        record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
+        yield refused_of(delivery, [record])
+        yield Found(summaries=[summary | {"error": reason, "error_detail": detail}])
+    return None
 
 
 def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
@@ -252,12 +351,3 @@ def _fingerprint(stored: IO[bytes]) -> tuple[str, int, bytes]:
         sample = sample or part[:SAMPLE_BYTES]
     stored.seek(0)
     return digest.hexdigest(), size, sample
-
-
-def _refused_object(
-    delivery: Delivery, summary: Summary, size: int, error: BadObjectError, sample: bytes
-) -> Iterator[Found]:
-    reason, detail = error.reason.value, error.detail
-    record = {"byte_offset": 0, "byte_length": size, "reason": reason, "detail": detail, "sample": sample}
-    yield refused_of(delivery, [record])
-    yield Found(summaries=[summary | {"error": reason, "error_detail": detail}])

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,14 @@ from pipeline_assets.domain.deliveries import UNREADABLE, Delivery
 from pipeline_assets.formats.base import BlockParser, LineParser, ParsedLine
 from pipeline_assets.formats.gzip_lines import Block, blocks
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.object_text import SAMPLE_BYTES, ObjectReader, ObjectTexts, Share
-from pipeline_assets.transforms.parsed_batches import (
+from pipeline_assets.transforms.object_text import (
+    SAMPLE_BYTES,
     Found,
+    ObjectReader,
+    Share,
     Summary,
     begun_summary,
+    export_text,
     refused_of,
     rows_of,
     rows_of_events,
@@ -31,8 +34,7 @@ _MOST_LINES = 2000
 _MOST_BYTES = 4 * 1024**2
 
 
-@dataclass(frozen=True)
-class SmallObject:
+class SmallObject(NamedTuple):
     """An object whose lines fit in one block, held until more objects of its arrival day have been read."""
 
     delivery: Delivery
@@ -47,30 +49,6 @@ def whole_block(text: IO[bytes], max_line_bytes: int) -> Block | None:
         return first
     text.seek(0)
     return None
-
-
-class SmallObjects:
-    """Held objects of one source, project and arrival day."""
-
-    def __init__(self) -> None:
-        """Start without objects."""
-        self.objects: list[SmallObject] = []
-        self._lines = self._bytes = 0
-
-    def takes(self, delivery: Delivery) -> bool:
-        """Whether another object can be added."""
-        return not self.objects or self.objects[0].delivery.batch == delivery.batch
-
-    def add(self, small: SmallObject) -> None:
-        """Hold one more object."""
-        self.objects.append(small)
-        self._lines += small.block.count
-        self._bytes += len(small.block.text)
-
-    @property
-    def are_enough(self) -> bool:
-        """Whether there are enough lines to be worth a batch, or as many bytes as a task may hold."""
-        return self._lines >= _MOST_LINES or self._bytes >= _MOST_BYTES
 
 
 def names_of_lines(objects: Sequence[SmallObject]) -> dict[str, pa.Array]:
@@ -117,14 +95,15 @@ class ObjectWork:
         If landing is unavailable, the task fails. Consecutive small objects are parsed together, because an Arrow call costs as
         much for ten lines as for thousands.
         """
-        small, texts = SmallObjects(), ObjectTexts(self.reader, self.max_object_bytes, self.max_line_bytes)
+        held: list[SmallObject] = []
+        lines = size = 0
         for share in shares:
             delivery = share.delivery
-            if not small.takes(delivery):
-                yield from self._together(small.objects)
-                small = SmallObjects()
+            if held and (held[0].delivery.batch != delivery.batch or lines >= _MOST_LINES or size >= _MOST_BYTES):
+                yield from self._together(held)
+                held, lines, size = [], 0, 0
             summary = begun_summary(delivery)
-            text = yield from texts.open(delivery, summary)
+            text = yield from export_text(self.reader, delivery, summary, self.max_object_bytes, self.max_line_bytes)
             if text is None:
                 continue
             with text:
@@ -134,12 +113,11 @@ class ObjectWork:
                     yield from self._lines(text, share, summary)
                     yield Found(summaries=[summary])
                     continue
-            small.add(SmallObject(delivery, summary, block))
-            if small.are_enough:
-                yield from self._together(small.objects)
-                small = SmallObjects()
-        if small.objects:
-            yield from self._together(small.objects)
+            held.append(SmallObject(delivery, summary, block))
+            lines += block.count
+            size += len(block.text)
+        if held:
+            yield from self._together(held)
 
     def _together(self, objects: Sequence[SmallObject]) -> Iterator[Found]:
         """Parse the lines of objects of one arrival day together; objects with odd lines are split off and parsed alone."""

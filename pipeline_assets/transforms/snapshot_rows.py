@@ -22,8 +22,7 @@ from pipeline_assets.formats.interval_objects import read_intervals
 from pipeline_assets.formats.snapshot_lines import BadSnapshotError, SnapshotItem, SnapshotPart, read_snapshot
 from pipeline_assets.transforms.data_files import arrow_schema
 from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
-from pipeline_assets.transforms.object_text import MOVED, ObjectReader
-from pipeline_assets.transforms.parsed_batches import batch_of
+from pipeline_assets.transforms.object_text import MOVED, ObjectReader, batch_of
 
 BAD = "bad"
 """`problem` of an object that is not valid as a whole; `detail` says why."""

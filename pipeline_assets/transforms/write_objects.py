@@ -17,9 +17,8 @@ from pipeline_assets.domain.machine import a_spool_on_disk, naming_the_disk
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes
-from pipeline_assets.transforms.object_text import Share
+from pipeline_assets.transforms.object_text import Share, Summary
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.parsed_batches import Summary
 
 _HELD_BYTES = 32 * 1024**2
 """Held rows are sorted and spilled at this size; sorting needs the same amount again."""

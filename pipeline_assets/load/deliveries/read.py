@@ -21,9 +21,8 @@ from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import write_objects
-from pipeline_assets.transforms.object_text import MOVED, Hashing, Share, shares, weights
+from pipeline_assets.transforms.object_text import MOVED, SUMMARY_COUNTS, Share, Summary, hashed_objects, shares
 from pipeline_assets.transforms.parse import ObjectWork
-from pipeline_assets.transforms.parsed_batches import SUMMARY_COUNTS, Summary
 from pipeline_assets.transforms.write_objects import Written
 
 
@@ -140,7 +139,8 @@ def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence
         share_of(key, ((name_of(delivery), delivery.size_bytes) for delivery in deliveries))
         for key, name_of in names.items()
     ]
-    return StepSkew(table, _STEP, "bytes", tuple(keys), tuple(weights(tasks)))
+    sizes = tuple(sum(share.weight for share in task) for task in tasks)
+    return StepSkew(table, _STEP, "bytes", tuple(keys), sizes)
 
 
 def joined(parts: Sequence[Summary]) -> Summary:
@@ -190,7 +190,7 @@ def hashes_of(attempt: Attempt, deliveries: Collection[Delivery]) -> dict[str, s
     readable = [one for one in deliveries if one.size_bytes <= runtime.settings.max_object_bytes]
     tasks = _shares(runtime, readable) if readable else []
     read_bytes = sum(one.size_bytes for one in readable)
-    found = runtime.tasks.run(Hashing(runtime.landing), tasks, read_bytes=read_bytes)
+    found = runtime.tasks.run(partial(hashed_objects, runtime.landing), tasks, read_bytes=read_bytes)
     return {key: sha256 for hashes in found for key, sha256 in hashes.items()}
 
 

@@ -28,8 +28,7 @@ from pipeline_assets.tables.table import TableColumn
 from pipeline_assets.transforms import parse
 from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
-from pipeline_assets.transforms.object_text import MOVED, Hashing, Share, shares
-from pipeline_assets.transforms.parsed_batches import REFUSED, ROWS
+from pipeline_assets.transforms.object_text import MOVED, REFUSED, ROWS, Share, hashed_objects, shares
 from tests.support.builders import PROJECT
 from tests.support.read_objects import DAY, Read, a_share, read
 
@@ -313,13 +312,13 @@ def test_only_what_was_read_is_hashed() -> None:
                 raise UnreadableObjectError(key, "landing refused: InvalidObjectState", "Restore it")
             return super().open(key, etag)
 
-    hashing = Hashing(Archive({"a": b"bytes", "b": b"", "down": None}))
-    assert hashing([a_share(key) for key in ("a", "archived", "gone", "b")]) == {
+    archive = Archive({"a": b"bytes", "b": b"", "down": None})
+    assert hashed_objects(archive, [a_share(key) for key in ("a", "archived", "gone", "b")]) == {
         "a": hashlib.sha256(b"bytes").hexdigest(),
         "b": hashlib.sha256(b"").hexdigest(),
     }
     with pytest.raises(LandingUnavailableError):
-        hashing([a_share("a"), a_share("down")])
+        hashed_objects(archive, [a_share("a"), a_share("down")])
 
 
 def test_refused_lines_alone_are_kept_where_no_other_is_asked_for() -> None:
