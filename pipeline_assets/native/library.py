@@ -1,17 +1,19 @@
-"""The native library, built from native/: loaded where it is there, and its scanner of lines."""
+"""The native library, built from native/: loaded where it is there, its scanner of lines, and its hashes of rows."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_int64, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 VARIABLE = "TIDEMARK_NATIVE"
@@ -68,6 +70,26 @@ class HashedColumn(Structure):
     )
 
 
+_FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
+    "tidemark_format_new": (c_void_p, c_char_p, c_void_p, c_char_p, c_uint64),
+    "tidemark_format_free": (None, c_void_p),
+    "tidemark_scan": (c_void_p, c_void_p, c_char_p, c_uint64, c_uint64, POINTER(Rules)),
+    "tidemark_table_columns": (POINTER(Buffers), c_void_p),
+    "tidemark_table_free": (None, c_void_p),
+    "tidemark_row_hashes": (
+        c_uint32,
+        POINTER(HashedColumn),
+        c_uint64,
+        c_char_p,
+        c_uint64,
+        c_uint64,
+        c_void_p,
+        c_void_p,
+    ),
+}
+"""Name -> type of the result, types of the arguments."""
+
+
 @cache
 def library() -> CDLL | None:
     """The library; None where it is switched off, missing, for another machine, or of another version than this code."""
@@ -77,33 +99,12 @@ def library() -> CDLL | None:
         found = CDLL(str(PLACE))
         if found.tidemark_abi() != _ABI:
             return None
-        _declare(found)
+        for name, (result, *arguments) in _FUNCTIONS.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError):
         return None
     return found
-
-
-def _declare(found: CDLL) -> None:
-    found.tidemark_format_new.argtypes = (c_char_p, c_void_p, c_char_p, c_uint64)
-    found.tidemark_format_new.restype = c_void_p
-    found.tidemark_format_free.argtypes = (c_void_p,)
-    found.tidemark_format_free.restype = None
-    found.tidemark_scan.argtypes = (c_void_p, c_char_p, c_uint64, c_uint64, POINTER(Rules))
-    found.tidemark_scan.restype = c_void_p
-    found.tidemark_table_columns.argtypes = (c_void_p,)
-    found.tidemark_table_columns.restype = POINTER(Buffers)
-    found.tidemark_table_free.argtypes = (c_void_p,)
-    found.tidemark_table_free.restype = None
-    found.tidemark_row_hashes.argtypes = (
-        POINTER(HashedColumn),
-        c_uint64,
-        c_char_p,
-        c_uint64,
-        c_uint64,
-        c_void_p,
-        c_void_p,
-    )
-    found.tidemark_row_hashes.restype = c_uint32
 
 
 class Kind(IntEnum):
@@ -121,17 +122,14 @@ class Kind(IntEnum):
     @property
     def arrow(self) -> pa.DataType:
         """The type of such a column."""
-        return _TYPES[self]
+        return _TYPES.get(self, pa.string())
 
 
 _TYPES = {
-    Kind.TEXT: pa.string(),
     Kind.LONG: pa.int64(),
     Kind.TIME: pa.timestamp("us", tz="UTC"),
     Kind.DOUBLE: pa.float64(),
     Kind.BOOLEAN: pa.bool_(),
-    Kind.JSON: pa.string(),
-    Kind.BAG: pa.string(),
 }
 
 
@@ -205,3 +203,58 @@ def _array(kind: pa.DataType, column: Buffers, rows: int, owner: _Table) -> pa.A
     # Without a byte in any text there is no address either.
     buffers.append(pa.foreign_buffer(column.values, column.length, owner) if column.length else pa.py_buffer(b""))
     return pa.Array.from_buffers(kind, rows, buffers, nulls)
+
+
+class HashedKind(IntEnum):
+    """What a column holds; `Kind` in native/src/rows.rs."""
+
+    NOTHING = 0
+    TEXT = 1
+    LONG = 2
+    INT = 3
+    BOOLEAN = 4
+    DOUBLE = 5
+
+
+_KINDS = {
+    pa.string(): (HashedKind.TEXT, 0),
+    pa.binary(): (HashedKind.TEXT, 0),
+    pa.int64(): (HashedKind.LONG, 8),
+    pa.int32(): (HashedKind.INT, 4),
+    pa.bool_(): (HashedKind.BOOLEAN, 0),
+    pa.float64(): (HashedKind.DOUBLE, 8),
+}
+"""Type of a column -> what it holds, and the bytes of a value that is a number."""
+_OFFSET_BYTES = 4
+
+
+def row_hashes(columns: Sequence[pa.Array], version: str) -> tuple[pa.Array, pa.Array] | None:
+    """Both halves (int64) of the hash of each row, as `transforms/event_hashes.py` defines it.
+
+    None where there is no library, or a column has another type than texts, bytes, int64, int32, booleans and doubles have.
+    """
+    found, count = library(), len(columns[0])
+    if found is None or count == 0 or any(one.null_count < count and one.type not in _KINDS for one in columns):
+        return None
+    halves = np.empty(count, np.int64), np.empty(count, np.int64)
+    first, second = (half.ctypes.data for half in halves)
+    given = (HashedColumn * len(columns))(*map(_column, columns))
+    told = version.encode()
+    if not found.tidemark_row_hashes(given, len(columns), told, len(told), count, first, second):
+        return None
+    return pa.array(halves[0]), pa.array(halves[1])
+
+
+def _column(values: pa.Array) -> HashedColumn:
+    """The column from its first row on; its buffers live as long as `values`."""
+    if values.null_count == len(values):
+        return HashedColumn(kind=HashedKind.NOTHING)
+    kind, width = _KINDS[values.type]
+    validity, *others = values.buffers()
+    offsets = _from(others[0], values.offset * _OFFSET_BYTES) if kind is HashedKind.TEXT else Bytes()
+    data = _from(others[-1], values.offset * width)
+    return HashedColumn(kind, _from(validity if values.null_count else None, 0), offsets, data, values.offset)
+
+
+def _from(buffer: pa.Buffer | None, start: int) -> Bytes:
+    return Bytes() if buffer is None else Bytes(buffer.address + start, buffer.size - start)

@@ -16,6 +16,7 @@ from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
+from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbours
 from pipeline_assets.transforms.event_hashes import (
     IDS,
     EventHashes,
@@ -37,6 +38,8 @@ _LINEAGE_MASK = (1 << 64) - 1
 _Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 _GREATEST = np.array(GREATEST_SECONDS)
 _STEP, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_RECEIVED = EXPORT_FORMAT.received_column
+_DAY_MICROS = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,14 @@ class ArrivedRows:
         return BatchDay(self.digest, f"{LINEAGE}:{first:x}:{second:x}", self.lateness)
 
 
+def arrived(parts: Iterable[ArrivedRows]) -> ArrivedRows:
+    """The sums over the rows of all parts."""
+    every = list(parts)
+    first, second = (sum(part.places[half] for part in every) & _LINEAGE_MASK for half in (0, 1))
+    digest = sum((part.digest for part in every), EMPTY)
+    return ArrivedRows(digest, (first, second), merged(part.lateness for part in every))
+
+
 @dataclass(frozen=True)
 class SummingRaw:
     """Sums the rows of a file of raw: a `RowsOf`."""
@@ -65,14 +76,8 @@ class SummingRaw:
     @property
     def types(self) -> dict[str, str]:
         """Column to read -> Spark type."""
-        return {
-            **HashSource(self.checked).types,
-            "_object_key": "string",
-            "_line_number": "int",
-            "_arrival_date": "date",
-            EVENT_TIME: "timestamp",
-            EXPORT_FORMAT.received_column: "timestamp",
-        }
+        lines = {"_object_key": "string", "_line_number": "int", "_arrival_date": "date"}
+        return {**HashSource(self.checked).types, **lines, EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, dict[date | None, ArrivedRows]]:
         """The slice, and arrival day (None for rows that another program wrote without one) -> sums of its rows."""
@@ -85,26 +90,20 @@ class SummingRaw:
     def _sums(self, key: Slice, rows: pa.Table) -> Iterator[tuple[date | None, ArrivedRows]]:
         hashed = HashSource(self.checked).of(rows, key.project_id)
         objects, lines = whole(rows.column("_object_key")), longs(rows.column("_line_number"))
-        places = place_hashes(objects, lines, hashed.first, hashed.second)
-        seconds, are_unknown = lateness_of(rows)
+        places = _place_hashes(objects, lines, hashed.first, hashed.second)
+        received, happened = rows.column(_RECEIVED), rows.column(EVENT_TIME)
+        # Negative if a clock was ahead.
+        seconds, are_unknown = (longs(received) - longs(happened)) // 1_000_000, are_null(received) | are_null(happened)
         days = whole(rows.column("_arrival_date")).dictionary_encode(null_encoding="encode")
         of_row, arrivals = days.indices.to_numpy(), days.dictionary.to_pylist()
         for number, arrival in enumerate(arrivals):
             chosen: Mask | slice = slice(None) if len(arrivals) == 1 else of_row == number
             first, second = (int(half[chosen].sum()) for half in places)
-            sketch = sketch_of(seconds[chosen], are_unknown[chosen])
+            sketch = _sketch_of(seconds[chosen], are_unknown[chosen])
             yield arrival, ArrivedRows(hashed.digest(chosen), (first, second), sketch)
 
 
-def arrived(parts: Iterable[ArrivedRows]) -> ArrivedRows:
-    """The sums over the rows of all parts."""
-    every = list(parts)
-    first, second = (sum(part.places[half] for part in every) & _LINEAGE_MASK for half in (0, 1))
-    digest = sum((part.digest for part in every), EMPTY)
-    return ArrivedRows(digest, (first, second), merged(part.lateness for part in every))
-
-
-def place_hashes(objects: pa.Array, lines: Longs, first: Longs, second: Longs) -> tuple[_Hashes, _Hashes]:
+def _place_hashes(objects: pa.Array, lines: Longs, first: Longs, second: Longs) -> tuple[_Hashes, _Hashes]:
     """Both halves (uint64) of a hash of each row's object key, line, and both halves of its content's hash.
 
     Keys and contents enter by halves of SHA-256. Two mixing steps per half keep rows apart that swap object or line, at a
@@ -128,13 +127,7 @@ def _mixed(values: _Hashes) -> _Hashes:
     return np.asarray(values ^ values >> np.uint64(31))
 
 
-def lateness_of(rows: pa.Table) -> tuple[Longs, Mask]:
-    """Whole seconds from each event to its arrival, negative if a clock was ahead; and where either time is missing."""
-    received, happened = rows.column(EXPORT_FORMAT.received_column), rows.column(EVENT_TIME)
-    return (longs(received) - longs(happened)) // 1_000_000, are_null(received) | are_null(happened)
-
-
-def sketch_of(seconds: Longs, are_unknown: Mask) -> LatenessSketch:
+def _sketch_of(seconds: Longs, are_unknown: Mask) -> LatenessSketch:
     """The sketch of these latenesses, in the bins of `domain.lateness.bin_of`."""
     known = seconds[~are_unknown]
     if not len(known):
@@ -145,51 +138,39 @@ def sketch_of(seconds: Longs, are_unknown: Mask) -> LatenessSketch:
     return LatenessSketch(bins, len(seconds) - len(known), int(known.min()), int(known.max()))
 
 
-@dataclass(frozen=True)
-class ObjectRows:
+class ObjectRows(NamedTuple):
     """The rows that raw holds of one object."""
 
     rows: int
     etag: str | None
     """The greatest version that a row names."""
 
-    def __add__(self, other: ObjectRows) -> ObjectRows:
-        """The rows of both."""
-        return ObjectRows(self.rows + other.rows, max(filter(None, (self.etag, other.etag)), default=None))
-
 
 OBJECT_TYPES = {"_arrival_date": "date", "_object_key": "string", "_object_etag": "string"}
 """Column that `objects_of` reads -> Spark type."""
 Objects = dict[tuple[str, date | None, str | None], ObjectRows]
 """(project, arrival day, object key) -> its rows."""
+_COUNTED = ("_arrival_date", "_object_key", "count_all", "_object_etag_max")
 
 
 def objects_of(file: SliceFile, tables: Iterator[pa.Table]) -> Objects:
     """The objects of a file's rows: a `RowsOf` for the columns of OBJECT_TYPES."""
     found: list[Objects] = []
     for rows in tables:
-        counted = rows.group_by(["_arrival_date", "_object_key"]).aggregate(
-            [([], "count_all"), ("_object_etag", "max")]
-        )
-        told = zip(*(counted.column(name).to_pylist() for name in _OBJECTS), strict=True)
-        found.append({(file.key.project_id, day, key): ObjectRows(count, etag) for day, key, count, etag in told})
+        counted = rows.group_by([*_COUNTED[:2]]).aggregate([([], "count_all"), ("_object_etag", "max")])
+        each = zip(*(counted.column(name).to_pylist() for name in _COUNTED), strict=True)
+        found.append({(file.key.project_id, day, key): ObjectRows(count, etag) for day, key, count, etag in each})
     return objects_together(found)
-
-
-_OBJECTS = ("_arrival_date", "_object_key", "count_all", "_object_etag_max")
 
 
 def objects_together(parts: Iterable[Objects]) -> Objects:
     """The objects of all parts."""
     every: Objects = {}
     for part in parts:
-        for key, rows in part.items():
-            every[key] = every[key] + rows if key in every else rows
+        for key, more in part.items():
+            held = every.get(key, ObjectRows(0, None))
+            every[key] = ObjectRows(held.rows + more.rows, max(filter(None, (held.etag, more.etag)), default=None))
     return every
-
-
-_DAY_MICROS = 86_400_000_000
-_RECEIVED = EXPORT_FORMAT.received_column
 
 
 @dataclass(frozen=True)
@@ -216,8 +197,10 @@ class RefinedSums:
             self.rows_without_id + other.rows_without_id,
             self.rows_with_blank_id + other.rows_with_blank_id,
             self.late_rows + other.late_rows,
-            _later(self.received, other.received),
-            _later(self.happened, other.happened),
+            *(
+                max((time for time in times if time is not None), default=None)
+                for times in ((self.received, other.received), (self.happened, other.happened))
+            ),
         )
 
 
@@ -257,49 +240,27 @@ class SummingRefined:
     def _sums(self, key: Slice, rows: pa.Table) -> RefinedSums:
         hashed = HashSource(self.checked).of(rows, key.project_id)
         ids = [whole(rows.column(name)) for name in IDS]
-        there = [~are_null(one) for one in ids]
-        seen = [~are_null(named(one)) for one in ids]
-        received, happened = (longs(rows.column(name)) for name in (_RECEIVED, EVENT_TIME))
-        is_received, has_happened = (~are_null(rows.column(name)) for name in (_RECEIVED, EVENT_TIME))
-        of_day = key.event_date.toordinal() - _EPOCH_DAY
+        there, seen = ([~are_null(one) for one in texts] for texts in (ids, map(named, ids)))
+        received, happened = (longs(rows.column(name).drop_null()) for name in (_RECEIVED, EVENT_TIME))
+        of_day = (key.event_date - date(1970, 1, 1)).days
         return RefinedSums(
             digest=hashed.digest(),
             false_hashes=int(hashed.are_false.sum()),
             rows_without_id=int((~seen[0] & ~seen[1]).sum()),
             rows_with_blank_id=int(((there[0] & ~seen[0]) | (there[1] & ~seen[1])).sum()),
-            late_rows=int(((received // _DAY_MICROS > of_day) & is_received).sum()),
-            received=_latest(received[is_received]),
-            happened=_latest(happened[has_happened]),
+            late_rows=int((received // _DAY_MICROS > of_day).sum()),
+            received=int(received.max()) if len(received) else None,
+            happened=int(happened.max()) if len(happened) else None,
         )
 
 
-_EPOCH_DAY = 719_163
-"""The ordinal of 1970-01-01."""
-
-
-def _latest(times: Longs) -> int | None:
-    return int(times.max()) if len(times) else None
-
-
-def _later(one: int | None, other: int | None) -> int | None:
-    return max((time for time in (one, other) if time is not None), default=None)
-
-
-# -- keys that rows share ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Twice:
+class Twice(NamedTuple):
     """Rows of a slice that share their key with another row."""
 
     keys_twice: int = 0
     """With one at most the dedupe window away."""
     keys_twice_a_day: int = 0
     """With one of the same day."""
-
-    def __add__(self, other: Twice) -> Twice:
-        """The rows of both, which share no key."""
-        return Twice(self.keys_twice + other.keys_twice, self.keys_twice_a_day + other.keys_twice_a_day)
 
 
 def keys_twice(rows: Iterable[KeyRows], window_days: int) -> dict[Slice, Twice]:
@@ -314,17 +275,18 @@ def keys_twice(rows: Iterable[KeyRows], window_days: int) -> dict[Slice, Twice]:
     for part in parts:
         first, second = part.halves
         chosen = are_among(first, suspected)
-        count = int(chosen.sum())
-        found = (first[chosen], second[chosen], np.full(count, number_of[part.key], np.int64))
-        for column, values in zip(columns, found, strict=True):
-            column.append(values)
+        columns[0].append(first[chosen])
+        columns[1].append(second[chosen])
+        columns[2].append(np.full(int(chosen.sum()), number_of[part.key], np.int64))
     first, second, number = map(np.concatenate, columns)
-    day = np.array([key.event_date.toordinal() for key in slices], np.int64)[number]
-    order = np.lexsort((day, second, first))
-    first, second, number, day = first[order], second[order], number[order], day[order]
-    gap = np.where((first[1:] == first[:-1]) & (second[1:] == second[:-1]), day[1:] - day[:-1], np.iinfo(np.int64).max)
-    pairs = [np.r_[False, gap <= most, False] for most in (window_days, 0)]
-    counts = [
-        np.bincount(number[chosen], minlength=len(slices)).tolist() for chosen in (of[1:] | of[:-1] for of in pairs)
-    ]
-    return {key: Twice(*both) for key, *both in zip(slices, *counts, strict=True) if any(both)}
+    days = np.array([key.event_date.toordinal() for key in slices], np.int64)[number]
+    cells, at, counts = np.unique(
+        cells_of(group_numbers(second, first), days, window_days), return_inverse=True, return_counts=True
+    )
+    same = counts > 1
+    near = same.copy()
+    for left, right, are_near in neighbours(cells, window_days):
+        near[left] |= are_near
+        near[right] |= are_near
+    found = [np.bincount(number[chosen[at]], minlength=len(slices)).tolist() for chosen in (near, same)]
+    return {key: Twice(*both) for key, *both in zip(slices, *found, strict=True) if any(both)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -91,7 +91,7 @@ def _measures(sums: RefinedSums, twice: Twice) -> dict[str, Any]:
     lag = None
     if sums.received is not None and sums.happened is not None:
         lag = sums.received // _SECOND - sums.happened // _SECOND
-    return {**{field.name: getattr(sums, field.name) for field in fields(sums)}, **asdict(twice), "lag": lag}
+    return {**{field.name: getattr(sums, field.name) for field in fields(sums)}, **twice._asdict(), "lag": lag}
 
 
 def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[bytes]) -> dict[Slice, Twice]:
@@ -110,7 +110,7 @@ def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[S
     window = runtime.settings.dedupe_window_days
     for part in each_range(runtime, found, lambda _, rows: keys_twice(rows, window)):
         for key, one in part.items():
-            twice[key] = twice.get(key, Twice()) + one
+            twice[key] = Twice(*map(sum, zip(twice.get(key, Twice()), one, strict=True)))
     return twice
 
 

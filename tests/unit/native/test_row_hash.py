@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline_assets.native import row_hash
-from pipeline_assets.native.library import Bytes, HashedColumn, library
-from pipeline_assets.native.row_hash import Kind, row_hashes
+from pipeline_assets.native.library import Bytes, HashedColumn, HashedKind, library, row_hashes
 from pipeline_assets.transforms.event_hashes import VERSION, in_arrow
 
 BUILT = pytest.mark.skipif(library() is None, reason="the native library is not built: make setup, with cargo")
@@ -59,7 +57,7 @@ def test_doubles_are_hashed_by_their_bits_and_every_nan_alike() -> None:
 def test_without_the_library_or_for_another_type_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row_hashes([pa.array([1], pa.int8())], VERSION) is None
     assert row_hashes([pa.array([], pa.int64())], VERSION) is None
-    monkeypatch.setattr(row_hash, "library", lambda: None)
+    monkeypatch.setattr("pipeline_assets.native.library.library", lambda: None)
     assert row_hashes([pa.array([1])], VERSION) is None
 
 
@@ -75,10 +73,10 @@ def test_nothing_beyond_a_buffer_is_read() -> None:
 
     text = np.frombuffer(b"abc", np.uint8)
     cases = [
-        (Kind.TEXT, np.array(ends, np.int32), text)
+        (HashedKind.TEXT, np.array(ends, np.int32), text)
         for ends in ([0, 1, 4], [0, 2, 1], [-1, 1, 2], [0, 1 << 30, 1 << 30])
     ]
-    cases.append((Kind.LONG, np.zeros(0, np.int32), np.zeros(1, np.int64)))
+    cases.append((HashedKind.LONG, np.zeros(0, np.int32), np.zeros(1, np.int64)))
     for kind, offsets, values in cases:
         column = (HashedColumn * 1)(HashedColumn(kind, Bytes(), bytes_of(offsets), bytes_of(values), 0))
         args = (column, 1, b"3", 1, 2, halves[0].ctypes.data, halves[1].ctypes.data)

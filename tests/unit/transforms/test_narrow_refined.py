@@ -136,5 +136,5 @@ def test_rows_that_share_a_key_are_found_exactly(
     found: dict[Slice, Twice] = {}
     for parts in by_range.values():
         for key, one in keys_twice(parts, window).items():
-            found[key] = found.get(key, Twice()) + one
+            found[key] = Twice(*map(sum, zip(found.get(key, Twice()), one, strict=True)))
     assert found == expected
