@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from pipeline_assets.doctor import rules
-from pipeline_assets.doctor.rules import Answer, Point, PrefixEvidence, TableHead, red
+from pipeline_assets.doctor.rules import RED, Answer, Point, Prefixes, TableHead
 from pipeline_assets.domain.days import Hour, days_between
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, UnrecognizedObject, unplaced_hours
 from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
@@ -74,7 +74,7 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], LandingSto
             raise
         except TidemarkError as error:
             # The other points are still examined.
-            answer = red(f"cannot be looked at: {error.subject}: {error.reason}", error.hint)
+            answer = Answer(RED, f"cannot be looked at: {error.subject}: {error.reason}", error.hint)
         yield Point(name, question, *answer)
 
 
@@ -92,7 +92,7 @@ def _one_lake(at: _At) -> Answer:
         at.ledger.lake.require(lake_of(mark, known or {}), mark)
         return rules.one_lake(mark, settings, is_certain=is_certain)
     except TidemarkError as error:
-        return red(f"{error.subject}: {error.reason}", error.hint)
+        return Answer(RED, f"{error.subject}: {error.reason}", error.hint)
 
 
 def _atomic(at: _At) -> Answer:
@@ -140,13 +140,20 @@ def _prefixes(at: _At) -> Answer:
     settings, landing = at.settings, at.landing()
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     since = (at.now - timedelta(days=settings.redelivery_horizon_days)).date()
-    found = []
+    objects, misnamed, late, unplaced, notes = (
+        0,
+        list[tuple[str, str]](),
+        list[tuple[str, str]](),
+        list[tuple[str, str]](),
+        list[str](),
+    )
     for project in at.projects:
         listing = read_prefix(landing.list_folder(Source.REGULAR.prefix(project)), project, grammar, since)
         selection = by_evidence(listing, {}, settings)
-        misnamed = {placed.upload.key for placed in listing.misnamed}
-        late = tuple(one.placed.upload.key for one in selection.recovered if one.placed.upload.key not in misnamed)
-        objects = len(listing.deliveries) + len(listing.misnamed)
+        wrong = sorted({placed.upload.key for placed in listing.misnamed})
+        misnamed += [(project, key) for key in wrong]
+        late += [(project, one.placed.upload.key) for one in selection.recovered if one.placed.upload.key not in wrong]
+        objects += len(listing.deliveries) + len(listing.misnamed)
         named = [
             grammar.parse(Source.BACKFILL, project, one.key, one.etag, one.size_bytes)
             for one in landing.list_folder(Source.BACKFILL.prefix(project))
@@ -154,10 +161,10 @@ def _prefixes(at: _At) -> Answer:
         ]
         odd = [one for one in (*named, *listing.unrecognized.values()) if isinstance(one, UnrecognizedObject)]
         hours = unplaced_hours(odd, {*listing.by_key, *(one.key for one in named if isinstance(one, Delivery))})
-        unplaced = tuple(sorted(key for batch, keys in hours.items() if batch.arrival_date >= since for key in keys))
-        note = next(iter(selection.notes), None)
-        found.append(PrefixEvidence(project, objects, tuple(sorted(misnamed)), late, note, unplaced))
-    return rules.separate_prefixes(found, since)
+        keys = sorted(key for batch, keys in hours.items() if batch.arrival_date >= since for key in keys)
+        unplaced += [(project, key) for key in keys]
+        notes += [f"{project}: {note}" for note in selection.notes[:1]]
+    return rules.separate_prefixes(Prefixes(objects, misnamed, late, unplaced, notes), since)
 
 
 def _keys(at: _At) -> Answer:

@@ -218,7 +218,7 @@ def test_a_large_object_is_judged_by_what_a_task_has_left_of_it(ledger: Ledger, 
     assert (few_cores.light, "60 % of all" in few_cores.found) == (Light.GREEN, True)
     many = look(ledger, settings.model_copy(update={"spark_master": "local[64]"}))["skew"]
     assert (many.light, many.fix) == (Light.YELLOW, "Ask the exporter for smaller objects")
-    assert "8 of 192 tasks read an object of 60 MiB (10001)" in many.found
+    assert "an object of 60 MiB (10001) gives a task 24.5 times" in many.found
 
 
 def test_a_recovery_that_died_is_named_until_its_hour_has_a_marker(
