@@ -112,27 +112,6 @@ def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
     assert verdicts["2026-02-03", "raw/backfill_events"] == "not loaded"
 
 
-def test_bad_usage_exits_2_and_names_the_cure(tmp_path: Path) -> None:
-    shell = InThisProcess(tmp_path)
-    for words, said in (
-        (_load(date(2026, 2, 3), DAY), "ends before it begins"),
-        (_load(date(2025, 2, 3), DAY), "calendar"),
-        (("load", "--source", "regular", "--from", "soon", "--to", "2026-02-02"), "YYYY-MM-DD"),
-        (("load", "--source", "other", "--from", "2026-02-02", "--to", "2026-02-02"), "other"),
-        ((*_load(DAY, DAY), "--project", "7"), "not among"),
-        ((*_load(DAY, DAY), "--accept-changes", " "), "reason"),
-    ):
-        done = shell(*words)
-        assert done.returncode == 2, (words, done.stderr)
-        assert said in done.stderr, (words, done.stderr)
-        assert "Traceback" not in done.stderr
-    for option in ("--accept-missing", "--accept-changes"):
-        unsaid = shell(*_load(DAY, DAY), option, "it was lost", TIDEMARK_PROJECTS=f"{PROJECT},10002")
-        assert unsaid.returncode == 2
-        assert f"{option}: would apply to all projects ({PROJECT}, 10002)" in unsaid.stderr
-    assert "TIDEMARK_LANDIN" in shell("status", TIDEMARK_LANDIN="x").stderr
-
-
 def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -> None:
     """Scenario: on the shell, a delivery is excluded and counts again; the day is rolled back and released; then it is proven.
     Outcome: each command says what it changed and exits as promised; what was decided is listed."""

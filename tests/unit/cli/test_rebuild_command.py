@@ -117,27 +117,3 @@ def test_status_tells_of_an_open_rebuild(shell: InThisProcess, state: RebuildSta
     title = "rebuild 1 of refined/events, aggregates/daily_revenue, 2026-02-02 to 2026-02-05"
     assert lines == ([f"{title}: {said}"] if said else [])
     assert json.loads(shell("status", *DAYS, "--json").stdout)
-
-
-def test_what_cannot_be_served_exits_2_with_one_sentence(shell: InThisProcess) -> None:
-    a_report(shell, RebuildState.READY)
-    start = ("start", *DAYS, "--reason", "why")
-    for words, said in (
-        (("start", *DAYS), "needs --from, --to and --reason"),
-        (("start", *DAYS, "--reason", " "), "needs a reason"),
-        ((*start, "--table", "raw/regular_events"), "raw/regular_events: is not built, so it cannot be rebuilt"),
-        (("start", "--from", str(LAST), "--to", str(FIRST), "--reason", "why"), "ends before it begins"),
-        (("start", "--from", "soon", "--to", str(FIRST), "--reason", "why"), "YYYY-MM-DD"),
-        ((*start, "--project", "7"), "is not among the configured projects"),
-        (("start", "3", *DAYS, "--reason", "why"), "takes no id"),
-        ((*start, "--table", REFINED), "rebuild 1 is open for these days"),
-        (("show", "99"), "rebuild 99: is not on record"),
-        (("show", "1", "--table", REFINED), "takes the id of a rebuild and no tables or days"),
-        (("swap",), "needs the id of a rebuild"),
-        (("undo", "99"), "rebuild 99: is not on record"),
-        (("abandon", "1", *DAYS), "takes the id of a rebuild and no tables or days"),
-        (("forget", "1"), "forget"),
-    ):
-        done = shell("rebuild", *words)
-        assert (done.returncode, said in done.stderr) == (2, True), (words, done.stderr)
-        assert "Traceback" not in done.stderr

@@ -100,25 +100,3 @@ def test_a_query_that_fails_hides_no_file_and_shows_no_password(shell: InThisPro
     assert '"agreement": "agrees"' in done.stdout
     assert "the golden query failed" in done.stdout
     assert "hush-hush" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--from", "2026-02-03", "--to", "2026-02-02"), "the range ends before it begins"),
-        (("--from", "2025-12-31"), "the calendar holds 2026-01-01 to "),
-        (("--to", "2999-01-01", "--repair"), "the calendar holds 2026-01-01 to "),
-        (("--from", "soon"), "is not a day"),
-        (("--project", "777"), "is not among the configured projects"),
-        (("--keys", "a.csv", "--against", "backfill", *SPAN), "name two things to compare with"),
-        (("--table", "raw/backfill_events"), "says whose keys are compared, and there is nothing beside"),
-        (("--against", "backfill"), "names no range, and would read every event there is"),
-        (("--against", "aggregates/daily_revenue", *SPAN), "is not a table of events"),
-        (("--keys", "/nowhere/keys.csv", *SPAN), "cannot be read: No such file"),
-    ],
-)
-def test_bad_usage_exits_2_with_a_sentence(shell: InThisProcess, words: tuple[str, ...], said: str) -> None:
-    done = shell("reconcile", *words)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert said in done.stderr
-    assert "fix: " in done.stderr

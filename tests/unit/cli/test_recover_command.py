@@ -134,15 +134,7 @@ def test_what_is_not_recovered_exits_1_with_a_sentence_and_the_rest_goes_on(
     assert "not exported yet" in young.stdout
 
 
-def test_bad_usage_exits_2_and_names_the_fix(shell: Recovering) -> None:
-    for words, said in (
-        (("--from", str(DAY)), "names no range"),
-        (("--from", f"{DAY}T7", "--to", str(DAY)), "YYYY-MM-DDTHH"),
-        (("--from", "2025-01-01", "--to", str(DAY)), "calendar"),
-        (("--refused", "--project", "7"), "is not among the configured projects"),
-    ):
-        done = shell.recover(*words)
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+def test_a_project_without_keys_exits_2_and_names_the_fix(shell: Recovering) -> None:
     shell.vendor.keys.clear()
     done = shell.recover("--from", str(DAY), "--to", str(DAY))
     assert done.returncode == 2
