@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -37,13 +36,10 @@ ORDINARY_DELAY = timedelta(hours=3)
 """A regular object comes within this time after the end of its hour; the vendor's exports are ready within two hours."""
 _FEW = 50
 """An operator can check this many objects; with more, upload times that speak against most of them are not believed."""
-MOST_EVENTS_A_DAY = 500_000
-"""On days with more events, only those with the lowest hashes are compared: the same share of every object."""
 _SHARE = 0.5
 """Shared events that make a double, as a share of the smaller object: the vendor repeats a few events, a recovery an hour."""
 _LEAST_EVENTS = 3
 """The fewest shared events that count: in a quiet hour, one event repeated by the vendor may be half of an object."""
-_HASHES = 1 << 64
 _BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
 _READ_BYTES = 1024**2
 
@@ -289,62 +285,34 @@ def find_doubles(
     settings: Settings,
     say: Callable[[str], None],
 ) -> tuple[dict[Placed, str], list[str]]:
-    """Object -> which earlier upload of its day it repeats, in words; and the keys of objects that cannot be read.
+    """Object -> which earlier upload of its hour it repeats, in words; and the keys of objects that cannot be read.
 
-    Events are compared within an arrival day: an event's file hour is the hour of its upload, which a repeated export keeps.
-    Doubles and `known` ones, which are recovered by other evidence, are compared but never serve as originals, so the result
-    does not depend on which doubles were moved already. Each object that shares its day is read once; memory holds
-    `MOST_EVENTS_A_DAY` numbers.
+    A repeated export keeps the hour of an event's file, so the events of an hour's objects are compared. Doubles and `known`
+    ones, which are recovered by other evidence, never serve as originals, so the result does not depend on which doubles were
+    moved already. Memory holds a number for each event of one hour.
     """
     reasons: dict[Placed, str] = {}
     unread: list[str] = []
-    by_day: dict[date, list[Placed]] = defaultdict(list)
-    for placed in objects:
-        by_day[placed.arrival_date].append(placed)
-    for day, of_day in sorted(by_day.items()):
-        if len(of_day) > 1:
-            say(f"comparing the events of {len(of_day)} objects of {day}")
-            of_day.sort(key=lambda one: (one.upload.uploaded_at, one.hour, one.upload.key))
-            _compare_day(of_day, known, landing, settings, reasons, unread)
+    for (day, hour), of_hour in groupby(sorted(objects), key=lambda one: (one.arrival_date, one.hour)):
+        originals: dict[Placed, set[int]] = {}
+        uploads = sorted(of_hour, key=lambda one: (one.upload.uploaded_at, one.upload.key))
+        if len(uploads) > 1:
+            say(f"comparing the events of {len(uploads)} objects of {day}, hour {hour}")
+        for placed in uploads if len(uploads) > 1 else ():
+            try:
+                events = set(_events(landing, placed, settings))
+            except (BadObjectError, UnreadableObjectError, ObjectMovedError):
+                unread.append(placed.upload.key)
+                continue
+            shares = {one: (len(events & kept), min(len(events), len(kept))) for one, kept in originals.items()}
+            doubled = [one for one, (count, of) in shares.items() if count >= max(_LEAST_EVENTS, _SHARE * of)]
+            if doubled:
+                best = max(doubled, key=lambda one: shares[one][0] / shares[one][1])
+                held = f"{shares[best][0]:,} of its {len(events):,} events are among the {len(originals[best]):,}"
+                reasons[placed] = f"{held} of {best.upload.key}"
+            elif placed not in known:
+                originals[placed] = events
     return reasons, unread
-
-
-def _compare_day(
-    objects: Sequence[Placed],
-    known: Collection[Placed],
-    landing: LandingStore,
-    settings: Settings,
-    reasons: dict[Placed, str],
-    unread: list[str],
-) -> None:
-    owners: dict[int, int] = {}
-    """Event -> the original object that holds it."""
-    counts: Counter[int] = Counter()
-    """Original object -> number of its compared events."""
-    limit = _HASHES
-    for position, placed in enumerate(objects):
-        events: set[int] = set()
-        try:
-            for number in _events(landing, placed, settings):
-                if number < limit:
-                    events.add(number)
-                while len(owners) + len(events) > MOST_EVENTS_A_DAY:
-                    limit //= 2
-                    owners = {event: owner for event, owner in owners.items() if event < limit}
-                    counts = Counter(owners.values())
-                    events = {event for event in events if event < limit}
-        except (BadObjectError, UnreadableObjectError, ObjectMovedError):
-            unread.append(placed.upload.key)
-        shared = Counter(owners[event] for event in events if event in owners)
-        best = max(shared, key=lambda kept: (shared[kept] / min(len(events), counts[kept]), -kept), default=None)
-        if best is not None and shared[best] >= max(_LEAST_EVENTS, _SHARE * min(len(events), counts[best])):
-            of_sample = "" if limit == _HASHES else " of a sample"
-            held = f"{shared[best]:,} of its {len(events):,} events{of_sample} are among the {counts[best]:,}"
-            reasons[placed] = f"{held} of {objects[best].upload.key}"
-        elif placed not in known:
-            for event in events:
-                owners.setdefault(event, position)
-            counts[position] = len(events)
 
 
 def _events(landing: LandingStore, placed: Placed, settings: Settings) -> Iterator[int]:

@@ -204,17 +204,13 @@ def test_content_that_doubles_an_earlier_object_is_found(place: Place) -> None:
     }
 
 
-def test_a_day_of_many_events_is_compared_by_a_sample_in_bounded_memory(
-    folder: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparison, "MOST_EVENTS_A_DAY", 200)
-    folder.fill({a_key(8): body("a", 900), a_key(9): body("b", 900), a_key(8, 2): body("a", 901), a_key(7): b"no gzip"})
-    written_at(folder, datetime(2026, 2, 2, 12, tzinfo=UTC), a_key(7), a_key(8), a_key(9))
-    listing = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
-    doubles, unread = comparison.find_doubles(listing.deliveries, (), folder.landing, Settings(), lambda _: None)
-    ((placed, reason),) = doubles.items()
-    assert (placed.upload.key, unread) == (a_key(8, 2), [a_key(7)])
-    assert "of a sample" in reason
+def test_an_object_that_cannot_be_read_is_told_and_compared_with_none(folder: Place) -> None:
+    folder.fill({a_key(8): body("a"), a_key(8, 2): body("a"), a_key(8, 3): b"no gzip"})
+    for shard, key in enumerate((a_key(8, 3), a_key(8), a_key(8, 2))):
+        written_at(folder, datetime(2026, 2, 2, 12, shard, tzinfo=UTC), key)
+    found = found_in(folder)
+    assert list(keys_of(found)) == [a_key(8, 2)]
+    assert found.notes == (f"1 objects cannot be read and were compared with none: {a_key(8, 3)}",)
 
 
 def test_what_is_found_does_not_depend_on_what_was_moved_before(folder: Place) -> None:
