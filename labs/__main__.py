@@ -17,8 +17,8 @@ from labs.event_time import event_time
 from labs.hot_key import hot_key
 from labs.page import page_of
 from labs.story import Story
+from pipeline_assets.domain.machine import write_whole
 from pipeline_assets.domain.settings import PROJECT_ROOT
-from resources.whole_file import write_whole
 
 PAGE = PROJECT_ROOT / "data" / "labs" / "index.html"
 LABS: Mapping[str, Callable[..., Story]] = {

@@ -89,7 +89,7 @@ MUTATIONS = (
         "tests/unit/test_own_packages.py::test_another_distribution_that_installs_into_our_packages_is_named_with_both_places",
     ),
     Mutation(
-        0, "figures and page are everybody's to read", "resources/whole_file.py",
+        0, "figures and page are everybody's to read", "pipeline_assets/domain/machine.py",
         "        draft.replace(target)", "        draft.chmod(0o644)\n        draft.replace(target)",
         "tests/unit/inspection/test_metrics.py::test_figures_and_page_have_the_rights_that_the_umask_leaves",
     ),

@@ -6,14 +6,15 @@ import errno
 import os
 import re
 import tempfile
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from pipeline_assets.domain.errors import DiskFullError, LakehouseError
+from pipeline_assets.domain.errors import DiskFullError, LakehouseError, UsageError
 
 _LOCAL = re.compile(r"local\[\s*(?P<cores>[1-9][0-9]*)\s*(,\s*[0-9]+\s*)?\]")
 _MOST, _LEAST = 2 * 1024**3, 256 * 1024**2
@@ -191,3 +192,34 @@ def _folder() -> str | None:
     # An empty name would mean the working directory of the process.
     folders = [folder for folder in named if folder and Path(folder).is_dir()]
     return folders[os.getpid() % len(folders)] if folders else None
+
+
+def sync(*places: Path) -> None:
+    """Sync files and folders, so that their bytes and names outlive a power cut."""
+    for place in places:
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_whole(path: Path, text: str, *, makes_folder: bool = False) -> Path:
+    """Write the file atomically; returns its absolute path; raises UsageError, and then leaves nothing behind."""
+    target = path.expanduser().absolute()
+    draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.draft")
+    try:
+        if makes_folder:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(target)
+    except OSError as error:
+        reason = f"cannot be written there ({error.strerror or error})"
+        raise UsageError(
+            str(path), reason, "Name a file in a folder that is there and that you may write to"
+        ) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+    return target

@@ -17,13 +17,13 @@ from prometheus_client.registry import Collector
 
 from pipeline_assets.domain.deliveries import QuarantineReason
 from pipeline_assets.domain.errors import UsageError
+from pipeline_assets.domain.machine import write_whole
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Verdict
 from pipeline_assets.inspection.health import read_health
 from pipeline_assets.inspection.questions import TABLES, AnswerKind
 from resources.ledger.store import Ledger
 from resources.ledger.summaries import LOAD_KINDS
-from resources.whole_file import write_whole
 
 _OTHER = "other"
 _REASONS = (*(reason.value for reason in QuarantineReason), _OTHER)

@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline_assets.domain.days import describe_strays
 from pipeline_assets.domain.deliveries import describe_quarantined, in_words
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, SHARES, LatenessSketch, days_text
+from pipeline_assets.domain.machine import write_whole
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.health import (
     OF_DIMENSIONS,
@@ -28,7 +29,6 @@ from pipeline_assets.inspection.questions import TABLES, AnswerKind, commands, o
 from pipeline_assets.orchestration.health_charts import drawn
 from resources.ledger.history import Revision
 from resources.ledger.summaries import LOAD_KINDS
-from resources.whole_file import write_whole
 
 _BEHIND_DAYS = 2
 """A newest day older than this is marked as bad."""

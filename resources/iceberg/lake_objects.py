@@ -24,11 +24,11 @@ from pipeline_assets.domain.errors import (
     LandingAccessError,
     LandingUnavailableError,
 )
+from pipeline_assets.domain.machine import sync
 from pipeline_assets.domain.places import local_path
 from pipeline_assets.domain.settings import Settings
 from resources.landing.bucket import Bucket
 from resources.landing.place import landing_errors
-from resources.whole_file import sync
 
 if TYPE_CHECKING:
     from obstore.store import S3Store

@@ -27,10 +27,10 @@ import platformdirs
 
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import EngineError, PermanentError, TidemarkError
+from pipeline_assets.domain.machine import sync
 from pipeline_assets.domain.masking import masked
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
-from resources.whole_file import sync
 
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5
 """These retries bridge an outage of about seven seconds."""

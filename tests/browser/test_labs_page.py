@@ -12,7 +12,7 @@ import pytest
 from labs.__main__ import LABS, run_labs
 from labs.page import page_of
 from labs.story import Story
-from resources.whole_file import write_whole
+from pipeline_assets.domain.machine import write_whole
 from tests.browser.conftest import IMAGES
 
 pytestmark = pytest.mark.slow

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.config import load_settings
+from pipeline_assets.domain.machine import write_whole
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.inspection.health import read_health
@@ -30,7 +31,6 @@ from pipeline_assets.inspection.metrics import read_samples, text_of, write_text
 from pipeline_assets.orchestration.live_runs import run_queue
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
-from resources.whole_file import write_whole
 from tests.support.ledgers import record_run
 from tests.support.recorded_history import record_history
 
