@@ -32,7 +32,7 @@ from resources.iceberg.slice_changes import (
     share_a_database,
     swap_pointers,
 )
-from resources.ledger.changes import Changes
+from resources.ledger.changes import Changes, require_decisions, require_inputs, require_not_held
 from resources.ledger.writing import LedgerWriting
 
 if TYPE_CHECKING:
@@ -133,9 +133,9 @@ def record_publish(connection: Connection, request: PublishRequest, published: M
         # One error with the lost slices of all steps, because each conflict costs a walk.
         first, lost = conflicts[0], frozenset().union(*(conflict.slices for conflict in conflicts))
         raise SliceConflictError(first.subject, first.reason, first.hint, lost)
-    ledger.require_inputs(request.rests_on)
+    require_inputs(connection, request.rests_on)
     if request.minds_holds:
-        ledger.require_not_held({(change.table.key, key) for change in request.tables for key in change.slices})
+        require_not_held(connection, {(change.table.key, key) for change in request.tables for key in change.slices})
     record_end(connection, request, published)
 
 
@@ -156,11 +156,10 @@ def require_publishable(connection: Connection, request: PublishRequest) -> None
     """
     if request.alongside is not None:
         request.alongside.require(connection)
-    ledger = LedgerWriting(connection)
     recorded = {(record.table, record.key) for _, step in request.steps for record in step.slices}
-    ledger.require_inputs({place: digest for place, digest in request.rests_on.items() if place not in recorded})
+    require_inputs(connection, {place: digest for place, digest in request.rests_on.items() if place not in recorded})
     for _, step in request.steps:
-        ledger.require_decisions(step)
+        require_decisions(connection, step)
 
 
 class Publisher(ABC):
@@ -323,11 +322,10 @@ class TableByTable(Publisher):
 
     def _require_as_decided(self, request: PublishRequest, change: SliceChange) -> None:
         with self._ledger.transaction() as connection:
-            writing = LedgerWriting(connection)
             if request.minds_holds:
-                writing.require_not_held({(change.table.key, key) for key in change.slices})
+                require_not_held(connection, {(change.table.key, key) for key in change.slices})
             for step in (step for table, step in request.steps if table == change.table.key):
-                writing.require_decisions(step)
+                require_decisions(connection, step)
 
 
 class Promise(StrEnum):

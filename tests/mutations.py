@@ -118,7 +118,7 @@ MUTATIONS = (
     ),
     Mutation(
         2, "a publish does not ask whether its inputs are what they were", "resources/publishing.py",
-        "    ledger.require_inputs(request.rests_on)", "    pass",
+        "    require_inputs(connection, request.rests_on)", "    pass",
         "tests/spark/test_one_transaction.py::test_whatever_keeps_it_from_its_end_leaves_all_as_it_was",
     ),
     Mutation(
@@ -389,7 +389,8 @@ MUTATIONS = (
     ),
     Mutation(
         8, "a publication does not tell by which settings it was built", "resources/ledger/schema.py",
-        '"settings": _sorted(record.settings),', '"settings": None,',
+        "Mapping[str, Any] | None: (lambda stored: stored, _sorted)",
+        "Mapping[str, Any] | None: (lambda stored: stored, lambda _: None)",
         "tests/unit/resources/test_ledger_rows.py::test_a_publication_keeps_what_it_was_built_from",
     ),
     Mutation(
@@ -445,7 +446,7 @@ MUTATIONS = (
     ),
     Mutation(
         11, "another ledger than the lake's is believed", "resources/ledger/store.py",
-        "        if mark is not None and mark.ledger not in (None, own):", "        if False:",
+        "        if mark is not None and mark.ledger not in (None, ids.get(_OWN)):", "        if False:",
         f"{_ONE}::test_another_ledger_is_refused_until_the_mark_names_it",
     ),
     Mutation(

@@ -29,7 +29,7 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import DERIVED
 from pipeline_assets.tables.table import Table
-from resources.ledger.schema import batch_day_row, batch_row, delivery_row, publication_row, slice_row
+from resources.ledger.schema import batch_day_row, row_of
 
 RAW = RAW_TABLES[Source.REGULAR]
 TABLES: tuple[Table, ...] = (RAW, *DERIVED)
@@ -76,7 +76,7 @@ def deliveries_of(settings: Settings) -> Callable[[date], Iterator[dict[str, Any
                 is_accepted=True,
                 code_version=code,
             )
-            yield delivery_row(record) | {"run_id": _run_id(day), "recorded_at": _stamp(day)}
+            yield row_of(record) | {"run_id": _run_id(day), "recorded_at": _stamp(day)}
 
     return made
 
@@ -104,7 +104,7 @@ def batch_of_day(day: date) -> dict[str, Any]:
             Evaluation(Check.DELIVERY_COMPLETE, True, figures={"hours_marked": HOURS, "hours_delivered": HOURS}),
         ),
     )
-    return batch_row(record) | {"run_id": _run_id(day), "recorded_at": _stamp(day)}
+    return row_of(record) | {"run_id": _run_id(day), "recorded_at": _stamp(day)}
 
 
 def batch_days() -> list[Callable[[date], dict[str, Any]]]:
@@ -173,7 +173,7 @@ def slice_of(table: Table, size: Size, settings: Settings) -> Callable[[date], d
             figures=_figures(table),
             evaluations=_evaluations(table),
         )
-        return slice_row(record) | {"run_id": _run_id(day), "recorded_at": _stamp(day)}
+        return row_of(record, "read_hash") | {"run_id": _run_id(day), "recorded_at": _stamp(day)}
 
     return made
 
@@ -202,8 +202,7 @@ def publication_of(table: Table, size: Size, settings: Settings) -> Callable[[da
             pins={name: _snapshot(RAW, day) for name in table.upstream},
             settings=on_record(settings, names),
         )
-        row = publication_row(record, _stamp(day))
-        return row | {"run_id": _run_id(day), "was_final": False}
+        return row_of(record, "number") | {"run_id": _run_id(day), "was_final": False}
 
     return made
 

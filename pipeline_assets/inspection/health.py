@@ -340,7 +340,7 @@ class HealthReport(Volumes):
 
 def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthReport:
     """The report on the configured projects; opens neither tables nor landing. Raises LedgerError, SettingsError."""
-    projects, summaries, arrivals = settings.require_projects(), ledger.summaries, ledger.arrival_summaries
+    projects, summaries, arrivals = settings.require_projects(), ledger.summaries, ledger.summaries
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)

@@ -509,7 +509,7 @@ class _Replay:
                 yield f"{day.table} {day.day}{near}: {rows}{self._since(day, then)}"
 
     def _since(self, day: InputDay, then: Digest) -> str:
-        records = self.runtime.ledger.publications_of(day.table, [slice_of(day, self.key).project_id], [day.day])
+        records = self.runtime.ledger.publications(day.table, [slice_of(day, self.key).project_id], [day.day])
         known = max((place for place, record in enumerate(records, 1) if record.digest_after == then), default=0)
         since = [f"publication {record.number} ({record.cause.text})" for record in records[known:]]
         return f", by {few(since)}" if since else ""

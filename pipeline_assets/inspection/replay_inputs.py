@@ -147,7 +147,7 @@ def kept_of(runtime: Runtime, table: Table, slices: Collection[Slice]) -> Kept:
     """The remaining snapshots and records of these slices of a table."""
     days, projects = {key.event_date for key in slices}, sorted({key.project_id for key in slices})
     published: dict[Slice, list[PublicationRecord]] = {}
-    for record in runtime.ledger.publications_of(table.key, projects, days):
+    for record in runtime.ledger.publications(table.key, projects, days):
         published.setdefault(record.key, []).append(record)
     records = runtime.ledger.slices(table.key, projects, days)
     return Kept(

@@ -107,7 +107,7 @@ def undo_deletes(
         if not change.slices:
             return head
         seen, days = digests(head), {key.event_date for key in change.slices}
-        made = runtime.ledger.publications_of(table.key, sorted({key.project_id for key in change.slices}), days)
+        made = runtime.ledger.publications(table.key, sorted({key.project_id for key in change.slices}), days)
         last = {one.key: one for one in made if one.key in recorded and one.digest_after == recorded[one.key].digest}
         # The rows of slices stay as they are; publications tell what readers saw, and what they see again.
         changes = Changes(head=(table.key, head, head))

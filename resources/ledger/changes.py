@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -75,37 +76,27 @@ _NAMED = 3
 
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
-    """The judged batches that another run judged or loaded since, or of which a person excluded an object or included it again.
+    """Return the judged batches that another run judged or loaded since, or of which an operator decided about an object.
 
-    Raises PublishConflictError where both loaded one.
+    Raises PublishConflictError where both runs loaded one.
     """
-    if not changes.read_batches:
+    reads = changes.read_batches
+    if not reads:
         return set()
-    accepted: dict[BatchKey, dict[str, str]] = {key: {} for key in changes.read_batches}
-    for key, object_key, etag in _of_batches(
-        connection, changes, DELIVERIES, DELIVERIES.c.object_key, DELIVERIES.c.etag
-    ):
+    accepted: dict[BatchKey, dict[str, str]] = {key: {} for key in reads}
+    for key, object_key, etag in _of_batches(connection, changes, DELIVERIES, "object_key", "etag"):
         accepted.setdefault(key, {})[object_key] = etag
-    judged = _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.input_state)
-    recorded = {key: (verdict, input_state) for key, verdict, input_state in judged}
-    loaded, reads = _loaded(changes), changes.read_batches
-    both = sorted(key for key, read in reads.items() if accepted[key] != read.accepted and key in loaded)
-    if both:
-        runs = {
-            run
-            for key, _, run in _of_batches(connection, changes, BATCHES, BATCHES.c.verdict, BATCHES.c.run_id)
-            if key in both
-        }
-        raise _lost_batches(both, f"{_named(runs)} loaded it meanwhile")
-    moved = set(_decided_since(connection, changes))
-    for key, read in reads.items():
-        if accepted[key] != read.accepted or recorded.get(key) != read.judgement:
-            moved.add(key)
-    return moved
+    judged = list(_of_batches(connection, changes, BATCHES, "verdict", "input_state", "run_id"))
+    recorded = {key: (verdict, input_state) for key, verdict, input_state, _ in judged}
+    reloaded = {key for key, read in reads.items() if accepted[key] != read.accepted}
+    if both := sorted(reloaded & _loaded(changes)):
+        raise _lost_batches(both, f"{_named(run for key, *_, run in judged if key in both)} loaded it meanwhile")
+    rejudged = {key for key, read in reads.items() if recorded.get(key) != read.judgement}
+    return reloaded | rejudged | set(_decided_since(connection, changes))
 
 
 def require_decisions(connection: Connection, changes: Changes) -> None:
-    """Raise SliceConflictError where a person excluded objects, or included them again, since this step was planned.
+    """Raise SliceConflictError where an operator excluded objects, or included them again, since this step was planned.
 
     Of a batch that it loads, and of the dimension that it builds slices of.
     """
@@ -115,32 +106,29 @@ def require_decisions(connection: Connection, changes: Changes) -> None:
     slices = {(record.table, record.key) for record in changes.slices}
     slices |= {(publication.table, publication.key) for publication in changes.publications}
     if changes.exclusions is not None and slices:
-        query = sa.select(EXCLUSIONS.c.object_key, EXCLUSIONS.c.etag).where(
-            EXCLUSIONS.c.project_id == ALL_PROJECTS, EXCLUSIONS.c.lifted_at.is_(None)
-        )
-        standing = frozenset((object_key, etag) for object_key, etag in connection.execute(query))
-        if standing != changes.exclusions:
-            raise _conflict(slices, _decided(changes.exclusions, standing))
+        c = EXCLUSIONS.c
+        query = sa.select(c.object_key, c.etag).where(c.project_id == ALL_PROJECTS, c.lifted_at.is_(None))
+        in_force = {(object_key, etag) for object_key, etag in connection.execute(query)}
+        if in_force != changes.exclusions:
+            raise _conflict(slices, _decided(changes.exclusions, in_force))
 
 
 def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, str]:
-    """The judged batches of which other versions are excluded by now, and what a person did."""
+    """The judged batches of which other versions are excluded by now, and what an operator did."""
     if not changes.read_batches:
         return {}
-    standing: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
-    for key, object_key, etag in _of_batches(
-        connection, changes, EXCLUSIONS, EXCLUSIONS.c.object_key, EXCLUSIONS.c.etag
-    ):
-        standing.setdefault(key, set()).add((object_key, etag))
+    in_force: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
+    for key, *version in _of_batches(connection, changes, EXCLUSIONS, "object_key", "etag"):
+        in_force.setdefault(key, set()).add((version[0], version[1]))
     return {
-        key: _decided(read.exclusions, standing[key])
+        key: _decided(read.exclusions, in_force[key])
         for key, read in changes.read_batches.items()
-        if standing[key] != read.exclusions
+        if in_force[key] != read.exclusions
     }
 
 
 def _decided(before: Set[tuple[str, str]], since: Set[tuple[str, str]]) -> str:
-    """What a person did, by the first object of it."""
+    """What an operator did, by the first object of it."""
     if since - before:
         return f"a person excluded {min(since - before)[0]} meanwhile"
     return f"a person included {min(before - since)[0]} again meanwhile"
@@ -157,21 +145,18 @@ def _lost_batches(batches: Sequence[BatchKey], reason: str) -> SliceConflictErro
     return SliceConflictError(subject, reason, "The load lists and reads it again", lost)
 
 
-def _of_batches(
-    connection: Connection, changes: Changes, table: sa.Table, *columns: sa.Column[str]
-) -> list[tuple[BatchKey, str, str]]:
-    """Batch and two columns of the rows in reach of the judged batches: accepted deliveries, exclusions that stand."""
-    keys = changes.read_batches
+def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Batch and these columns of the rows in reach of the judged batches: of accepted deliveries, of exclusions in force."""
+    c, keys = table.c, changes.read_batches
     days, sources = [key.arrival_date for key in keys], {key.source.value for key in keys}
-    query = sa.select(table.c.source, table.c.project_id, table.c.arrival_date, *columns).where(
-        table.c.arrival_date.between(min(days), max(days)), table.c.source.in_(sources)
+    query = sa.select(c.source, c.project_id, c.arrival_date, *(c[name] for name in names)).where(
+        c.arrival_date.between(min(days), max(days)),
+        c.source.in_(sources),
+        *([c.is_accepted] if table is DELIVERIES else []),
+        *([c.lifted_at.is_(None)] if table is EXCLUSIONS else []),
     )
-    if table is DELIVERIES:
-        query = query.where(DELIVERIES.c.is_accepted)
-    if table is EXCLUSIONS:
-        query = query.where(EXCLUSIONS.c.lifted_at.is_(None))
-    rows = connection.execute(query)
-    return [(BatchKey(Source(source), project, day), first, second) for source, project, day, first, second in rows]
+    for source, project, day, *values in connection.execute(query):
+        yield BatchKey(Source(source), project, day), *values
 
 
 def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
@@ -210,8 +195,8 @@ def _why_moved(connection: Connection, changes: Changes, lost: Collection[tuple[
         return _HELD
     read = {(record.table, record.key): record.digest for record in changes.slices}
     read |= {(record.table, record.key): record.digest_before for record in changes.publications}
-    present = _digests(connection, others)
-    published = {place for place in others if present.get(place) != read[place]}
+    present = dict(_recorded(connection, others, SLICES.c.digest))
+    published = {place for place in others if present.get(place) != str(read[place])}
     if not published:
         return "maintenance wrote its files anew since it was read"
     return f"{_winners(connection, published)} published it since it was read"
@@ -226,8 +211,8 @@ def require_rewritten(connection: Connection, changes: Changes, rewritten: Colle
 
 def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
     """Raise SliceConflictError where one of these (table, slice) has another digest on record."""
-    present = _digests(connection, rests_on)
-    moved = {place for place, digest in rests_on.items() if present.get(place, EMPTY) != digest}
+    present = dict(_recorded(connection, rests_on, SLICES.c.digest))
+    moved = {place for place, digest in rests_on.items() if present.get(place, str(EMPTY)) != str(digest)}
     if moved:
         raise _conflict(moved, f"{_winners(connection, moved)} published it while slices were built from it")
 
@@ -241,11 +226,6 @@ def require_not_held(connection: Connection, slices: Collection[tuple[str, Slice
 
 def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[tuple[str, Slice]]:
     return {place for place, _ in _recorded(connection, slices, HOLDS.c.reason)}
-
-
-def _digests(connection: Connection, slices: Collection[tuple[str, Slice]]) -> dict[tuple[str, Slice], Digest]:
-    """The digests on record of these (table, slice)."""
-    return {place: Digest.parse(digest) for place, digest in _recorded(connection, slices, SLICES.c.digest)}
 
 
 def _winners(connection: Connection, slices: Collection[tuple[str, Slice]]) -> str:

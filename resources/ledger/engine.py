@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import Connection, Engine, RowMapping, make_url
 
 from pipeline_assets.domain.errors import NEWER_TIDEMARK, LedgerError, LedgerUnavailableError
 from pipeline_assets.domain.machine import lock_holders
 from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.retry import tries
 from resources.ledger.schema import METADATA, SCHEMA, SCHEMA_VERSION
-
-Connect = Callable[[], AbstractContextManager[Connection]]
-"""Opens a connection to the ledger: to read, or in a transaction."""
-
-
-class Reads:
-    """A part of the ledger that is only read."""
-
-    def __init__(self, read: Connect) -> None:
-        """Take `read`, which opens a connection."""
-        self._read = read
-
-
-class Writes:
-    """A part of the ledger that is also written."""
-
-    def __init__(self, read: Connect, write: Connect) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write = read, write
-
 
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
 """These retries bridge an outage of about six seconds."""
@@ -131,17 +111,13 @@ def connected(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def _lock(connection: Connection) -> None:
-    """Keep our other processes from writing until the transaction ends; SQLite's write transactions do so by themselves."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-
-
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a write transaction that excludes other writers from its start, so what it reads stays valid."""
     with connected(engine.execution_options(is_writing=True)) as connection, connection.begin():
-        _lock(connection)
+        if connection.dialect.name == "postgresql":
+            # SQLite's write transactions lock by themselves.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         yield connection
 
 
@@ -177,9 +153,9 @@ def open_engine(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg2")
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     is_sqlite = parsed.get_backend_name() == "sqlite"
+    if is_sqlite and parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     # Check a pooled connection before use: a restart of the server may have cut it. Options of the URL win.
     told = {name: value for name, value in _CLIENT.items() if name not in parsed.query}
     options: dict[str, Any] = (
@@ -199,7 +175,12 @@ def open_engine(url: str) -> Engine:
             version = _version(connection)
         if version is None:
             with writing(engine) as connection:
-                version = _created(connection)
+                # Another process may have created the tables meanwhile.
+                version = _version(connection)
+                if version is None:
+                    METADATA.create_all(connection)
+                    version = SCHEMA_VERSION
+                    connection.execute(SCHEMA.insert(), {"version": version})
     except sa.exc.SQLAlchemyError as error:
         engine.dispose()
         if isinstance(error, sa.exc.DBAPIError) and any(sign in str(error) for sign in _AWAY):
@@ -222,10 +203,66 @@ def _version(connection: Connection) -> int | None:
     return None if version is None else int(version)
 
 
-def _created(connection: Connection) -> int:
-    """Create the tables unless another process has meanwhile; returns the version of the schema that is there."""
-    version = _version(connection)
-    if version is None:
-        METADATA.create_all(connection)
-        connection.execute(SCHEMA.insert(), {"version": SCHEMA_VERSION})
-    return version or SCHEMA_VERSION
+class Database:
+    """The ledger's database, opened and created on first use; methods raise LedgerError."""
+
+    def __init__(self, url: str) -> None:
+        """Take a SQLAlchemy URL."""
+        self.url = url
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The open engine."""
+        if self._engine is None:
+            self._engine = open_engine(self.url)
+        return self._engine
+
+    def close(self) -> None:
+        """Release all connections."""
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Open a connection to read."""
+        with ledger_failures(self.url), connected(self.engine) as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Open an exclusive write transaction; raises LedgerUnavailableError also where its commit's outcome is unknown."""
+        with ledger_failures(self.url), writing(self.engine) as connection:
+            yield connection
+
+
+class Part:
+    """A part of the ledger: reads and writes of one kind of record; each write is one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        """Read and write this database."""
+        self._database, self.url = database, database.url
+
+    def _read(self) -> AbstractContextManager[Connection]:
+        return self._database.read()
+
+    def _write(self) -> AbstractContextManager[Connection]:
+        return self._database.write()
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
+        with self._read() as connection:
+            return connection.execute(query).all()
+
+    def _maps(self, query: sa.Select[Any]) -> Sequence[RowMapping]:
+        with self._read() as connection:
+            return connection.execute(query).mappings().all()
+
+    def _value(self, query: sa.Select[Any]) -> Any:
+        with self._read() as connection:
+            return connection.execute(query).scalar()
+
+    def _do(self, statement: sa.Executable) -> int:
+        """Execute one statement in a transaction of its own; returns how many rows it changed."""
+        with self._write() as connection:
+            return int(connection.execute(statement).rowcount)

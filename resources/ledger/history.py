@@ -1,4 +1,4 @@
-"""Publishes of all loads: consistent cuts, changes of final days, recent activity."""
+"""What loads published and how they went: consistent cuts, changes of final days, and the evidence that `doctor` judges by."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Source
-from resources.ledger.engine import Reads, in_parts
+from resources.ledger.engine import Part, in_parts
 from resources.ledger.schema import BATCHES, CUTS, DECISIONS, DELIVERIES, PROCESSES, PUBLICATIONS, RUNS
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """A state of all tables that was published as a whole."""
 
     number: int
@@ -32,7 +30,11 @@ class Cut:
     """Table -> snapshot of main."""
 
 
-class Cuts(Reads):
+# Order by number: after a clock was set back, a later publish has an earlier time.
+_LAST_CUT = sa.select(CUTS).order_by(CUTS.c.number.desc()).limit(1)
+
+
+class Cuts(Part):
     """Reads cuts."""
 
     def first(self) -> Cut | None:
@@ -41,37 +43,28 @@ class Cuts(Reads):
 
     def newest(self) -> Cut | None:
         """Return the newest cut that runs of ours published, None where there is none."""
-        return self._one(_last())
+        return self._one(_LAST_CUT)
 
     def at(self, moment: datetime) -> Cut | None:
         """Return the cut that was current at a timezone-aware moment, None where there was none."""
-        return self._one(_last().where(CUTS.c.published_at <= moment.astimezone(UTC).isoformat()))
+        return self._one(_LAST_CUT.where(CUTS.c.published_at <= moment.astimezone(UTC).isoformat()))
 
     def of_run(self, run_id: str) -> Cut | None:
         """Return the last cut that a run published; None where it published nothing."""
-        return self._one(_last().where(CUTS.c.run_id == run_id))
+        return self._one(_LAST_CUT.where(CUTS.c.run_id == run_id))
 
     def runs(self, beginning: str) -> list[str]:
         """Return the ids of all recorded runs that start with this text, sorted."""
-        found = set()
-        with self._read() as connection:
-            for table in (CUTS, RUNS):
-                is_meant = sa.func.substr(table.c.run_id, 1, len(beginning)) == beginning
-                found |= set(connection.execute(sa.select(table.c.run_id).distinct().where(is_meant)).scalars())
-        return sorted(found)
+        both = [sa.select(table.c.run_id.label("run_id")) for table in (CUTS, RUNS)]
+        found = sa.union(*both).subquery().c.run_id
+        is_meant = sa.func.substr(found, 1, len(beginning)) == beginning
+        return [run_id for (run_id,) in self._rows(sa.select(found).where(is_meant).order_by(found))]
 
-    def _one(self, query: sa.Select[tuple[object, ...]]) -> Cut | None:
-        with self._read() as connection:
-            row = connection.execute(query).mappings().first()
-        if row is None:
-            return None
-        snapshots = {str(table): int(number) for table, number in row["snapshots"].items()}
-        return Cut(row["number"], row["run_id"] or "", row["published_at"], snapshots)
-
-
-def _last() -> sa.Select[tuple[object, ...]]:
-    # Order by number: after a clock was set back, a later publish has an earlier time.
-    return sa.select(CUTS).order_by(CUTS.c.number.desc()).limit(1)
+    def _one(self, query: sa.Select[Any]) -> Cut | None:
+        for row in self._rows(query):
+            snapshots = {str(table): int(number) for table, number in row.snapshots.items()}
+            return Cut(row.number, row.run_id or "", row.published_at, snapshots)
+        return None
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ class Revision:
     """Measure -> (before, after), where they differ; before is None where no earlier publication is on record."""
 
 
-class Revisions(Reads):
+class Revisions(Part):
     """Reads revisions, and creates records of these publications only."""
 
     def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
@@ -100,19 +93,20 @@ class Revisions(Reads):
 
         As in notices, a day was final if the ledger said so at the time of the publication.
         """
-        names = ("table_name", "event_date", "project_id", "published_at", "cause", "accepted_reason", "run_id", "id")
-        query = (
-            sa.select(*(PUBLICATIONS.c[name] for name in (*names, "digest_before", "digest_after")))
-            .where(
-                PUBLICATIONS.c.was_final.is_(sa.true()),
-                PUBLICATIONS.c.table_name.in_(tables),
-                PUBLICATIONS.c.project_id.in_(projects),
-                PUBLICATIONS.c.digest_before != PUBLICATIONS.c.digest_after,
-            )
-            .order_by(PUBLICATIONS.c.id.desc())
+        c = PUBLICATIONS.c
+        texts = [sa.func.coalesce(column, "") for column in (c.published_at, c.cause)]
+        columns = (c.table_name, c.event_date, c.project_id, *texts, c.accepted_reason, c.run_id)
+        query = sa.select(*columns, c.digest_before, c.digest_after, c.id).where(
+            c.was_final.is_(sa.true()),
+            c.table_name.in_(tables),
+            c.project_id.in_(projects),
+            c.digest_before != c.digest_after,
         )
-        with self._read() as connection:
-            return [_revision(row) for row in connection.execute(query).mappings()]
+        query = query.order_by(c.id.desc())
+        rows = [
+            (*row[:7], Digest.parse(row[7]).rows, Digest.parse(row[8]).rows, row[9], {}) for row in self._rows(query)
+        ]
+        return [Revision(*row) for row in rows]
 
     def measures_of(self, revisions: Sequence[Revision]) -> dict[int, Mapping[str, tuple[float | None, float]]]:
         """Return publication number -> measure -> (before, after), where they differ."""
@@ -121,10 +115,9 @@ class Revisions(Reads):
         figures: dict[tuple[str, date, str], dict[int, dict[str, float] | None]] = {}
         c = PUBLICATIONS.c
         query = sa.select(c.table_name, c.event_date, c.project_id, c.id, c.figures)
-        with self._read() as connection:
-            for part in in_parts(sorted({revision.day for revision in revisions})):
-                for table, day, project, number, measured in connection.execute(query.where(c.event_date.in_(part))):
-                    figures.setdefault((table, day, project), {})[number] = measured
+        for part in in_parts(sorted({revision.day for revision in revisions})):
+            for *place, number, measured in self._rows(query.where(c.event_date.in_(part))):
+                figures.setdefault(tuple(place), {})[number] = measured
         for history in figures.values():
             before: Mapping[str, float] = {}
             for number, measured in sorted(history.items()):
@@ -134,79 +127,6 @@ class Revisions(Reads):
                     found[number] = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
                 before = after
         return found
-
-
-def _revision(row: RowMapping) -> Revision:
-    return Revision(
-        row["table_name"],
-        row["event_date"],
-        row["project_id"],
-        row["published_at"] or "",
-        row["cause"] or "",
-        row["accepted_reason"],
-        row["run_id"],
-        Digest.parse(row["digest_before"]).rows,
-        Digest.parse(row["digest_after"]).rows,
-        row["id"],
-        {},
-    )
-
-
-@dataclass(frozen=True)
-class Processes:
-    """Counts of the recorded processes; ended ones are kept for thirty days."""
-
-    open: int
-    """Processes that began, and neither ended nor were found dead."""
-    died: int
-    """Processes that were found dead."""
-
-
-class Activity(Reads):
-    """Reads runs, publications and processes."""
-
-    def reported(self) -> Mapping[tuple[str, str], int]:
-        """Return (table, verdict) -> how often finished loads reported that verdict for a slice."""
-        query = sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))
-        found: Counter[tuple[str, str]] = Counter()
-        with self._read() as connection:
-            for (verdicts,) in connection.execute(query):
-                for name, count in (verdicts or {}).items():
-                    table, _, verdict = name.rpartition(" ")
-                    found[table, verdict] += count
-        return found
-
-    def seconds(self) -> Mapping[str, float]:
-        """Return table -> seconds that the run that published the table last spent on it."""
-        found = {}
-        with self._read() as connection:
-            # Step through the index from one table name to the next instead of scanning all publications.
-            table: str | None = _name_after(connection, "")
-            while table is not None:
-                # `coalesce` keeps the database from using an index on the table: it would read and sort all of the table's
-                # publications. Going backwards by id, it stops at the first match.
-                is_of_table = sa.func.coalesce(PUBLICATIONS.c.table_name, "") == table
-                query = sa.select(PUBLICATIONS.c.seconds).where(is_of_table, PUBLICATIONS.c.seconds.is_not(None))
-                seconds = connection.execute(query.order_by(PUBLICATIONS.c.id.desc()).limit(1)).scalar()
-                if seconds is not None:
-                    found[table] = float(seconds)
-                table = _name_after(connection, table)
-        return found
-
-    def processes(self) -> Processes:
-        """Return how many processes are open, and how many died."""
-        is_lost = PROCESSES.c.lost_at.is_not(None)
-        is_open = sa.and_(~is_lost, PROCESSES.c.ended_at.is_(None))
-        query = sa.select(*(sa.func.coalesce(sa.func.sum(sa.case((one, 1), else_=0)), 0) for one in (is_open, is_lost)))
-        with self._read() as connection:
-            opened, died = connection.execute(query).one()
-        return Processes(int(opened), int(died))
-
-
-def _name_after(connection: Connection, name: str) -> str | None:
-    query = sa.select(sa.func.min(PUBLICATIONS.c.table_name)).where(PUBLICATIONS.c.table_name > name)
-    following: str | None = connection.execute(query).scalar()
-    return following
 
 
 _NOT_KNOWN = ("null", "{}")
@@ -263,8 +183,37 @@ class ProcessOnRecord(NamedTuple):
     """None where no op of the run has begun."""
 
 
-class Checkup(Reads):
-    """Reads the evidence for `tidemark doctor`; never writes."""
+class Checkup(Part):
+    """Reads how loads went, for `tidemark doctor` and metrics; never writes."""
+
+    def reported(self) -> Mapping[tuple[str, str], int]:
+        """Return (table, verdict) -> how often finished loads reported that verdict for a slice."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (verdicts,) in self._rows(sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))):
+            for name, count in (verdicts or {}).items():
+                table, _, verdict = name.rpartition(" ")
+                found[table, verdict] += count
+        return found
+
+    def verdicts(self) -> Counter[str]:
+        """Return verdict -> how often finished loads reached it, over all tables."""
+        found: Counter[str] = Counter()
+        for (_, verdict), count in self.reported().items():
+            found[verdict] += count
+        return found
+
+    def seconds(self) -> Mapping[str, float]:
+        """Return table -> seconds that the run that published the table last spent on it."""
+        c, found, table = PUBLICATIONS.c, dict[str, float](), ""
+        # Step through the index from one table name to the next instead of scanning all publications.
+        while (table := self._value(sa.select(sa.func.min(c.table_name)).where(c.table_name > table))) is not None:
+            # `coalesce` keeps the database from using an index on the table: it would read and sort all of the table's
+            # publications. Going backwards by id, it stops at the first match.
+            is_of_table = sa.func.coalesce(c.table_name, "") == table
+            query = sa.select(c.seconds).where(is_of_table, c.seconds.is_not(None))
+            if (seconds := self._value(query.order_by(c.id.desc()).limit(1))) is not None:
+                found[table] = float(seconds)
+        return found
 
     def built_again(self, projects: Sequence[str]) -> BuiltAgain:
         """Compare repeated publications from the same inputs, over all that name their inputs."""
@@ -286,14 +235,6 @@ class Checkup(Reads):
         rows = self._rows(query)
         differing = tuple(f"{table} {day}/{project}" for table, day, project, count in rows if count > 1)
         return BuiltAgain(len(rows) - len(differing), differing)
-
-    def verdicts(self) -> Counter[str]:
-        """Return verdict -> how often finished loads reached it, over all tables."""
-        found: Counter[str] = Counter()
-        for (verdicts,) in self._rows(sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))):
-            for name, count in (verdicts or {}).items():
-                found[name.rpartition(" ")[2]] += count
-        return found
 
     def found_commits(self, projects: Sequence[str]) -> list[FoundCommit]:
         """Return the foreign and unrecorded commits that loads found, newest first."""
@@ -318,18 +259,13 @@ class Checkup(Reads):
                 c.cause != CauseKind.ROLLBACK.value,
             )
         )
-        return int(self._rows(query)[0][0])
+        return int(self._value(query))
 
     def marked_days(self, projects: Sequence[str], first: date) -> list[MarkedDay]:
         """Return the arrival days of regular exports since `first` that were accepted with deliveries."""
         c = BATCHES.c
-        query = sa.select(c.project_id, c.arrival_date, c.hours_marked, c.is_closed).where(
-            c.source == Source.REGULAR.value,
-            c.project_id.in_(projects),
-            c.arrival_date >= first,
-            c.verdict == BatchVerdict.ACCEPTED.value,
-            c.deliveries > 0,
-        )
+        query = sa.select(c.project_id, c.arrival_date, c.hours_marked, c.is_closed)
+        query = query.where(*_are_accepted(Source.REGULAR, projects), c.arrival_date >= first)
         return [MarkedDay._make((*place, marked or 0, bool(closed))) for *place, marked, closed in self._rows(query)]
 
     def object_sizes(self, projects: Sequence[str], first: date) -> list[ObjectSizes]:
@@ -347,14 +283,9 @@ class Checkup(Reads):
 
     def recoveries(self, projects: Sequence[str]) -> dict[str, date]:
         """Return project -> the newest arrival day of an accepted recovery."""
-        c = BATCHES.c
-        query = sa.select(c.project_id, sa.func.max(c.arrival_date)).where(
-            c.source == Source.BACKFILL.value,
-            c.project_id.in_(projects),
-            c.verdict == BatchVerdict.ACCEPTED.value,
-            c.deliveries > 0,
-        )
-        return dict(self._rows(query.group_by(c.project_id)))
+        c, are_of = BATCHES.c, _are_accepted(Source.BACKFILL, projects)
+        newest = sa.select(c.project_id, sa.func.max(c.arrival_date)).where(*are_of).group_by(c.project_id)
+        return dict(self._rows(newest))
 
     def processes(self) -> list[ProcessOnRecord]:
         """Return all recorded processes, oldest first; those without a start time come before all."""
@@ -372,9 +303,11 @@ class Checkup(Reads):
 
     def first_load(self) -> str | None:
         """Return when the first recorded load began, None where there is none."""
-        first = self._rows(sa.select(sa.func.min(RUNS.c.started_at)))[0][0]
-        return str(first) if first else None
+        return self._value(sa.select(sa.func.min(RUNS.c.started_at))) or None
 
-    def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
-        with self._read() as connection:
-            return connection.execute(query).all()
+
+def _are_accepted(source: Source, projects: Sequence[str]) -> tuple[sa.ColumnElement[bool], ...]:
+    """The conditions on batches of a source that were accepted with deliveries."""
+    c = BATCHES.c
+    is_accepted = c.verdict == BatchVerdict.ACCEPTED.value, c.deliveries > 0
+    return c.source == source.value, c.project_id.in_(projects), *is_accepted

@@ -1,15 +1,15 @@
-"""The outbox: which notices each receiver has got."""
+"""The outbox: notices, which of them each receiver has got, and the golden totals whose comparison writes some."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.golden import (
     GoldenFault,
@@ -25,7 +25,7 @@ from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.golden_csv import is_origin_between
 from pipeline_assets.tables.registry import DERIVED
-from resources.ledger.engine import Writes, in_parts, insert_into, upsert
+from resources.ledger.engine import Part, in_parts, insert_into, upsert
 from resources.ledger.schema import (
     GOLDEN_FAULTS,
     GOLDEN_TOTALS,
@@ -33,15 +33,16 @@ from resources.ledger.schema import (
     PUBLICATIONS,
     RECEIVERS,
     SET_ASIDE,
-    publication_of,
+    columns_of,
+    record_of,
 )
 
 
 def write_notice(connection: Connection, notice: Notice, stamp: Mapping[str, Any]) -> None:
     """Put a notice into the outbox, in the transaction of its change; an existing notice stays as it is."""
-    key = {"event_date": notice.key.event_date, "project_id": notice.key.project_id}
-    row = {"id": notice.id, "kind": notice.kind.value, "table_name": notice.table, "body": notice.to_json()} | key
-    connection.execute(insert_into(connection, NOTICES).on_conflict_do_nothing(), {**row, **stamp})
+    row = {"id": notice.id, "kind": notice.kind.value, "table_name": notice.table, "body": notice.to_json()}
+    values = {**row, **columns_of(notice.key), **stamp}
+    connection.execute(insert_into(connection, NOTICES).on_conflict_do_nothing(), values)
 
 
 def read_notices(connection: Connection, *where: sa.ColumnElement[bool], most: int | None = None) -> list[Notice]:
@@ -57,6 +58,12 @@ def last_notices(
     """Return the latest notice of these kinds of each table and day."""
     found = read_notices(connection, NOTICES.c.kind.in_([kind.value for kind in kinds]), *where)
     return {(notice.table, notice.key): notice for notice in found}
+
+
+class _Notices(Part):
+    def _notices(self, *where: sa.ColumnElement[bool], most: int | None = None) -> list[Notice]:
+        with self._read() as connection:
+            return read_notices(connection, *where, most=most)
 
 
 _SEEN_EVERY = timedelta(hours=12)
@@ -83,7 +90,7 @@ class Receiver:
     seen_at: str = ""
 
 
-class Outbox(Writes):
+class Outbox(_Notices):
     """Reads and writes notices and receivers; each write is one transaction."""
 
     def register(self, places: Mapping[str, str]) -> dict[str, Receiver]:
@@ -107,23 +114,19 @@ class Outbox(Writes):
     def receivers(self) -> dict[str, Receiver]:
         """Return id -> receiver, of all that were registered and not forgotten."""
         waiting = sa.select(sa.func.count()).where(NOTICES.c.number > RECEIVERS.c.sent_number).scalar_subquery()
-        with self._read() as connection:
-            rows = connection.execute(sa.select(RECEIVERS, waiting.label("waiting"))).mappings()
-            return {row["id"]: _receiver(row) for row in rows}
+        rows = self._maps(sa.select(RECEIVERS, waiting.label("waiting")))
+        return {row["id"]: record_of(Receiver, row) for row in rows}
 
     def pending(self, receiver_id: str, most: int) -> list[Notice]:
         """Return the oldest notices that the receiver has not got yet, at most `most` of them."""
         sent = sa.select(RECEIVERS.c.sent_number).where(RECEIVERS.c.id == receiver_id).scalar_subquery()
-        with self._read() as connection:
-            return read_notices(connection, NOTICES.c.number > sent, most=most)
+        return self._notices(NOTICES.c.number > sent, most=most)
 
     def mark_sent(self, receiver_id: str, number: int) -> None:
         """Record that the receiver accepted all notices up to this number."""
         well = {"failures": 0, "failed_at": None, "error": None, "retry_at": None, "refused_body": None, "refusals": 0}
         later = sa.case((RECEIVERS.c.sent_number < number, number), else_=RECEIVERS.c.sent_number)
-        with self._write() as connection:
-            values = {"sent_number": later, **well}
-            connection.execute(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values))
+        self._do(RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(sent_number=later, **well))
 
     def mark_failed(
         self, receiver_id: str, error: str, retry_at: datetime | None, refused_body: str | None = None
@@ -132,7 +135,7 @@ class Outbox(Writes):
 
         `refused_body` is the id of a body that it refused for good. Returns how often it has refused this body in a row.
         """
-        values = {
+        values: dict[str, Any] = {
             "failures": RECEIVERS.c.failures + 1,
             "failed_at": datetime.now(UTC).isoformat(),
             "error": recordable(error),
@@ -142,37 +145,30 @@ class Outbox(Writes):
             again = sa.func.coalesce(RECEIVERS.c.refusals, 0) + 1
             refusals = sa.case((RECEIVERS.c.refused_body == refused_body, again), else_=1)
             values |= {"refused_body": refused_body, "refusals": refusals}
-        is_it = RECEIVERS.c.id == receiver_id
+        failed = RECEIVERS.update().where(RECEIVERS.c.id == receiver_id).values(values)
         with self._write() as connection:
-            connection.execute(RECEIVERS.update().where(is_it).values(values))
-            count = connection.execute(sa.select(RECEIVERS.c.refusals).where(is_it)).scalar()
+            count = connection.execute(failed.returning(RECEIVERS.c.refusals)).scalar()
         return 0 if refused_body is None else count or 0
 
     def of_run(self, run_id: str, table: str) -> list[Notice]:
         """Return the notices of changed final days that a run recorded for a table, by day."""
         is_change = NOTICES.c.kind == NoticeKind.CHANGE.value
-        with self._read() as connection:
-            found = read_notices(connection, NOTICES.c.run_id == run_id, NOTICES.c.table_name == table, is_change)
+        found = self._notices(NOTICES.c.run_id == run_id, NOTICES.c.table_name == table, is_change)
         return sorted(found, key=lambda notice: notice.key)
 
     def recorded_since(self, since: datetime) -> list[Notice]:
         """Return the notices recorded since a time, oldest first."""
-        with self._read() as connection:
-            return read_notices(connection, NOTICES.c.recorded_at >= since.astimezone(UTC).isoformat())
+        return self._notices(NOTICES.c.recorded_at >= since.astimezone(UTC).isoformat())
 
     def of_ids(self, ids: Collection[str]) -> list[Notice]:
         """Return the notices with these ids, without those that are not on record."""
-        with self._read() as connection:
-            parts = in_parts(sorted(ids))
-            return [notice for part in parts for notice in read_notices(connection, NOTICES.c.id.in_(part))]
+        return [notice for part in in_parts(sorted(ids)) for notice in self._notices(NOTICES.c.id.in_(part))]
 
     def published_since(self, since: datetime) -> list[tuple[PublicationRecord, bool]]:
         """Return the publications made visible since a time, oldest first, and whether the slice was final before."""
         at = since.astimezone(UTC).isoformat()
-        query = sa.select(PUBLICATIONS).where(PUBLICATIONS.c.published_at >= at).order_by(PUBLICATIONS.c.id)
-        with self._read() as connection:
-            rows = connection.execute(query).mappings()
-            return [(publication_of(row), bool(row["was_final"])) for row in rows]
+        rows = self._maps(sa.select(PUBLICATIONS).where(PUBLICATIONS.c.published_at >= at).order_by(PUBLICATIONS.c.id))
+        return [(record_of(PublicationRecord, row, number=row["id"]), bool(row["was_final"])) for row in rows]
 
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
         """Remove change notices recorded before a time that every receiver has got; returns how many.
@@ -194,19 +190,13 @@ class Outbox(Writes):
             sa.not_(is_set_aside),
         )
         if is_dry_run:
-            with self._read() as connection:
-                return int(connection.execute(sa.select(sa.func.count()).where(is_old)).scalar_one())
+            return int(self._value(sa.select(sa.func.count()).where(is_old)))
         with self._write() as connection:
             removed = connection.execute(NOTICES.delete().where(is_old)).rowcount
             connection.execute(RECEIVERS.delete().where(is_gone))
             known = sa.select(RECEIVERS.c.id)
             connection.execute(SET_ASIDE.delete().where(SET_ASIDE.c.receiver_id.not_in(known)))
         return removed
-
-
-def _receiver(row: RowMapping) -> Receiver:
-    times = {name: row[name] and datetime.fromisoformat(row[name]) for name in ("failed_at", "retry_at")}
-    return Receiver(**({one.name: row[one.name] for one in fields(Receiver)} | times))
 
 
 @dataclass(frozen=True)
@@ -223,7 +213,7 @@ class SetAside:
     set_aside_at: datetime
 
 
-class SetAsides(Writes):
+class SetAsides(_Notices):
     """Reads and writes notices that are set aside; each write is one transaction."""
 
     def add(self, receiver_id: str, batch: Sequence[Notice], error: str) -> None:
@@ -246,32 +236,27 @@ class SetAsides(Writes):
 
     def all(self) -> list[SetAside]:
         """Return everything that is set aside, by receiver and notice number."""
-        query = sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number)
-        with self._read() as connection:
-            rows = connection.execute(query).mappings()
-            return [SetAside(**{**row, "set_aside_at": datetime.fromisoformat(row["set_aside_at"])}) for row in rows]
+        rows = self._maps(sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number))
+        return [record_of(SetAside, row) for row in rows]
 
     def notices(self, one: SetAside) -> list[Notice]:
         """Return the notices of one entry, oldest first."""
-        with self._read() as connection:
-            return read_notices(connection, NOTICES.c.number.between(one.first_number, one.last_number))
+        return self._notices(NOTICES.c.number.between(one.first_number, one.last_number))
 
     def mark_sent(self, one: SetAside) -> None:
         """Remove an entry whose notices the receiver has accepted."""
-        with self._write() as connection:
-            connection.execute(SET_ASIDE.delete().where(*_is_entry(one)))
+        self._do(SET_ASIDE.delete().where(*_is_entry(one)))
 
     def mark_refused(self, one: SetAside, error: str) -> None:
         """Record the error of another refusal."""
-        with self._write() as connection:
-            connection.execute(SET_ASIDE.update().where(*_is_entry(one)).values(error=recordable(error)))
+        self._do(SET_ASIDE.update().where(*_is_entry(one)).values(error=recordable(error)))
 
 
 def _is_entry(one: SetAside) -> tuple[sa.ColumnElement[bool], ...]:
     return SET_ASIDE.c.receiver_id == one.receiver_id, SET_ASIDE.c.first_number == one.first_number
 
 
-class GoldenTotals(Writes):
+class GoldenTotals(Part):
     """Reads and writes golden totals; each write is one transaction."""
 
     def of(
@@ -289,17 +274,16 @@ class GoldenTotals(Writes):
             *([] if tables is None else [columns.table_name.in_(tables)]),
         )
         order = columns.event_date, columns.project_id, columns.table_name, columns.measure, columns.source
-        with self._read() as connection:
-            return [
-                GoldenTotal(
-                    GoldenSource(row["source"]),
-                    Slice(row["event_date"], row["project_id"]),
-                    GoldenMeasure(row["table_name"], row["measure"]),
-                    Decimal(row["value"]),
-                    row["origin"] or "",
-                )
-                for row in connection.execute(query.order_by(*order)).mappings()
-            ]
+        return [
+            GoldenTotal(
+                GoldenSource(row["source"]),
+                Slice(row["event_date"], row["project_id"]),
+                GoldenMeasure(row["table_name"], row["measure"]),
+                Decimal(row["value"]),
+                row["origin"] or "",
+            )
+            for row in self._maps(query.order_by(*order))
+        ]
 
     def replace(self, reading: GoldenReading) -> None:
         """Replace the recorded totals of the days in a reading of one source, the totals of other days that it has, and faults.
@@ -311,8 +295,7 @@ class GoldenTotals(Writes):
         totals = [
             {
                 **common,
-                "event_date": total.key.event_date,
-                "project_id": total.key.project_id,
+                **columns_of(total.key),
                 "table_name": total.measure.table,
                 "measure": total.measure.name,
                 "value": f"{total.value:f}",
@@ -342,8 +325,7 @@ class GoldenTotals(Writes):
         """Return the faults of the last reading of these sources, by source."""
         columns = (GOLDEN_FAULTS.c.origin, GOLDEN_FAULTS.c.reason, GOLDEN_FAULTS.c.fix)
         query = sa.select(*columns).where(GOLDEN_FAULTS.c.source.in_([source.value for source in sources]))
-        with self._read() as connection:
-            rows = connection.execute(query.order_by(GOLDEN_FAULTS.c.source, GOLDEN_FAULTS.c.id)).all()
+        rows = self._rows(query.order_by(GOLDEN_FAULTS.c.source, GOLDEN_FAULTS.c.id))
         return [GoldenFault(origin, reason, fix or "") for origin, reason, fix in rows]
 
     def record(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Engine, RowMapping
+from sqlalchemy.engine import Connection, RowMapping
 
 from pipeline_assets.domain.processes import Identity, Process, Sight, Watch
 from pipeline_assets.domain.retention import YOUNGEST
-from resources.ledger.engine import connected, ledger_failures
+from resources.ledger.engine import Part, connected, insert_into, ledger_failures
 from resources.ledger.schema import PROCESSES
 
 _PROC = Path("/proc")
@@ -77,12 +76,8 @@ def _stat(pid: int) -> list[str] | None:
 _KEPT = timedelta(days=30)
 
 
-class Processes:
+class Processes(Part):
     """Reads and writes processes; each call is one transaction, and none waits for the locks of a load."""
-
-    def __init__(self, engine: Callable[[], Engine], url: str) -> None:
-        """Wrap a ledger's engine, which is opened on first use."""
-        self._engine, self._url = engine, url
 
     def begin(self, run_id: str, job: str, identity: Identity, steps: int, begun_at: str | None = None) -> str:
         """Record that an op of the run begins in this process, replacing the run's earlier process; removes old processes.
@@ -102,7 +97,7 @@ class Processes:
                 "ended_at": None,
                 "lost_at": None,
             }
-            insert = self._insert(row | {"run_id": run_id, "beats": 1})
+            insert = insert_into(connection, PROCESSES).values(row | {"run_id": run_id, "beats": 1})
             updates = row | {"beats": PROCESSES.c.beats + 1}
             connection.execute(insert.on_conflict_do_update(index_elements=["run_id"], set_=updates))
             old = (now - _KEPT).isoformat()
@@ -113,18 +108,18 @@ class Processes:
         """Record a heartbeat, which also revives a process that was taken for dead; False where the run is not on record."""
         with self._transaction() as (connection, now):
             row = {"beats": PROCESSES.c.beats + 1, "beat_at": now.isoformat(), "lost_at": None}
-            return bool(connection.execute(self._of(run_id).values(row)).rowcount)
+            return bool(connection.execute(_of(run_id).values(row)).rowcount)
 
     def end(self, run_id: str) -> None:
         """Record that the op has ended, with or without success."""
         with self._transaction() as (connection, now):
-            connection.execute(self._of(run_id).values(ended_at=now.isoformat()))
+            connection.execute(_of(run_id).values(ended_at=now.isoformat()))
 
     def lose(self, run_ids: Collection[str]) -> None:
         """Record that the processes of these runs were found dead."""
         with self._transaction() as (connection, now):
             for run_id in run_ids:
-                lost = self._of(run_id).where(PROCESSES.c.lost_at.is_(None))
+                lost = _of(run_id).where(PROCESSES.c.lost_at.is_(None))
                 connection.execute(lost.values(lost_at=now.isoformat()))
 
     def forget(self, run_id: str) -> None:
@@ -135,8 +130,7 @@ class Processes:
     def unlost(self, jobs: Collection[str]) -> set[str]:
         """Return the runs of these jobs whose process was not found dead, ended ones too."""
         query = sa.select(PROCESSES.c.run_id).where(PROCESSES.c.job.in_(jobs), PROCESSES.c.lost_at.is_(None))
-        with ledger_failures(self._url), connected(self._engine()) as connection:
-            return set(connection.scalars(query))
+        return {run_id for (run_id,) in self._rows(query)}
 
     def look(self, unfinished: Collection[str], expected: Mapping[str, str]) -> dict[str, Process]:
         """Return run -> process, of all that have not ended and of `unfinished` runs; counts this observation.
@@ -147,7 +141,7 @@ class Processes:
         with self._transaction() as (connection, now):
             known = set(connection.scalars(sa.select(PROCESSES.c.run_id)))
             for run_id in expected.keys() - known:
-                insert = self._insert({"run_id": run_id, "job": expected[run_id], "beats": 0})
+                insert = insert_into(connection, PROCESSES).values(run_id=run_id, job=expected[run_id], beats=0)
                 connection.execute(insert.on_conflict_do_nothing())
             processes = {}
             for row in connection.execute(sa.select(PROCESSES)).mappings():
@@ -158,7 +152,7 @@ class Processes:
                 watch = before.looked(row["beats"], now)
                 if watch != before:
                     seen = {"seen_beats": watch.beats, "still_looks": watch.still, "looked_at": watch.at}
-                    connection.execute(self._of(row["run_id"]).values(seen | {"looked_at": now.isoformat()}))
+                    connection.execute(_of(row["run_id"]).values(seen | {"looked_at": now.isoformat()}))
                 processes[row["run_id"]] = _process_of(row, watch)
             return processes
 
@@ -179,25 +173,20 @@ class Processes:
     def find(self, attempt: str) -> Process | None:
         """Return the process of a run, given its id with or without dashes; None where it is not on record."""
         plain = sa.func.replace(PROCESSES.c.run_id, "-", "")
-        with ledger_failures(self._url), connected(self._engine()) as connection:
-            rows = connection.execute(sa.select(PROCESSES).where(plain == attempt.replace("-", ""))).mappings()
-            return next((_process_of(row, _watch_of(row)) for row in rows), None)
-
-    def _insert(self, row: dict[str, Any]) -> Any:
-        is_sqlite = self._engine().dialect.name == "sqlite"
-        return (sqlite.insert if is_sqlite else postgresql.insert)(PROCESSES).values(row)
-
-    def _of(self, run_id: str) -> sa.Update:
-        return PROCESSES.update().where(PROCESSES.c.run_id == run_id)
+        rows = self._maps(sa.select(PROCESSES).where(plain == attempt.replace("-", "")))
+        return next((_process_of(row, _watch_of(row)) for row in rows), None)
 
     @contextmanager
     def _transaction(self) -> Iterator[tuple[Connection, datetime]]:
         """Open a write transaction; yields the connection and the time by the database's clock, which all observers share."""
-        with ledger_failures(self._url):
-            engine = self._engine().execution_options(is_writing=True)
-            with connected(engine) as connection, connection.begin():
-                now: datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
-                yield connection, now.astimezone(UTC) if now.tzinfo else now.replace(tzinfo=UTC)
+        engine = self._database.engine.execution_options(is_writing=True)
+        with ledger_failures(self.url), connected(engine) as connection, connection.begin():
+            now: datetime = connection.execute(sa.select(sa.func.now())).scalar_one()
+            yield connection, now.astimezone(UTC) if now.tzinfo else now.replace(tzinfo=UTC)
+
+
+def _of(run_id: str) -> sa.Update:
+    return PROCESSES.update().where(PROCESSES.c.run_id == run_id)
 
 
 def _watch_of(row: RowMapping) -> Watch:

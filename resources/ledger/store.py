@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING
@@ -20,14 +20,14 @@ from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict
 from resources.iceberg.lake_identity import read_mark
 from resources.ledger.changes import Changes
 from resources.ledger.decisions import Interventions
-from resources.ledger.engine import Connect, connected, ledger_failures, open_engine, writing
-from resources.ledger.history import Activity, Checkup, Cuts, Revisions
+from resources.ledger.engine import Database, Part, insert_into
+from resources.ledger.history import Checkup, Cuts, Revisions
 from resources.ledger.outbox import GoldenTotals, Outbox, SetAsides
 from resources.ledger.processes import Processes
-from resources.ledger.queries import Queries
+from resources.ledger.queries import Queries, head
 from resources.ledger.rebuilds import Rebuilds, Recoveries, Strays
 from resources.ledger.schema import LAKE
-from resources.ledger.summaries import ArrivalSummaries, Summaries
+from resources.ledger.summaries import Summaries
 from resources.ledger.writing import LedgerWriting
 
 if TYPE_CHECKING:
@@ -40,40 +40,31 @@ _LAKE, _OWN = 1, 2
 """Numbers of the rows with the lake's identity and the ledger's own."""
 
 
-class LakeOfLedger:
+class LakeOfLedger(Part):
     """The lake that a ledger belongs to; the first run that may write records it."""
-
-    def __init__(self, read: Connect, write: Connect, url: str) -> None:
-        """Take `read` and `write`, which open a connection, the latter in a transaction."""
-        self._read, self._write, self.url = read, write, url
 
     def lake(self) -> str | None:
         """Return the identity of the recorded lake; None for a ledger without one."""
-        with self._read() as connection:
-            return self._found(connection, _LAKE)
+        return self._ids().get(_LAKE)
 
     def require(self, lake: str | None, mark: Mark | None = None) -> bool:
         """Raise LedgerError for the ledger of another lake, and for another ledger than the mark names; else whether it is bound.
 
         `lake` is None before the first load; a ledger that is already bound to a lake is refused then as well.
         """
-        with self._read() as connection:
-            recorded, own = self._found(connection, _LAKE), self._found(connection, _OWN)
-        if recorded is not None:
-            self._require_same(recorded, lake)
-        if mark is not None and mark.ledger not in (None, own):
+        ids = self._ids()
+        self._require_same(ids.get(_LAKE, lake), lake)
+        if mark is not None and mark.ledger not in (None, ids.get(_OWN)):
             raise self.stranger(f"which has the identity {mark.ledger} and is {mark.ledger_url}")
-        return recorded is not None
+        return _LAKE in ids
 
     def identity(self) -> str:
         """Return the ledger's own identity, made on first use."""
-        with self._write() as connection:
-            return self._kept(connection, _OWN, str(uuid.uuid4()))
+        return self._kept(_OWN, str(uuid.uuid4()))
 
     def bind(self, lake: str) -> None:
         """Record the lake; raises LedgerError where another one is recorded."""
-        with self._write() as connection:
-            self._require_same(self._kept(connection, _LAKE, lake), lake)
+        self._require_same(self._kept(_LAKE, lake), lake)
 
     def stranger(self, whose: str) -> LedgerError:
         """Return the error for a ledger that the lake does not name."""
@@ -84,7 +75,7 @@ class LakeOfLedger:
             "tidemark attach --ledger",
         )
 
-    def _require_same(self, recorded: str, lake: str | None) -> None:
+    def _require_same(self, recorded: str | None, lake: str | None) -> None:
         if recorded != lake:
             raise LedgerError(
                 masked(self.url),
@@ -92,15 +83,15 @@ class LakeOfLedger:
                 "Check TIDEMARK_LEDGER_URL and TIDEMARK_WAREHOUSE_URL; each lake needs a ledger of its own",
             )
 
-    def _kept(self, connection: Connection, number: int, identity: str) -> str:
-        found = self._found(connection, number)
-        if found is None:
-            connection.execute(LAKE.insert(), {"number": number, "id": identity})
-        return found or identity
+    def _ids(self) -> dict[int, str]:
+        return dict(self._rows(sa.select(LAKE.c.number, LAKE.c.id)))
 
-    def _found(self, connection: Connection, number: int) -> str | None:
-        found = connection.execute(sa.select(LAKE.c.id).where(LAKE.c.number == number)).scalar()
-        return None if found is None else str(found)
+    def _kept(self, number: int, identity: str) -> str:
+        """The recorded identity; this one where there is none yet."""
+        with self._write() as connection:
+            insert = insert_into(connection, LAKE).values(number=number, id=identity)
+            connection.execute(insert.on_conflict_do_nothing())
+        return self._ids()[number]
 
 
 @contextmanager
@@ -124,103 +115,26 @@ def own_ledger(settings: Settings) -> Iterator[Ledger]:
 class Ledger(Queries):
     """All reads and writes of the ledger; each write is one transaction."""
 
-    def __init__(self, url: str, kept: DecisionObjects | None = None) -> None:
+    def __init__(self, database: Database | str, kept: DecisionObjects | None = None) -> None:
         """Take a SQLAlchemy URL, and optionally a second store of decisions; opens nothing before first use."""
-        self.url = url
-        """The URL of the database."""
+        super().__init__(database if isinstance(database, Database) else Database(database))
         self.kept = kept
         """The second store of decisions, in the warehouse."""
-        self._engine: Engine | None = None
+        own = self._database
+        self.interventions, self.lake, self.processes = Interventions(own, kept), LakeOfLedger(own), Processes(own)
+        self.strays, self.recoveries, self.rebuilds = Strays(own), Recoveries(own), Rebuilds(own)
+        self.outbox, self.set_aside, self.golden = Outbox(own), SetAsides(own), GoldenTotals(own)
+        self.cuts, self.revisions, self.checkup = Cuts(own), Revisions(own), Checkup(own)
+        self.summaries = Summaries(own)
 
     @property
     def engine(self) -> Engine:
-        """The engine, opened and migrated on first use; raises LedgerError."""
-        if self._engine is None:
-            self._engine = open_engine(self.url)
-        return self._engine
+        """The engine, opened and created on first use; raises LedgerError."""
+        return self._database.engine
 
     def close(self) -> None:
         """Release all connections."""
-        if self._engine is not None:
-            self._engine.dispose()
-            self._engine = None
-
-    @property
-    def interventions(self) -> Interventions:
-        """Decisions of operators: exclusions and holds."""
-        return Interventions(self._read, self._write, self.kept)
-
-    @property
-    def lake(self) -> LakeOfLedger:
-        """The lake that this ledger belongs to."""
-        return LakeOfLedger(self._read, self._write, self.url)
-
-    @property
-    def processes(self) -> Processes:
-        """The processes of runs."""
-        return Processes(lambda: self.engine, self.url)
-
-    @property
-    def activity(self) -> Activity:
-        """Recent activity of loads."""
-        return Activity(self._read)
-
-    @property
-    def strays(self) -> Strays:
-        """Objects in landing outside of the days that loads request."""
-        return Strays(self._read, self._write)
-
-    @property
-    def recoveries(self) -> Recoveries:
-        """Claims of recoveries on hours."""
-        return Recoveries(self._read, self._write)
-
-    @property
-    def rebuilds(self) -> Rebuilds:
-        """Rebuilds of slices beside main."""
-        return Rebuilds(self._read, self._write)
-
-    @property
-    def revisions(self) -> Revisions:
-        """Changes of final days."""
-        return Revisions(self._read)
-
-    @property
-    def cuts(self) -> Cuts:
-        """Snapshots of all tables that belong together."""
-        return Cuts(self._read)
-
-    @property
-    def summaries(self) -> Summaries:
-        """Figures over slices, batches and runs."""
-        return Summaries(self._read)
-
-    @property
-    def arrival_summaries(self) -> ArrivalSummaries:
-        """Figures over arrivals."""
-        return ArrivalSummaries(self._read)
-
-    @property
-    def checkup(self) -> Checkup:
-        """Evidence of how well this deployment recovers."""
-        return Checkup(self._read)
-
-    @property
-    def outbox(self) -> Outbox:
-        """Notices, and what each receiver has got."""
-        return Outbox(self._read, self._write)
-
-    @property
-    def set_aside(self) -> SetAsides:
-        """Notices that receivers refused for good."""
-        return SetAsides(self._read, self._write)
-
-    @property
-    def golden(self) -> GoldenTotals:
-        """Totals of published days from outside systems."""
-        return GoldenTotals(self._read, self._write)
-
-    # -- writing -----------------------------------------------------------------------------------------------
+        self._database.close()
 
     def record(self, changes: Changes, run_id: str) -> None:
         """Write one step's changes in one transaction; repeating it changes nothing.
@@ -236,26 +150,14 @@ class Ledger(Queries):
         """Record changes that were found in a table; False, with nothing written, where the recorded head is not `known_head`."""
         assert changes.head is not None
         with self._write() as connection:
-            if self._head(connection, changes.head[0]) != known_head:
+            if head(connection, changes.head[0]) != known_head:
                 return False
             LedgerWriting(connection).record(changes, run_id)
         return True
 
-    @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self) -> AbstractContextManager[Connection]:
         """Open an exclusive write transaction; raises LedgerUnavailableError, also where the outcome of its commit is unknown."""
-        with self._write() as connection:
-            yield connection
-
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with ledger_failures(self.url), connected(self.engine) as connection:
-            yield connection
-
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with ledger_failures(self.url), writing(self.engine) as connection:
-            yield connection
+        return self._write()
 
 
 class PendingLedger(Ledger):
@@ -263,18 +165,12 @@ class PendingLedger(Ledger):
 
     def __init__(self, under: Ledger) -> None:
         """Overlay a ledger, which is not changed."""
-        super().__init__(under.url, under.kept)
-        self._under = under
+        super().__init__(under._database, under.kept)
         self._deliveries: dict[tuple[Source, str, bool], DeliveryRecord | None] = {}
         self._batches: dict[BatchKey, BatchRecord] = {}
         self._days_of_batches: dict[BatchKey, dict[date, BatchDay]] = {}
         self._slices: dict[tuple[str, Slice], SliceRecord] = {}
         self._publications: list[PublicationRecord] = []
-
-    @property
-    def engine(self) -> Engine:
-        """The engine of the underlying ledger."""
-        return self._under.engine
 
     def close(self) -> None:
         """Do nothing: the underlying ledger stays open."""
@@ -320,11 +216,11 @@ class PendingLedger(Ledger):
         }
         return super().batches(projects, first, last) | own
 
-    def _nearest_arrivals(
-        self, bounds: Mapping[str, date], source: Source | None, *, is_before: bool
+    def nearest_arrivals(
+        self, bounds: Mapping[str, date], source: Source | None = None, *, is_before: bool = False
     ) -> dict[str, date]:
-        """As `Ledger._nearest_arrivals`, with the pending changes applied."""
-        under = super()._nearest_arrivals
+        """As `Ledger.nearest_arrivals`, with the pending changes applied."""
+        under = super().nearest_arrivals
         found = under(bounds, source, is_before=is_before)
         gone = {
             (key.project_id, key.arrival_date) for key in self._emptied(list(bounds)) if not self._is_held(key, source)
@@ -413,25 +309,27 @@ class PendingLedger(Ledger):
     def first_day(self, table: str) -> date | None:
         """As `Ledger.first_day`, with the pending changes applied."""
         own = {key: record for (of, key), record in self._slices.items() if of == table}
-        days = [self._first_day_of_slices(table, own), self._first_day_of_publications(table)]
+        days = self._first_days(table, own)
         days += [key.event_date for key, one in own.items() if one.digest != EMPTY or one.verdict is Verdict.HELD]
         published = [one.key for one in self._publications if one.table == table]
         if published:
-            # Use the public query: a publication that is already on record counts as recorded.
+            # A publication that is already on record counts as recorded.
             projects = sorted({key.project_id for key in published})
-            told = self.publications_of(table, projects, {key.event_date for key in published})
+            told = self.publications(table, projects, {key.event_date for key in published})
             days += [one.key.event_date for one in told if one.digest_before != EMPTY or one.digest_after != EMPTY]
-        return min((day for day in days if day is not None), default=None)
+        return min(days, default=None)
 
-    def publications_of(self, table: str, projects: Sequence[str], days: Iterable[date]) -> list[PublicationRecord]:
-        """As `Ledger.publications_of`, with the pending changes applied."""
-        wanted = set(days)
-        found = super().publications_of(table, projects, wanted)
-        told = {(one.key, one.snapshot_id, one.parent_id) for one in found}
+    def publications(
+        self, table: str | None = None, projects: Sequence[str] | None = None, days: Iterable[date] | None = None
+    ) -> list[PublicationRecord]:
+        """As `Ledger.publications`, with the pending changes applied, without those that are on record already."""
+        wanted = None if days is None else set(days)
+        found = super().publications(table, projects, wanted)
+        told = {(one.table, one.key, one.snapshot_id, one.parent_id) for one in found}
         for one in self._publications:
-            place = (one.key, one.snapshot_id, one.parent_id)
-            if one.table == table and one.key.project_id in projects and one.key.event_date in wanted:
-                # Skip publications that are on record already.
-                found += [one] if place not in told else []
+            place = (one.table, one.key, one.snapshot_id, one.parent_id)
+            is_of_table = table in (None, one.table) and (projects is None or one.key.project_id in projects)
+            if is_of_table and (wanted is None or one.key.event_date in wanted) and place not in told:
+                found.append(one)
                 told.add(place)
         return found

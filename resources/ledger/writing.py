@@ -1,10 +1,10 @@
-"""What a transaction writes to the ledger: the changes of steps, the cut that belongs together since, the run."""
+"""What a transaction writes to the ledger: the changes of steps, their notices, the cut that belongs together since, the run."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -16,21 +16,20 @@ from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.notices import Judged, Notice, NoticeKind, Place, change_notice, refusal_notice
 from pipeline_assets.domain.records import THIS_LOAD, BatchDay, BatchRecord, Head, PublicationRecord, SliceRecord
-from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source, Verdict
+from pipeline_assets.domain.slices import BatchVerdict, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE, measures_of
 from resources.ledger.changes import (
     Changes,
     moved_batches,
     require_decisions,
-    require_inputs,
     require_none_moved,
-    require_not_held,
     require_rewritten,
     unmoved_slices,
 )
 from resources.ledger.engine import in_parts, insert_into, upsert
 from resources.ledger.outbox import last_notices, write_notice
+from resources.ledger.queries import head
 from resources.ledger.schema import (
     BATCH_DAYS,
     BATCHES,
@@ -43,13 +42,12 @@ from resources.ledger.schema import (
     RUNS,
     SLICES,
     batch_day_row,
-    batch_row,
-    delivery_row,
+    columns_of,
     head_number,
     head_of,
-    publication_row,
+    is_key,
     rejection_json,
-    slice_row,
+    row_of,
 )
 
 _DAY = ("table_name", "event_date")
@@ -197,7 +195,7 @@ class LedgerWriting:
     """Writes on one connection; every row that it stamps carries the same moment."""
 
     def __init__(self, connection: Connection) -> None:
-        """Of a transaction that is written in from its start."""
+        """Write in the transaction of this connection, which is exclusive from its start."""
         self._connection = connection
         self._now = datetime.now(UTC).isoformat()
 
@@ -205,8 +203,8 @@ class LedgerWriting:
         """Write one step's changes.
 
         `is_strict`: a row of a derived slice that another run wrote meanwhile is a conflict, and not left alone; so is an
-        exclusion that a person decided or lifted meanwhile. Raises PublishConflictError where another run loaded a batch that
-        this step loaded too.
+        exclusion that an operator decided or lifted meanwhile. Raises PublishConflictError where another run loaded a batch
+        that this step loaded too.
         """
         connection, stamp = self._connection, {"run_id": run_id, "recorded_at": self._now}
         moved = moved_batches(connection, changes)
@@ -214,39 +212,37 @@ class LedgerWriting:
             require_decisions(connection, changes)
         notices = ChangeNotices(connection, changes, stamp)
         batches = [batch for batch in changes.batches if batch.key not in moved]
-        self._forget(changes.forgotten_deliveries, is_accepted=True)
-        self._forget(changes.forgotten_refusals, is_accepted=False)
+        for forgotten, is_accepted in ((changes.forgotten_deliveries, True), (changes.forgotten_refusals, False)):
+            for batch, object_key in forgotten:
+                known = {"source": batch.source.value, "object_key": object_key, "is_accepted": is_accepted}
+                connection.execute(DELIVERIES.delete().filter_by(**known))
         # The same bytes keep their run and moment: they are no new delivery.
         stamps = [stamp if delivery.recorded_at == THIS_LOAD else {} for delivery in changes.deliveries]
-        upsert(connection, DELIVERIES, [delivery_row(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
-        upsert(connection, BATCHES, [batch_row(b) | stamp for b in batches])
+        upsert(connection, DELIVERIES, [row_of(d) | at for d, at in zip(changes.deliveries, stamps, strict=True)])
+        upsert(connection, BATCHES, [row_of(batch) | stamp for batch in batches])
         for batch, days in changes.batch_days.items():
             self._replace_batch_days(batch, days)
         unmoved = unmoved_slices(connection, changes.slices)
         if is_strict:
             require_none_moved(connection, changes, unmoved)
-        upsert(connection, SLICES, [slice_row(s) | stamp for s in unmoved])
-        rewritten = self._name_files(changes)
+        upsert(connection, SLICES, [row_of(record, "read_hash") | stamp for record in unmoved])
+        rewritten = set()
+        for (table, key), (before, after) in changes.rewritten.items():
+            names_former = is_key(SLICES, key, table_name=table, file_hash=before)
+            if connection.execute(SLICES.update().where(names_former).values(file_hash=after)).rowcount:
+                rewritten.add((table, key))
         if is_strict:
             require_rewritten(connection, changes, rewritten)
         notices.write(unmoved, batches)
-        for publication in changes.publications:
-            row = publication_row(publication, self._now) | {"was_final": notices.was_final(publication)}
-            self._insert_once(PUBLICATIONS, row)
+        for one in changes.publications:
+            row = row_of(replace(one, published_at=one.published_at or self._now), "number")
+            once = insert_into(connection, PUBLICATIONS).on_conflict_do_nothing()
+            connection.execute(once, row | {"was_final": notices.was_final(one)})
         if changes.head is not None:
-            self._move_head(*changes.head, is_whole=_is_whole(changes, unmoved, rewritten))
-
-    def require_inputs(self, rests_on: Mapping[tuple[str, Slice], Digest]) -> None:
-        """Raise SliceConflictError where a slice that published ones were built from is another one by now."""
-        require_inputs(self._connection, rests_on)
-
-    def require_decisions(self, changes: Changes) -> None:
-        """Raise SliceConflictError where a person excluded objects of a step, or included them again, since it was planned."""
-        require_decisions(self._connection, changes)
-
-    def require_not_held(self, slices: Collection[tuple[str, Slice]]) -> None:
-        """Raise SliceConflictError where a person holds one of these (table, slice)."""
-        require_not_held(self._connection, slices)
+            # Whether the row of every published slice was written, and of every one that lies in other files.
+            left = {record.key for record in changes.slices} - {record.key for record in unmoved}
+            is_left = left & {publication.key for publication in changes.publications}
+            self._move_head(*changes.head, is_whole=not is_left and changes.rewritten.keys() == rewritten)
 
     def record_cut(self, run_id: str, published: Mapping[str, int]) -> dict[str, int]:
         """Keep which snapshots of all tables belong together since; returns table -> snapshot.
@@ -255,7 +251,7 @@ class LedgerWriting:
         another writer's commit came before; of a doubted one that was not published the former cut knows better, and of
         quarantine, of which the ledger keeps no head.
         """
-        rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id)).all()
+        rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id))
         heads = {name: head_of(int(number)) for name, number in rows}
         former = self._connection.execute(sa.select(CUTS.c.snapshots).order_by(CUTS.c.number.desc()).limit(1)).scalar()
         found = {name: head.snapshot_id for name, head in heads.items()}
@@ -272,72 +268,28 @@ class LedgerWriting:
         """Write or complete the row of a run."""
         upsert(self._connection, RUNS, [{"run_id": run_id, **values}])
 
-    def _forget(self, keys: Sequence[tuple[BatchKey, str]], *, is_accepted: bool) -> None:
-        for batch, object_key in keys:
-            self._connection.execute(
-                DELIVERIES.delete().where(
-                    DELIVERIES.c.source == batch.source.value,
-                    DELIVERIES.c.object_key == object_key,
-                    DELIVERIES.c.is_accepted == is_accepted,
-                )
-            )
-
-    def _name_files(self, changes: Changes) -> set[tuple[str, Slice]]:
-        """Which rows of slices named the files of before, and name the others since."""
-        return {
-            (table, key)
-            for (table, key), (before, after) in changes.rewritten.items()
-            if self._connection.execute(
-                sa.update(SLICES)
-                .where(
-                    SLICES.c.table_name == table,
-                    SLICES.c.event_date == key.event_date,
-                    SLICES.c.project_id == key.project_id,
-                    SLICES.c.file_hash == before,
-                )
-                .values(file_hash=after)
-            ).rowcount
-        }
-
     def _replace_batch_days(self, batch: BatchKey, days: Mapping[date, BatchDay]) -> None:
-        keys = {"source": batch.source.value, "project_id": batch.project_id, "arrival_date": batch.arrival_date}
-        of_batch = [BATCH_DAYS.c[name] == value for name, value in keys.items()]
+        is_batch, c = is_key(BATCH_DAYS, batch), BATCH_DAYS.c
         # What was not measured now is known where the same rows were measured before.
-        names = ("event_date", "digest", "lateness")
-        known = {
-            (day, digest): lateness
-            for day, digest, lateness in self._connection.execute(
-                sa.select(*(BATCH_DAYS.c[n] for n in names)).where(*of_batch)
-            )
-        }
-        self._connection.execute(BATCH_DAYS.delete().where(*of_batch))
-        rows: list[dict[str, Any]] = [keys | batch_day_row(day, part, known) for day, part in days.items()]
-        if rows:
-            self._connection.execute(BATCH_DAYS.insert(), rows)
+        rows = self._connection.execute(sa.select(c.event_date, c.digest, c.lateness).where(is_batch))
+        known = {(day, digest): lateness for day, digest, lateness in rows}
+        self._connection.execute(BATCH_DAYS.delete().where(is_batch))
+        if days:
+            new = [columns_of(batch) | batch_day_row(day, part, known) for day, part in days.items()]
+            self._connection.execute(BATCH_DAYS.insert(), new)
 
     def _move_head(self, table: str, snapshot_id: int, follows: int | None, *, is_whole: bool) -> None:
         """A head is moved only from the snapshot the ledger agrees with; else it is doubted, and the next run compares.
 
         Another writer committed in between, main was set back, or a row of a published slice was left to another run.
         """
-        number = self._connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
-        known = None if number is None else head_of(int(number))
+        known = head(self._connection, table)
         if is_whole and known == Head(snapshot_id):
             return
         if is_whole and (follows is None or known == Head(follows)):
-            head = Head(snapshot_id)
+            moved = Head(snapshot_id)
         elif known is not None:
-            head = replace(known, is_trusted=False)
+            moved = replace(known, is_trusted=False)
         else:
             return
-        upsert(self._connection, HEADS, [{"table_name": table, "snapshot_id": head_number(head)}])
-
-    def _insert_once(self, table: sa.Table, row: dict[str, Any]) -> None:
-        self._connection.execute(insert_into(self._connection, table).on_conflict_do_nothing(), row)
-
-
-def _is_whole(changes: Changes, unmoved: Sequence[SliceRecord], rewritten: Collection[tuple[str, Slice]]) -> bool:
-    """Whether the row of every published slice was written, and of every one that lies in other files."""
-    published = {publication.key for publication in changes.publications}
-    left = {record.key for record in changes.slices} - {record.key for record in unmoved}
-    return not published & left and changes.rewritten.keys() == set(rewritten)
+        upsert(self._connection, HEADS, [{"table_name": table, "snapshot_id": head_number(moved)}])

@@ -54,7 +54,7 @@ def expected(events: Iterable[Mapping[str, Any]]) -> str:
 
 
 def on_record(p: Pipeline, day: date) -> str:
-    found = p.ledger.arrival_summaries.lateness(Source.REGULAR, [PROJECT], day, day)
+    found = p.ledger.summaries.lateness(Source.REGULAR, [PROJECT], day, day)
     assert all(sketch is not None for _, _, sketch in found)
     return merged(sketch for _, _, sketch in found if sketch is not None).to_text()
 

@@ -58,7 +58,7 @@ def _shell(p: Pipeline, *words: str) -> tuple[int, str]:
 
 
 def _numbers(p: Pipeline, table: str) -> list[int]:
-    return [record.number for record in p.ledger.publications_of(table, [PROJECT], [DAY])]
+    return [record.number for record in p.ledger.publications(table, [PROJECT], [DAY])]
 
 
 @contextmanager

@@ -6,10 +6,12 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from pipeline_assets.domain import skew
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.specs import SKEW_TAG
+from resources.ledger.schema import RUNS
 from tests.support.builders import Outcome, Pipeline, events_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
@@ -88,6 +90,7 @@ _TOLD = (
 
 
 def _steps(p: Pipeline, run: Outcome) -> dict[str, dict[str, Any]]:
-    steps = p.ledger.skew_of_runs(1)[run.run_id]
+    with p.ledger.engine.connect() as connection:
+        steps = connection.execute(sa.select(RUNS.c.skew).where(RUNS.c.run_id == run.run_id)).scalar_one()
     assert len({step["table"] for step in steps if step["step"] == "read"}) == 1
     return {step["step"]: step for step in steps}

@@ -244,7 +244,7 @@ def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> Non
         assert numbers[1] == numbers[0] + 1
         assert lake.refs(table) == {"main"}
         assert lake.ledger.head(table.key) == Head(main.snapshot_id)
-        (recorded,) = lake.ledger.publications_of(table.key, [PROJECT], [key.event_date])
+        (recorded,) = lake.ledger.publications(table.key, [PROJECT], [key.event_date])
         assert (recorded.snapshot_id, recorded.parent_id) == (main.snapshot_id, main.parent_id)
     # The second table was built from the first one's staged state; the record names what readers find.
     assert recorded.pins == {BOTH[0].key: published[BOTH[0].key].snapshot_id}

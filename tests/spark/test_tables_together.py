@@ -98,7 +98,7 @@ def test_both_tables_change_in_one_commit_and_the_ledger_after_it(lake: Lake, se
         assert lake.lakehouse.head(table) == published[table.key].snapshot_id
         assert lake.ledger.head(table.key) == Head(published[table.key].snapshot_id)
         assert lake.refs(table) == {"main"}
-    (recorded,) = lake.ledger.publications_of(BOTH[1].key, [PROJECT], [key.event_date])
+    (recorded,) = lake.ledger.publications(BOTH[1].key, [PROJECT], [key.event_date])
     assert recorded.pins == {BOTH[0].key: published[BOTH[0].key].snapshot_id}
 
     other = lake.a_slice()

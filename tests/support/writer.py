@@ -125,7 +125,7 @@ class Writer:
     def undo(self, runtime: Runtime, order: dict[str, Any]) -> dict[str, Any]:
         """An operator's rollback of a day of refined and all aggregates, to what it was a publication ago."""
         day = date.fromisoformat(order["day"])
-        publications = runtime.ledger.publications_of(TABLES[2], runtime.settings.projects, [day])
+        publications = runtime.ledger.publications(TABLES[2], runtime.settings.projects, [day])
         if len(publications) < 2:
             return {"published": 0}
         to, run_id = publications[-2].number, str(uuid.uuid4())

@@ -255,5 +255,5 @@ def _of_none(plan: TablePlan, staged: Digest) -> tuple[Evaluation, ...]:
 
 def accepted_last(ledger: Ledger, table: Table, key: Slice) -> Digest | None:
     """The content of a slice when an operator last accepted a change, rollbacks included; None if nobody did."""
-    published = ledger.publications_of(table.key, [key.project_id], [key.event_date])
+    published = ledger.publications(table.key, [key.project_id], [key.event_date])
     return next((one.digest_after for one in reversed(published) if one.accepted_reason is not None), None)

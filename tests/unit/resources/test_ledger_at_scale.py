@@ -80,7 +80,7 @@ def arrived_since(ledger: Ledger) -> object:
         (lambda ledger: ledger.summaries.batch_verdicts(PROJECTS), "tidemark_batches_by_verdict"),
         (lambda ledger: ledger.summaries.slice_faults(PROJECTS), "tidemark_slices_by_verdict (verdict="),
         (lambda ledger: ledger.summaries.batch_faults(PROJECTS), "tidemark_batches_by_verdict (verdict="),
-        (lambda ledger: ledger.arrival_summaries.refused_lines(PROJECTS), "tidemark_deliveries_refused"),
+        (lambda ledger: ledger.summaries.refused_lines(PROJECTS), "tidemark_deliveries_refused"),
         (lambda ledger: ledger.revisions.all(TABLES, PROJECTS), "tidemark_publications_by_final (was_final="),
         (arrived_since, "tidemark_deliveries_by_day (source=? AND project_id=? AND arrival_date=?"),
         (lambda ledger: ledger.checkup.built_again(PROJECTS), "COVERING INDEX"),
@@ -90,7 +90,7 @@ def arrived_since(ledger: Ledger) -> object:
         (lambda ledger: ledger.batch_days(Source.REGULAR, PROJECTS, DAY, DAY), "(source=? AND project_id=?"),
         (lambda ledger: ledger.batch_days_of(Source.REGULAR, "10001", [DAY]), "(source=? AND project_id=? AND event_date=?"),
         (lambda ledger: ledger.slices(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date>"),
-        (lambda ledger: ledger.publications_of(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date=?"),
+        (lambda ledger: ledger.publications(TABLES[0], PROJECTS, [DAY]), "(table_name=? AND event_date=?"),
         (lambda ledger: ledger.first_day(TABLES[0]), "(table_name=?"),
         (lambda ledger: ledger.golden.record({}, PROJECTS, DAY, DAY, None), "tidemark_notices_by_day (table_name=? AND"),
     ],
@@ -132,8 +132,8 @@ def test_what_a_table_took_last_is_told_by_its_newest_publication_alone(ledger: 
         TABLES[0], Slice(DAY, "10001"), 7, 6, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", seconds=2
     )
     ledger.record(Changes(publications=[publication]), "run")
-    plans = plans_of(ledger, lambda of: of.activity.seconds())
-    assert ledger.activity.seconds() == {TABLES[0]: 2}
+    plans = plans_of(ledger, lambda of: of.checkup.seconds())
+    assert ledger.checkup.seconds() == {TABLES[0]: 2}
     assert "SCAN tidemark_publications" in plans
     assert not [step for step in plans if "TEMP B-TREE" in step]
 
@@ -156,15 +156,17 @@ def test_nearest_arrivals_are_the_same_on_every_database(postgres: str, tmp_path
         with closing(Ledger(url)) as ledger:
             ledger.record(Changes(batches=batches), "run")
             from_start = dict.fromkeys(PROJECTS, date.min)
-            assert ledger.next_arrivals(from_start) == {"10001": DAY, "10002": far}
-            assert ledger.next_arrivals({**many, "10001": DAY}) == {"10001": DAY + timedelta(days=2)}
-            assert ledger.next_arrivals({"10001": DAY}, Source.REGULAR) == {"10001": far}
-            assert ledger.next_arrivals({"10002": far}) == {}
-            assert ledger.previous_arrivals({"10001": far, "10002": far}, Source.REGULAR) == {"10001": DAY}
+            assert ledger.nearest_arrivals(from_start) == {"10001": DAY, "10002": far}
+            assert ledger.nearest_arrivals({**many, "10001": DAY}) == {"10001": DAY + timedelta(days=2)}
+            assert ledger.nearest_arrivals({"10001": DAY}, Source.REGULAR) == {"10001": far}
+            assert ledger.nearest_arrivals({"10002": far}) == {}
+            assert ledger.nearest_arrivals({"10001": far, "10002": far}, Source.REGULAR, is_before=True) == {
+                "10001": DAY
+            }
             assert ledger.event_days(TABLES) == []
-            assert ledger.activity.seconds() == {}
+            assert ledger.checkup.seconds() == {}
             assert ledger.revisions.all(TABLES, PROJECTS) == []
-            assert ledger.arrival_summaries.refused_lines(PROJECTS) == []
+            assert ledger.summaries.refused_lines(PROJECTS) == []
             red = ledger.summaries.batch_faults(PROJECTS)
             assert [(fault.day, fault.verdict) for fault in red] == [
                 (DAY + timedelta(days=1), "refused"),

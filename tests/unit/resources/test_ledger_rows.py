@@ -175,9 +175,9 @@ def test_a_publication_keeps_what_it_was_built_from(tmp_path: Path) -> None:
         ledger.record(Changes(publications=[built]), "run")
         assert _stored(url, PUBLICATIONS, "pins") == f'{{"{RAW}": "6012345678901234567"}}'
         ledger.record(Changes(publications=[plain, other]), "run")
-        found = ledger.publications_of(TABLE, [KEY.project_id], [KEY.event_date])
+        found = ledger.publications(TABLE, [KEY.project_id], [KEY.event_date])
         assert [(one.pins, one.settings) for one in found] == [(built.pins, built.settings), (None, None)]
-        assert ledger.publications_of(TABLE, [KEY.project_id], []) == []
+        assert ledger.publications(TABLE, [KEY.project_id], []) == []
 
 
 def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(tmp_path: Path) -> None:

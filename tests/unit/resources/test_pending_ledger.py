@@ -182,8 +182,8 @@ def _answers(ledger: Ledger) -> dict[Any, Any]:
     for of, source in product(reaches, (None, *Source)):
         for bound in (date.min, *DAYS, date.max):
             bounds = dict.fromkeys(of, bound)
-            asked["next_arrivals", of, source, bound] = ledger.next_arrivals(bounds, source)
-            asked["previous_arrivals", of, source, bound] = ledger.previous_arrivals(bounds, source)
+            asked["next_arrivals", of, source, bound] = ledger.nearest_arrivals(bounds, source)
+            asked["previous_arrivals", of, source, bound] = ledger.nearest_arrivals(bounds, source, is_before=True)
     for project, source, wanted in product(PROJECTS, Source, (DAYS, DAYS[1:2])):
         asked["batch_days_of", project, source, wanted] = ledger.batch_days_of(source, project, wanted)
     for table in TABLES:
@@ -191,7 +191,7 @@ def _answers(ledger: Ledger) -> dict[Any, Any]:
         for of, wanted in ((None, None), (PROJECTS[:1], DAYS[::2]), (None, ())):
             asked["slices", table, of, wanted] = ledger.slices(table, of, wanted)
         for of, wanted in product(reaches, (DAYS, DAYS[1:2])):
-            found = ledger.publications_of(table, of, wanted)
+            found = ledger.publications(table, of, wanted)
             # Number and moment are given where it is written.
             asked["publications_of", table, of, wanted] = [replace(one, number=0, published_at="") for one in found]
     return asked
@@ -242,9 +242,7 @@ def test_a_sketch_of_lateness_is_written_where_only_the_first_of_two_steps_measu
     assert pending.batch_days(Source.REGULAR, PROJECTS, *DAYS[:2]) == {batch: {DAYS[0]: rows}}
     for step in load:
         written.record(step, "own")
-    assert [found for *_, found in written.arrival_summaries.lateness(Source.REGULAR, PROJECTS, DAYS[0], DAYS[0])] == [
-        sketch
-    ]
+    assert [found for *_, found in written.summaries.lateness(Source.REGULAR, PROJECTS, DAYS[0], DAYS[0])] == [sketch]
 
 
 def test_it_stays_open_and_shares_the_engine(ledgers: tuple[Ledger, Ledger]) -> None:

@@ -40,7 +40,7 @@ from resources.iceberg.slice_changes import (
     share_a_database,
     swap_pointers,
 )
-from resources.ledger.changes import BatchAsRead, Changes
+from resources.ledger.changes import BatchAsRead, Changes, require_inputs, require_not_held
 from resources.ledger.schema import CUTS
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
@@ -422,7 +422,7 @@ def _conflict(ledger: Ledger, ask: Any) -> frozenset[tuple[str, Slice]]:
     """The slices that it was lost for; none where it passes. Nothing is written in either case by what refuses."""
     try:
         with ledger.transaction() as connection:
-            ask(LedgerWriting(connection))
+            ask(connection)
     except SliceConflictError as conflict:
         return conflict.slices if str(min(conflict.slices)[1]) in conflict.subject else frozenset()
     return frozenset()
@@ -433,7 +433,7 @@ def test_inputs_must_be_what_slices_were_built_from(ledger: Ledger) -> None:
 
     def lost(**rests_on: tuple[Slice, Digest]) -> frozenset[tuple[str, Slice]]:
         inputs = {(REFINED, key): digest for key, digest in rests_on.values()}
-        return _conflict(ledger, lambda writing: writing.require_inputs(inputs))
+        return _conflict(ledger, lambda connection: require_inputs(connection, inputs))
 
     assert lost() == frozenset()
     # What nobody recorded is empty.
@@ -441,16 +441,16 @@ def test_inputs_must_be_what_slices_were_built_from(ledger: Ledger) -> None:
     assert lost(a=(KEY, MINE.digest), b=(NEXT, Digest(3, 3, 3))) == {(REFINED, NEXT)}
     assert lost(a=(KEY, EMPTY), b=(FAR, MINE.digest)) == {(REFINED, KEY), (REFINED, FAR)}
     with pytest.raises(SliceConflictError, match="run own published it"), ledger.transaction() as connection:
-        LedgerWriting(connection).require_inputs({(REFINED, KEY): EMPTY})
+        require_inputs(connection, {(REFINED, KEY): EMPTY})
     with pytest.raises(SliceConflictError, match="another run published it"), ledger.transaction() as connection:
-        LedgerWriting(connection).require_inputs({(REFINED, FAR): MINE.digest})
+        require_inputs(connection, {(REFINED, FAR): MINE.digest})
 
 
 def test_nothing_is_published_that_a_person_holds(ledger: Ledger) -> None:
     ledger.interventions.hold({REFINED: [KEY, FAR]}, "why", "person")
 
     def lost(*slices: tuple[str, Slice]) -> frozenset[tuple[str, Slice]]:
-        return _conflict(ledger, lambda writing: writing.require_not_held(slices))
+        return _conflict(ledger, lambda connection: require_not_held(connection, slices))
 
     # The same slice of another table, and one between two that are held.
     assert lost((COUNTS, KEY), (REFINED, NEXT)) == frozenset()
