@@ -13,11 +13,11 @@ from sqlalchemy.engine import Connection
 
 from pipeline_assets.domain.errors import (
     LakehouseError,
-    LakehouseUnavailableError,
     LedgerUnavailableError,
     PublishConflictError,
     SliceConflictError,
     TakenOverError,
+    TidemarkError,
 )
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import Digest, Slice
@@ -202,13 +202,7 @@ class OneTransaction(Publisher):
                 record_publish(connection, request, published)
                 swap_pointers(connection, self._lakehouse.catalog_name, list(prepared.values()))
                 failpoint(Failpoint.IN_TRANSACTION)
-        except (
-            LedgerUnavailableError,
-            PublishConflictError,
-            LakehouseError,
-            LakehouseUnavailableError,
-            *FAILURES,
-        ) as error:
+        except (TidemarkError, *FAILURES) as error:
             # All others are raised before the commit; with this one it may have succeeded, and only its answer was lost.
             if not (isinstance(error, LedgerUnavailableError) and self._is_committed(prepared)):
                 # `tidemark attach` would take the newest metadata file for the table's state, also one that no catalog names.
@@ -230,10 +224,8 @@ class OneTransaction(Publisher):
                 self._changes.discard(former)
 
     def _is_committed(self, prepared: Mapping[str, Prepared]) -> bool:
-        """Whether the catalog names what was prepared.
-
-        Asked under the ledger's lock: a transaction whose connection is gone may still be at work in the server.
-        """
+        """Whether the catalog names what was prepared."""
+        # Under the ledger's lock: a transaction whose connection is gone may still be at work in the server.
         with self._ledger.transaction():
             return any(self._changes.was_named(one) for one in prepared.values())
 
@@ -288,10 +280,7 @@ class TableByTable(Publisher):
         """
         with self._ledger.transaction() as connection:
             require_publishable(connection, request)
-        changes, recorded = (
-            {change.table.key: change for change in request.tables},
-            {table for table, _ in request.steps},
-        )
+        changes, recorded = {one.table.key: one for one in request.tables}, {table for table, _ in request.steps}
         published = {key: self._commit(request, change) for key, change in changes.items() if key not in recorded}
         for number, (table, step) in enumerate(request.steps):
             try:
@@ -329,29 +318,29 @@ class TableByTable(Publisher):
 
 
 class Promise(StrEnum):
-    """What a reader may rely on while a run publishes."""
+    """What a reader may rely on while a run publishes, with the sentence that says so."""
 
-    ONE_TRANSACTION = "one transaction"
+    sentence: str
+    ONE_TRANSACTION = "one transaction", "a load publishes all its tables and the ledger's rows in one transaction"
     """Every table and the ledger change at the same moment, or none does."""
-    TABLES_TOGETHER = "tables together"
+    TABLES_TOGETHER = (
+        "tables together",
+        "a load publishes all its tables in one commit of the REST catalog (TIDEMARK_CATALOG_TRANSACTIONS), and the"
+        " ledger follows: after a kill in between, the next run records what the tables show",
+    )
     """Every table changes at the same moment, or none does; the ledger follows, after a kill by a look of the next run."""
-    TABLE_BY_TABLE = "table by table"
+    TABLE_BY_TABLE = (
+        "table by table",
+        "a load publishes table by table, because the ledger lies in another place than the catalog"
+        " (TIDEMARK_LEDGER_URL): a reader may see refined ahead of its aggregates for a moment",
+    )
     """Each table changes in one commit, the ledger follows; what a killed run left is found by the next one."""
 
-    @property
-    def sentence(self) -> str:
-        """For people."""
-        if self is Promise.ONE_TRANSACTION:
-            return "a load publishes all its tables and the ledger's rows in one transaction"
-        if self is Promise.TABLES_TOGETHER:
-            return (
-                "a load publishes all its tables in one commit of the REST catalog (TIDEMARK_CATALOG_TRANSACTIONS), and the"
-                " ledger follows: after a kill in between, the next run records what the tables show"
-            )
-        return (
-            "a load publishes table by table, because the ledger lies in another place than the catalog"
-            " (TIDEMARK_LEDGER_URL): a reader may see refined ahead of its aggregates for a moment"
-        )
+    def __new__(cls, value: str, sentence: str = "") -> Promise:
+        """Keep the sentence beside the value."""
+        member = str.__new__(cls, value)
+        member._value_, member.sentence = value, sentence
+        return member
 
 
 def promise_of(settings: Settings) -> Promise:
@@ -364,9 +353,5 @@ def promise_of(settings: Settings) -> Promise:
 
 def publisher_of(settings: Settings, lakehouse: Lakehouse, ledger: Ledger) -> Publisher:
     """The publisher that keeps the deployment's promise."""
-    publishers: Mapping[Promise, type[Publisher]] = {
-        Promise.ONE_TRANSACTION: OneTransaction,
-        Promise.TABLES_TOGETHER: TablesTogether,
-        Promise.TABLE_BY_TABLE: TableByTable,
-    }
-    return publishers[promise_of(settings)](lakehouse, ledger)
+    publishers: Sequence[type[Publisher]] = (OneTransaction, TablesTogether, TableByTable)
+    return dict(zip(Promise, publishers, strict=True))[promise_of(settings)](lakehouse, ledger)

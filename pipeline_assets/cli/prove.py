@@ -137,7 +137,7 @@ def replay(request: Replay) -> int:
     projects = table.kind.projects(settings.require_projects(tuple(request.projects)))
     with own_ledger(settings) as ledger:
         # Choose before Spark starts, so that a wrong choice fails fast.
-        records = ledger.publications_of(table.key, projects, [day])
+        records = ledger.publications(table.key, projects, [day])
     chosen = replays.choose(records, table.key, day, projects, *which)
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
         done = [replays.replay(runtime, table, one, basis, request.samples) for one in chosen]

@@ -38,7 +38,7 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mappi
     `queue`: status -> the number of runs that Dagster holds; None where it could not be reached. Zero counts are included, so
     that an alert rule sees a problem end.
     """
-    report, activity = read_health(ledger, settings, now), ledger.activity
+    report, went = read_health(ledger, settings, now), ledger.checkup
     states = list(report.calendar.states.values()) if report.calendar is not None else []
     refused = {
         (of.day, one.table, of.project_id) for one in states for of in one.faults if of.verdict == Verdict.REFUSED
@@ -47,7 +47,7 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mappi
     midnights = {name: datetime.combine(one.day, time(), UTC).timestamp() for name, one in newest}
     runs = sorted(((one.kind.replace(" ", "_"), one) for one in report.run_times), key=lambda pair: pair[0])
     kinds, ends = [kind.replace(" ", "_") for kind in LOAD_KINDS], ("complete", "incomplete")
-    processes, answers = activity.processes(), [kind.name.lower() for kind in AnswerKind]
+    processes, answers = went.processes(), [kind.name.lower() for kind in AnswerKind]
     whole, single = (
         _by_reason(
             (one.reason, one.objects if is_whole else one.lines)
@@ -89,14 +89,16 @@ def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mappi
         _metric("runs_total", "Loads that went through all their tables.",
                 _counts(product(kinds, ends), ((kind, ends[not one.is_good]) for kind, one in runs)), "kind", "outcome"),
         _metric("reported_slices_total", "Slices that these loads reported.",
-                dict(sorted(activity.reported().items())), "table", "verdict"),
+                dict(sorted(went.reported().items())), "table", "verdict"),
         _metric("last_run_timestamp_seconds", "When the last of them ended.",
                 {kind: one.ended_at.timestamp() for kind, one in runs}, "kind"),
         _metric("last_run_seconds", "How long it took.", {kind: one.seconds for kind, one in runs}, "kind"),
         _metric("table_seconds", "How long the run which published the table last took for it.",
-                dict(sorted(activity.seconds().items())), "table"),
-        _metric("open_processes", "Processes that began and neither ended nor were found dead.", processes.open),
-        _metric("died_processes", "Processes that were found dead within thirty days.", processes.died),
+                dict(sorted(went.seconds().items())), "table"),
+        _metric("open_processes", "Processes that began and neither ended nor were found dead.",
+                sum(one.ended_at is None and one.lost_at is None for one in processes)),
+        _metric("died_processes", "Processes that were found dead within thirty days.",
+                sum(one.lost_at is not None for one in processes)),
         _metric("dagster_up", "1 where Dagster's queue could be read, 0 where it could not.", queue is not None),
         _metric("dagster_runs", "Runs that Dagster holds.", queue or {}, "status"),
     ]  # fmt: skip

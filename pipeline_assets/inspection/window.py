@@ -24,7 +24,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.staleness.finality import last_arrival
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.store import Ledger
-from resources.ledger.summaries import ArrivalSummaries
+from resources.ledger.summaries import Summaries
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 """Name -> share of the rows."""
@@ -135,7 +135,7 @@ class WindowReport:
 
 
 def late_times(
-    arrivals: ArrivalSummaries, source: Source, projects: Sequence[str], first: date, last: date
+    arrivals: Summaries, source: Source, projects: Sequence[str], first: date, last: date
 ) -> dict[str, tuple[LatenessSketch, int]]:
     """Project -> how late its rows arrived, and the number of measured arrival days; `""` -> all projects together."""
     found: dict[str, list[tuple[date, LatenessSketch]]] = {}
@@ -158,7 +158,7 @@ def read_window(
     """The report on a range of arrival days, by default 91 up to the latest arrival; opens neither tables nor landing."""
     last = last or last_arrival(ledger, source, projects, today)
     first = first or last - timedelta(days=ARRIVAL_DAYS - 1)
-    summaries, tolerated = ledger.arrival_summaries, settings.tolerated_missed_share
+    summaries, tolerated = ledger.summaries, settings.tolerated_missed_share
     arrivals = summaries.arrivals(source, projects, first, last)
     measured = late_times(summaries, source, projects, first, last)
     of_projects = []
@@ -189,7 +189,7 @@ def _reaches(
     found: Sequence[Percentiles],
 ) -> Iterator[Reach]:
     late = found[0].late
-    arrived = ledger.arrival_summaries.arrived(source, projects, *days)
+    arrived = ledger.summaries.arrived(source, projects, *days)
     seen = max(1, len({one.day for one in arrived}))
     objects, rows, size = (
         sum(getattr(one, name) for one in arrived) / seen for name in ("objects", "rows", "size_bytes")

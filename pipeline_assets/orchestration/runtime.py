@@ -30,10 +30,11 @@ from pipeline_assets.orchestration.notices import telling_receivers
 from pipeline_assets.orchestration.specs import SKEW_TAG
 from pipeline_assets.tables.registry import EVERY_TABLE
 from resources.heartbeat import heartbeat
+from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.lake_objects import LakeObjects
-from resources.iceberg.lakehouse import RestingLakehouse
+from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.decisions import FOLDER, DecisionObjects
 from resources.ledger.store import Ledger
@@ -153,10 +154,9 @@ def op_runtime(
         ):
             words = LastWords(context.log.info)
             # Spark starts on first use, so a load with nothing to do starts none.
-            with (
-                closing(RestingLakehouse(settings, lambda: _started(spark, settings))) as lakehouse,
-                naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory),
-            ):
+            at_rest = CatalogAtRest(settings)
+            lakehouse = Lakehouse(lambda: _started(spark, settings), settings.catalog_name, at_rest)
+            with closing(at_rest), naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory):
                 with lakehouse_failures("tables"):
                     # Check before decisions are read back and the ledger is synced: both would write to another lake.
                     meant = purpose or (Purpose.LOOK if is_dry_run else Purpose.KEEP)

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 MARKER = "warehouse.json"
 """The mark's name below `_tidemark/`."""
 FORMAT = 3
-"""Format of the tables and of `_tidemark/`; raised by a change after which an earlier Tidemark would misread or undo
-what a later one wrote, or a later one what an earlier one wrote."""
-
+"""Format of the tables and of `_tidemark/`; raised by a change after which two versions would misread each other."""
 _EARLIER_LAKE = "Load the exports into a new, empty warehouse, with a new catalog and a new ledger"
 
 
@@ -143,7 +141,12 @@ class Purpose(IntEnum):
 def require_own_lake(
     tables: JavaTables, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
 ) -> None:
-    """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached."""
+    """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached.
+
+    Writes what is missing where the purpose allows it: the warehouse's mark, then the catalog's with the warehouse's identity,
+    then the ledger's with the lake's. If the process dies in between, the next one whose catalog knows the tables, or that
+    finds no tables, completes the marks.
+    """
 
     def outside() -> list[str]:
         # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
@@ -168,8 +171,19 @@ def require_own_lake(
             continue
         if purpose < (Purpose.KEEP if is_lake else Purpose.BEGIN):
             return
-        # Check once more: another process may have marked the warehouse first, and then its mark counts.
-        _complete(tables, settings, mark, of_catalog, ledger)
+        if mark is None or mark.place is None or (ledger is not None and mark.ledger is None):
+            identity = of_catalog.get(PROPERTY) or str(uuid.uuid4())
+            whole = (mark or Mark(identity, lake_of(None, of_catalog) or identity)).here(settings)
+            if ledger is not None:
+                whole = whole.of_ledger(ledger.identity(), ledger.url)
+            whole.write(settings, is_first=mark is None)
+            # Another process may have marked the warehouse first; then its mark counts.
+            mark = read_mark(settings) or whole
+            if ledger is not None:
+                ledger.require(mark.lake, mark)
+        tables.set_namespace_properties(NAMESPACE, {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake})
+        if ledger is not None:
+            ledger.bind(mark.lake)
 
 
 def is_one_lake(
@@ -230,31 +244,6 @@ def unknown_lake(settings: Settings, identity: str) -> LakehouseError:
         f"{_CHECK_SETTINGS}: a mistyped catalog is not a lost one; only where it is lost, tidemark attach shows whose lake an "
         "empty one would take",
     )
-
-
-def _complete(
-    tables: JavaTables,
-    settings: Settings,
-    mark: Mark | None,
-    of_catalog: Mapping[str, str],
-    ledger: LakeOfLedger | None,
-) -> None:
-    """Mark the warehouse, then the catalog with the warehouse's identity, then the ledger with the lake's.
-
-    If the process dies in between, the next one whose catalog knows the tables, or that finds no tables, completes the marks.
-    """
-    if mark is None or mark.place is None or (ledger is not None and mark.ledger is None):
-        identity = of_catalog.get(PROPERTY) or str(uuid.uuid4())
-        whole = (mark or Mark(identity, lake_of(None, of_catalog) or identity)).here(settings)
-        if ledger is not None:
-            whole = whole.of_ledger(ledger.identity(), ledger.url)
-        whole.write(settings, is_first=mark is None)
-        mark = read_mark(settings) or whole
-        if ledger is not None:
-            ledger.require(mark.lake, mark)
-    tables.set_namespace_properties(NAMESPACE, {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake})
-    if ledger is not None:
-        ledger.bind(mark.lake)
 
 
 def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> bool:
@@ -388,19 +377,9 @@ def _attachable(tables: JavaTables, table: Table, never: Collection[str | None],
             "Where this catalog owns the lake, go on with it as it is; else attach to an empty one, which takes the newest and "
             "loses commits that it does not follow: set TIDEMARK_CATALOG_URL, or TIDEMARK_CATALOG_NAME",
         )
-    head = snapshot_of(whole)
-    rows = int(head.get("summary", {}).get("total-records", 0))
-    return Attachable(
-        table,
-        path,
-        file.updated_at,
-        int(head["snapshot-id"]),
-        rows,
-        known_at,
-        is_attached=known == name,
-        left_out=files.index(file),
-        metadata=whole,
-    )
+    head, left_out = snapshot_of(whole), files.index(file)
+    of_head = int(head["snapshot-id"]), int(head.get("summary", {}).get("total-records", 0))
+    return Attachable(table, path, file.updated_at, *of_head, known_at, known == name, left_out, whole)
 
 
 def _whole(objects: LakeObjects, file: MetadataFile, never: Collection[str | None]) -> dict[str, Any] | None:

@@ -51,33 +51,12 @@ class LakeObject:
 
 
 class _Object:
-    """An object as a file; raises our errors."""
+    """An object as a file, to read or to write; raises our errors."""
 
     def __init__(self, body: Any, failures: Callable[[], AbstractContextManager[None]]) -> None:
-        self._body, self._failures, self._size = body, failures, 0
+        self._body, self._failures, self._written = body, failures, 0
         self.closed = False
 
-
-class _NewObject(_Object):
-    def write(self, part: bytes) -> int:
-        with self._failures():
-            self._body.write(part)
-        self._size += len(part)
-        return len(part)
-
-    def tell(self) -> int:
-        return self._size
-
-    def flush(self) -> None:
-        """Do nothing: the object becomes visible only when it is closed."""
-
-    def close(self) -> None:
-        self.closed = True
-        with self._failures():
-            self._body.close()
-
-
-class _OpenObject(_Object):
     def __enter__(self) -> Self:
         return self
 
@@ -92,12 +71,22 @@ class _OpenObject(_Object):
         with self._failures():
             return int(self._body.seek(offset, whence))
 
+    def write(self, part: bytes) -> int:
+        with self._failures():
+            self._body.write(part)
+        self._written += len(part)
+        return len(part)
+
     def tell(self) -> int:
-        return int(self._body.tell())
+        return self._written or int(self._body.tell() if hasattr(self._body, "tell") else 0)
+
+    def flush(self) -> None:
+        """Do nothing: a new object becomes visible only when it is closed."""
 
     def close(self) -> None:
         self.closed = True
-        self._body.close()
+        with self._failures():
+            self._body.close()
 
 
 class LakeObjects:
@@ -164,8 +153,7 @@ class LakeObjects:
                 path = self._folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 body = path.open("xb")
-        writer: Any = _NewObject(body, lambda: self._failures(name))
-        return cast("IO[bytes]", writer)
+        return cast("IO[bytes]", _Object(body, lambda: self._failures(name)))
 
     def open(self, name: str) -> IO[bytes]:
         """Open an object for reading with random access; raises FileNotFoundError where it is gone, also while it is read."""
@@ -173,8 +161,7 @@ class LakeObjects:
             if self._folder is not None:
                 return (self._folder / name).open("rb")
             body: Any = obstore.open_reader(self._opened(), name)
-        reader: Any = _OpenObject(body, lambda: self._reading(name))
-        return cast("IO[bytes]", reader)
+        return cast("IO[bytes]", _Object(body, lambda: self._reading(name)))
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
         """Yield all objects below a folder, unordered, without the placeholder objects that some tools create for folders."""
@@ -246,14 +233,13 @@ class LakeObjects:
             raise LakehouseUnavailableError(error.subject, reason, "Try again later") from error
 
 
-def _raise_unless_gone(error: OSError) -> None:
-    """Raise unless the folder is gone: taking an unlistable folder for an empty one would make its files look lost."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
 def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
-    for parent, _, names in os.walk(root / folder, onerror=_raise_unless_gone):
+    def raise_unless_gone(error: OSError) -> None:
+        # Taking an unlistable folder for an empty one would make its files look lost.
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for parent, _, names in os.walk(root / folder, onerror=raise_unless_gone):
         for name in names:
             path = Path(parent, name)
             try:

@@ -50,9 +50,17 @@ class Staged:
 class Lakehouse:
     """The Iceberg tables of one catalog, written through branches and exact swaps of files."""
 
-    def __init__(self, spark: SparkSession | Callable[[], SparkSession], catalog_name: str) -> None:
-        """Wrap a session with the catalog `catalog_name` configured (spark/session.py), or a function that starts it."""
-        self._session = spark
+    def __init__(
+        self,
+        spark: SparkSession | Callable[[], SparkSession],
+        catalog_name: str,
+        at_rest: CatalogAtRest | None = None,
+    ) -> None:
+        """Wrap a session with the catalog `catalog_name` configured (spark/session.py), or a function that starts it.
+
+        `at_rest`: answers from the catalog's database until the session has started.
+        """
+        self._session, self._catalog = spark, at_rest
         self.engine: SparkSession | None = spark if not callable(spark) else None
         """The session; None until something needs it."""
         self.catalog_name = catalog_name
@@ -96,6 +104,9 @@ class Lakehouse:
 
     def head(self, table: Table) -> int:
         """Return main's snapshot id; raises LakehouseError for a table that is unknown to the catalog or was never written."""
+        resting = self._at_rest(table)
+        if resting is not None and resting.head is not None:
+            return resting.head
         if table.key not in self._known:
             if not self.knows(table):
                 hint = "Load days first (tidemark load --help), or check TIDEMARK_CATALOG_URL and TIDEMARK_CATALOG_NAME"
@@ -134,8 +145,13 @@ class Lakehouse:
 
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
         """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
-        files = self.slice_files(table, snapshot_id, slices)
-        return lost_slices({key: one.paths for key, one in files.items()})
+        resting = None if self._catalog is None else self._catalog.table(table)
+        if resting is None or resting.head != snapshot_id:
+            files = self.slice_files(table, snapshot_id, slices)
+            return lost_slices({key: one.paths for key, one in files.items()})
+        # By the metadata file, which needs no JVM.
+        lost = lost_at_rest(resting, {key.event_date for key in slices})
+        return {key: path for key, path in lost.items() if key in slices}
 
     def commits(self, table: Table, since: int | None) -> list[Commit]:
         """Return commits to main after the snapshot `since`, newest first; for None all that are kept."""
@@ -154,12 +170,20 @@ class Lakehouse:
     def require_own(
         self, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
     ) -> None:
-        """Raise LakehouseError or LedgerError unless warehouse, catalog, ledger and all tables' places are one lake."""
+        """Raise LakehouseError or LedgerError unless warehouse, catalog, ledger and all tables' places are one lake.
+
+        Needs no JVM where the catalog's database can be asked and all parts name each other.
+        """
+        if (at_rest := self._catalog) is not None:
+            known = at_rest.namespace_properties(NAMESPACE)
+            if is_one_lake(settings, known, lambda: at_rest.outside(ours), purpose, ledger):
+                return
         again(lambda: require_own_lake(self.tables, settings, ours, purpose, ledger))
 
     def knows(self, table: Table) -> bool:
         """Whether the catalog knows the table; creates nothing."""
-        return table.key in self._known or bool(again(lambda: self.tables.exists(table)))
+        is_known = table.key in self._known or self._at_rest(table) is not None
+        return is_known or bool(again(lambda: self.tables.exists(table)))
 
     def place(self, table: Table) -> str:
         """Return the table's location, whether or not it exists yet."""
@@ -170,7 +194,14 @@ class Lakehouse:
 
         Raises LakehouseError where its location holds files that the catalog does not know.
         """
-        if table.key in self._ensured:
+        resting = self._at_rest(table)
+        is_whole = (
+            resting is not None
+            and resting.head is not None
+            and resting.columns >= {column.name for column in table.columns}
+            and resting.properties.items() >= KEPT_PROPERTIES.items()
+        )
+        if is_whole or table.key in self._ensured:
             return
         # Another process may create the same table at the same moment; the retry then finds it.
         again(lambda: create_table(self.tables, table))
@@ -181,7 +212,13 @@ class Lakehouse:
 
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
         """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
+        resting = [self._at_rest(table) for table in tables]
+        if all(one is not None and not any(name.startswith(PREFIX) for name in one.refs) for one in resting):
+            return []
         return self.branches.sweep(tables, is_live)
+
+    def _at_rest(self, table: Table) -> TableAtRest | None:
+        return None if self._catalog is None or self.engine is not None else self._catalog.table(table)
 
     def _require_columns(self, table: Table) -> None:
         require_columns(self.tables, table)
@@ -252,64 +289,3 @@ class Lakehouse:
     def drop(self, staged: Staged) -> None:
         """Drop a staged branch; its snapshot stays until maintenance expires it."""
         self.branches.drop(staged.table, [staged.branch])
-
-
-class RestingLakehouse(Lakehouse):
-    """Answers from the catalog's database until Spark has started; from then on it behaves as its base class."""
-
-    def __init__(self, settings: Settings, start: Callable[[], SparkSession]) -> None:
-        """Take `start`, which returns the session with the settings' catalog configured; it is called at most once."""
-        super().__init__(start, settings.catalog_name)
-        self._settings = settings
-        self._catalog = CatalogAtRest(settings)
-
-    def close(self) -> None:
-        """Close the connection to the catalog's database."""
-        self._catalog.close()
-
-    def head(self, table: Table) -> int:
-        """As `Lakehouse.head`."""
-        resting = self._at_rest(table)
-        return super().head(table) if resting is None or resting.head is None else resting.head
-
-    def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
-        """As `Lakehouse.lost_slices`, by the metadata file; it needs no JVM."""
-        resting = self._catalog.table(table)
-        if resting is None or resting.head != snapshot_id:
-            return super().lost_slices(table, snapshot_id, slices)
-        lost = lost_at_rest(resting, {key.event_date for key in slices})
-        return {key: path for key, path in lost.items() if key in slices}
-
-    def knows(self, table: Table) -> bool:
-        """As `Lakehouse.knows`."""
-        return self._at_rest(table) is not None or super().knows(table)
-
-    def ensure(self, table: Table) -> None:
-        """Do nothing where the table is as this version creates it; otherwise as `Lakehouse.ensure`."""
-        resting = self._at_rest(table)
-        is_whole = (
-            resting is not None
-            and resting.head is not None
-            and resting.columns >= {column.name for column in table.columns}
-            and resting.properties.items() >= KEPT_PROPERTIES.items()
-        )
-        if not is_whole:
-            super().ensure(table)
-
-    def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
-        """Do nothing where no table has a branch of ours; otherwise as `Lakehouse.sweep`."""
-        resting = [self._at_rest(table) for table in tables]
-        if all(table is not None and not any(name.startswith(PREFIX) for name in table.refs) for table in resting):
-            return []
-        return super().sweep(tables, is_live)
-
-    def require_own(
-        self, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
-    ) -> None:
-        """As `Lakehouse.require_own`; needs no JVM where all parts name each other, or where the catalog's database tells."""
-        known = self._catalog.namespace_properties(NAMESPACE)
-        if not is_one_lake(settings, known, lambda: self._catalog.outside(ours), purpose, ledger):
-            super().require_own(settings, ours, purpose, ledger)
-
-    def _at_rest(self, table: Table) -> TableAtRest | None:
-        return None if self.engine is not None else self._catalog.table(table)

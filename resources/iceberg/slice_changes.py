@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -26,162 +26,12 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import Slice
 from resources.failpoints import Failpoint, failpoint
-from resources.iceberg.catalog_at_rest import PUBLISH_PROPERTY, RUN_PROPERTY, TABLES, are_of, gone_files
+from resources.iceberg.catalog_at_rest import PUBLISH_PROPERTY, RUN_PROPERTY, TABLES, are_of, base_name, gone_files
 from resources.iceberg.errors import FAILURES, again, failure, first_line, is_conflict, is_unanswered
 from resources.iceberg.metadata import JavaTables, LiveFiles, SliceFiles, by_slice, slice_of, walk
 
 if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
-
-
-@dataclass(frozen=True)
-class NextState:
-    """A table after a change: its snapshot's manifests are written, its metadata only in memory, as a catalog writes the file."""
-
-    table: Table
-    published: Published
-    """What main shows once the catalog has this state."""
-    base: Any
-    """Java TableMetadata before the change."""
-    metadata: Any
-    """Java TableMetadata after the change."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A table after a change: its metadata file is written, though nothing points at it yet."""
-
-    table: Table
-    published: Published
-    """What main shows once the catalog points at this state."""
-    before: str
-    """The metadata file before the change; the swap is refused unless the catalog still points at it."""
-    after: str
-    """The metadata file after the change; equal to `before` where there is nothing to change."""
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the change wrote a metadata file."""
-        return self.after != self.before
-
-
-class Preparing:
-    """Applies changes of slices to the heads of one catalog's tables; readers see no difference."""
-
-    def __init__(self, tables: JavaTables) -> None:
-        """Change slices of these tables."""
-        self._tables = tables
-
-    def next_state(self, change: SliceChange, run_id: str) -> NextState:
-        """Apply a change to main's current head; raises SliceConflictError where main changed in a slice since its base."""
-        try:
-            return again(lambda: self._applied(self._tables.current(change.table), change, run_id))
-        except FAILURES as error:
-            raise refusal(self._tables, change, error) from error
-
-    def prepare(self, change: SliceChange, run_id: str) -> Prepared:
-        """Apply a change as `next_state` does, and write its metadata file."""
-        try:
-            return again(lambda: self._prepared(change, run_id))
-        except FAILURES as error:
-            raise refusal(self._tables, change, error) from error
-
-    def discard(self, prepared: Prepared) -> None:
-        """Remove the metadata file of a change that will never be published; maintenance removes its manifests."""
-        if prepared.is_written:
-            # Maintenance removes the file later, as it does after a killed process.
-            with suppress(*FAILURES):
-                self._tables.current(prepared.table).io().deleteFile(prepared.after)
-
-    def was_named(self, prepared: Prepared) -> bool:
-        """Whether the catalog points at the prepared metadata file, or did before others moved the pointer on."""
-        metadata = self._tables.current(prepared.table).operations().current()
-        named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
-        return prepared.is_written and prepared.after in named
-
-    def _prepared(self, change: SliceChange, run_id: str) -> Prepared:
-        java = self._tables.current(change.table)
-        state, operations = self._applied(java, change, run_id), java.operations()
-        before = after = str(state.base.metadataFileLocation())
-        if not state.metadata.changes().isEmpty():
-            after = str(operations.metadataFileLocation(_next_name(before)))
-            parser = self._tables.java_class("org.apache.iceberg.TableMetadataParser")
-            parser.write(state.metadata, operations.io().newOutputFile(after))
-            failpoint(Failpoint.AFTER_APPLY, change.table.key)
-        return Prepared(change.table, state.published, before, after)
-
-    def _applied(self, java: Any, change: SliceChange, run_id: str) -> NextState:
-        operations, builder = java.operations(), self._tables.java_class("org.apache.iceberg.TableMetadata")
-        published = nothing_to_swap(self._tables, java, change, int(java.currentSnapshot().snapshotId()))
-        if published is None:
-            snapshot = row_delta(self._tables, java, change, run_id).apply()
-            # `apply` refreshed from the catalog and nothing has since, so this is the metadata it was applied to.
-            base = operations.current()
-            published = Published(int(snapshot.snapshotId()), int(snapshot.parentId()), change.files_by_slice)
-            require_base_files(self._tables, change, published.parent_id)
-            metadata = builder.buildFrom(base).setBranchSnapshot(snapshot, "main")
-        else:
-            base = operations.current()
-            metadata = builder.buildFrom(base)
-        refs = base.refs()
-        for branch in filter(refs.containsKey, change.branches):
-            metadata = metadata.removeRef(branch)
-        return NextState(change.table, published, base, metadata.build())
-
-
-def _next_name(location: str) -> str:
-    """Number the file as Iceberg numbers its own, so that a folder's listing is in order."""
-    number = re.match(r"(\d+)-", location.rpartition("/")[2])
-    return f"{int(number[1]) + 1 if number else 0:05d}-{uuid.uuid4()}.metadata.json"
-
-
-def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table]) -> dict[str, str]:
-    """Return table -> metadata file of its pointer; no other process changes these rows until the transaction ends.
-
-    A writing transaction of SQLite locks the whole database. PostgreSQL locks the rows, always in the same order.
-    """
-    if not tables:
-        return {}
-    keys = {table.identifier: table.key for table in tables}
-    columns = (TABLES.c.table_namespace, TABLES.c.table_name, TABLES.c.metadata_location)
-    query = sa.select(*columns).where(are_of(catalog, tables))
-    if connection.dialect.name == "postgresql":
-        query = query.with_for_update()
-    rows = connection.execute(query.order_by(TABLES.c.table_namespace, TABLES.c.table_name))
-    return {keys[f"{namespace}.{name}"]: str(location) for namespace, name, location in rows}
-
-
-def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepared]) -> None:
-    """Point each table at its prepared metadata; raises PublishConflictError where a pointer has moved since."""
-    for one in prepared:
-        if not one.is_written:
-            continue
-        statement = sa.update(TABLES).where(are_of(catalog, [one.table]), TABLES.c.metadata_location == one.before)
-        new = {"metadata_location": one.after, "previous_metadata_location": one.before}
-        if connection.execute(statement.values(new)).rowcount != 1:
-            reason = "another writer moved its pointer meanwhile"
-            raise PublishConflictError(one.table.key, reason, "Nothing was published; load again")
-
-
-def share_a_database(ledger: str, catalog: str) -> bool:
-    """Whether a connection to the ledger sees the catalog's tables, so that one transaction may write to both."""
-    first, second = make_url(ledger), make_url(catalog)
-    if first.get_backend_name() != second.get_backend_name():
-        return False
-    if first.get_backend_name() == "sqlite":
-        names = [url.database for url in (first, second)]
-        # Each connection has an in-memory database of its own.
-        is_file = all(name and name != ":memory:" for name in names)
-        return is_file and len({Path(str(name)).resolve() for name in names}) == 1
-    # Another user may see other schemas, and may lack the right to write to both.
-    places = {(url.host or "localhost", url.port or 5432, url.database, url.username) for url in (first, second)}
-    return len(places) == 1 and schema_of(first) == schema_of(second)
-
-
-def schema_of(url: URL) -> str:
-    """Return the schema in which a connection creates its tables and looks for them first."""
-    path = re.search(r"search_path\s*=\s*([^\s,]+)", str(url.query.get("options", "")))
-    return path[1] if path else "public"
 
 
 @dataclass(frozen=True)
@@ -241,80 +91,26 @@ class Published:
     """True where the files were live already, so that main did not change."""
 
 
-def row_delta(tables: JavaTables, java: Any, change: SliceChange, run_id: str) -> Any:
-    """Return the operation, neither applied nor committed; it fails where main changed in one of the slices since the base."""
-    old, new = change.former, change.files
-    # Unlike an overwrite, a row delta can require that the files it does not touch still exist.
-    operation = java.newRowDelta()
-    for path in sorted(old.keys() - new.keys()):
-        operation.removeRows(old[path])
-    for path in sorted(new.keys() - old.keys()):
-        operation.addRows(new[path])
-    if change.files.names - change.files.keys() - old.names:
-        reason = "was staged with delete files: another program set its table to merge-on-read meanwhile"
-        raise LakehouseError(change.subject, reason, "Load again, which resets that")
-    for delete in _released(tables, java, change):
-        operation.removeDeletes(delete)
-    kept = tables.java_list(sorted(old.keys() & new.keys()))
-    operation.validateFromSnapshot(change.base_id)
-    operation.conflictDetectionFilter(tables.expression(change.table.day_column, change.slices))
-    operation.validateDataFilesExist(kept).validateDeletedFiles()
-    operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
-    # Leave the files of a failed commit to maintenance. A commit may succeed while its answer is lost: Iceberg then retries
-    # it, it conflicts with itself, and its clean-up would delete the manifests of a live snapshot.
-    operation.deleteWith(tables.java_class("java.util.stream.Stream").builder())
-    for name, value in {**change.summary, RUN_PROPERTY: run_id}.items():
-        operation.set(name, value)
-    return operation
+@dataclass(frozen=True)
+class Prepared:
+    """A table after a change: its snapshot's manifests are written, and nothing points at it yet."""
 
+    table: Table
+    published: Published
+    """What main shows once the catalog points at this state."""
+    before: str
+    """The metadata file before the change; the swap is refused unless the catalog still points at it."""
+    after: str = ""
+    """The metadata file after the change; equal to `before` where there is nothing to change, empty until it is written."""
+    base: Any = None
+    """Java TableMetadata before the change."""
+    metadata: Any = None
+    """Java TableMetadata after the change."""
 
-def _released(tables: JavaTables, java: Any, change: SliceChange) -> list[Any]:
-    """The delete files of the base that apply to no slice after the change."""
-    former, kept = change.former.deletes, set(change.files.names)
-    gone = {name: delete for own in former.values() for name, delete in own.items() if name not in kept}
-    if gone:
-        # A delete file without a partition applies to other slices as well, which keep it.
-        everywhere = tables.files(java, change.base_id, None).deletes
-        kept.update(*(everywhere[path] for path in everywhere.keys() - former.keys()))
-    return [delete for name, delete in gone.items() if name not in kept]
-
-
-def nothing_to_swap(tables: JavaTables, java: Any, change: SliceChange, head_id: int) -> Published | None:
-    """Return the result of a change that leaves the slices as they were at the base; None for any other change.
-
-    `head_id` is the head of main or of the branch to change. Raises SliceConflictError where the slices differ there by now.
-    """
-    if not change.is_empty:
-        return None
-    if head_id != change.base_id and tables.files(java, head_id, change.slices).names != change.files.names:
-        raise change.lost("another writer changed it since it was read")
-    return Published(head_id, head_id, change.files_by_slice, is_empty=True)
-
-
-def require_base_files(tables: JavaTables, change: SliceChange, parent_id: int) -> None:
-    """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
-
-    Iceberg detects files that others added, and others' removal of files that this change deletes. It does not detect that
-    others compacted or removed further files. The rows are right then, but the recorded list of files is not.
-    """
-    if parent_id == change.base_id:
-        return
-    before = tables.files(tables.current(change.table), parent_id, change.slices)
-    if before.names != change.former.names:
-        raise change.lost("another process compacted or removed its files during the publish")
-
-
-def refusal(tables: JavaTables, change: SliceChange, error: Exception) -> Exception:
-    """Return the error to raise: a conflict that names the winner and the slices, or any other failure, ours where known."""
-    if not is_conflict(error):
-        return failure(change.subject, error) or error
-    since = tables.commits(tables.current(change.table), change.base_id)
-    commits = [commit for commit in since if commit.slices & change.slices]
-    winners = {commit.run_id or f"snapshot {commit.snapshot_id}, not written by Tidemark" for commit in commits}
-    lost = frozenset().union(*(commit.slices & change.slices for commit in commits))
-    who = f"run {', '.join(sorted(winners))}" if winners else "another writer"
-    hint = "Nothing was published; it is built from fresh inputs"
-    return change.lost(f"{who} changed it since it was read", hint, lost)
+    @property
+    def is_written(self) -> bool:
+        """Whether the change wrote a metadata file."""
+        return self.after not in ("", self.before)
 
 
 _SUBJECT = "catalog"
@@ -324,8 +120,12 @@ _TRIES, _FIRST_PAUSE_SECONDS = 6, 0.2
 _SETTING = "Set catalog_transactions = false (TIDEMARK_CATALOG_TRANSACTIONS)"
 
 
-class SliceChanges(Preparing):
-    """Creates changes of slices, and commits them where they are not prepared for a transaction of the catalog's database."""
+class SliceChanges:
+    """Makes changes of slices of one catalog's tables, and commits them or prepares them for a commit of several tables."""
+
+    def __init__(self, tables: JavaTables) -> None:
+        """Change slices of these tables."""
+        self._tables = tables
 
     def of(
         self, table: Table, base_id: int, snapshot_id: int, slices: Collection[Slice], branches: Sequence[str] = ()
@@ -392,23 +192,154 @@ class SliceChanges(Preparing):
         if gone := gone_files(paths):
             raise LakehouseError(min(gone), "is gone, so its rows cannot be restored", "Choose a later state")
 
-    def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str | None = None) -> Published:
-        """Commit a change to main or to an existing branch; `name` distinguishes this commit from others of the run.
+    # -- apply -------------------------------------------------------------------------------------------------
+
+    def next_state(self, change: SliceChange, run_id: str) -> Prepared:
+        """Apply a change to main's current head, with metadata in memory alone: a catalog writes the file.
+
+        Raises SliceConflictError where main changed in a slice since the change's base.
+        """
+        return self._tried(change, lambda: self._applied(self._tables.current(change.table), change, run_id))
+
+    def prepare(self, change: SliceChange, run_id: str) -> Prepared:
+        """Apply a change as `next_state` does, and write its metadata file."""
+        return self._tried(change, lambda: self._prepared(change, run_id))
+
+    def discard(self, prepared: Prepared) -> None:
+        """Remove the metadata file of a change that will never be published; maintenance removes its manifests."""
+        if prepared.is_written:
+            # Maintenance removes the file later, as it does after a killed process.
+            with suppress(*FAILURES):
+                self._tables.current(prepared.table).io().deleteFile(prepared.after)
+
+    def was_named(self, prepared: Prepared) -> bool:
+        """Whether the catalog points at the prepared metadata file, or did before others moved the pointer on."""
+        metadata = self._tables.current(prepared.table).operations().current()
+        named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
+        return prepared.is_written and prepared.after in named
+
+    def _prepared(self, change: SliceChange, run_id: str) -> Prepared:
+        java = self._tables.current(change.table)
+        state, operations = self._applied(java, change, run_id), java.operations()
+        if state.metadata.changes().isEmpty():
+            return replace(state, after=state.before)
+        # Number the file as Iceberg numbers its own, so that a folder's listing is in order.
+        number = re.match(r"(\d+)-", base_name(state.before))
+        name = f"{int(number[1]) + 1 if number else 0:05d}-{uuid.uuid4()}.metadata.json"
+        after = str(operations.metadataFileLocation(name))
+        parser = self._tables.java_class("org.apache.iceberg.TableMetadataParser")
+        parser.write(state.metadata, operations.io().newOutputFile(after))
+        failpoint(Failpoint.AFTER_APPLY, change.table.key)
+        return replace(state, after=after)
+
+    def _applied(self, java: Any, change: SliceChange, run_id: str) -> Prepared:
+        operations, builder = java.operations(), self._tables.java_class("org.apache.iceberg.TableMetadata")
+        published = self._unchanged(java, change, int(java.currentSnapshot().snapshotId()))
+        snapshot: Any = None if published is not None else self._row_delta(java, change, run_id).apply()
+        # `apply` refreshed from the catalog and nothing has since, so this is the metadata it was applied to.
+        base = operations.current()
+        metadata = builder.buildFrom(base)
+        if published is None:
+            published = Published(int(snapshot.snapshotId()), int(snapshot.parentId()), change.files_by_slice)
+            self._require_base_files(change, published.parent_id)
+            metadata = metadata.setBranchSnapshot(snapshot, "main")
+        for branch in filter(base.refs().containsKey, change.branches):
+            metadata = metadata.removeRef(branch)
+        before = str(base.metadataFileLocation())
+        return Prepared(change.table, published, before, base=base, metadata=metadata.build())
+
+    def _row_delta(self, java: Any, change: SliceChange, run_id: str) -> Any:
+        """The operation, not applied; it fails where main changed in one of the slices since the base."""
+        old, new, tables = change.former, change.files, self._tables
+        # Unlike an overwrite, a row delta can require that the files it does not touch still exist.
+        operation = java.newRowDelta()
+        for path in sorted(old.keys() - new.keys()):
+            operation.removeRows(old[path])
+        for path in sorted(new.keys() - old.keys()):
+            operation.addRows(new[path])
+        if change.files.names - change.files.keys() - old.names:
+            reason = "was staged with delete files: another program set its table to merge-on-read meanwhile"
+            raise LakehouseError(change.subject, reason, "Load again, which resets that")
+        for delete in self._released(java, change):
+            operation.removeDeletes(delete)
+        kept = tables.java_list(sorted(old.keys() & new.keys()))
+        operation.validateFromSnapshot(change.base_id)
+        operation.conflictDetectionFilter(tables.expression(change.table.day_column, change.slices))
+        operation.validateDataFilesExist(kept).validateDeletedFiles()
+        operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
+        # Leave the files of a failed commit to maintenance. A commit may succeed while its answer is lost: Iceberg then retries
+        # it, it conflicts with itself, and its clean-up would delete the manifests of a live snapshot.
+        operation.deleteWith(tables.java_class("java.util.stream.Stream").builder())
+        for name, value in {**change.summary, RUN_PROPERTY: run_id}.items():
+            operation.set(name, value)
+        return operation
+
+    def _released(self, java: Any, change: SliceChange) -> list[Any]:
+        """The delete files of the base that apply to no slice after the change."""
+        former, kept = change.former.deletes, set(change.files.names)
+        gone = {name: delete for own in former.values() for name, delete in own.items() if name not in kept}
+        if gone:
+            # A delete file without a partition applies to other slices as well, which keep it.
+            everywhere = self._tables.files(java, change.base_id, None).deletes
+            kept.update(*(everywhere[path] for path in everywhere.keys() - former.keys()))
+        return [delete for name, delete in gone.items() if name not in kept]
+
+    def _unchanged(self, java: Any, change: SliceChange, head_id: int) -> Published | None:
+        """The result of a change that leaves the slices as they were at the base; None for any other change.
+
+        `head_id`: the head of main or of the branch to change. Raises SliceConflictError where the slices differ there by now.
+        """
+        if not change.is_empty:
+            return None
+        if head_id != change.base_id and self._tables.files(java, head_id, change.slices).names != change.files.names:
+            raise change.lost("another writer changed it since it was read")
+        return Published(head_id, head_id, change.files_by_slice, is_empty=True)
+
+    def _require_base_files(self, change: SliceChange, parent_id: int) -> None:
+        """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
+
+        Iceberg detects files that others added, and others' removal of files that this change deletes. It does not detect that
+        others compacted or removed further files. The rows are right then, but the recorded list of files is not.
+        """
+        if parent_id != change.base_id:
+            before = self._tables.files(self._tables.current(change.table), parent_id, change.slices)
+            if before.names != change.former.names:
+                raise change.lost("another process compacted or removed its files during the publish")
+
+    def _tried(self, change: SliceChange, operation: Callable[[], Prepared]) -> Prepared:
+        try:
+            return again(operation)
+        except FAILURES as error:
+            raise self._refusal(change, error) from error
+
+    def _refusal(self, change: SliceChange, error: Exception) -> Exception:
+        """A conflict that names the winner and the slices, or any other failure, ours where known."""
+        if not is_conflict(error):
+            return failure(change.subject, error) or error
+        since = self._tables.commits(self._tables.current(change.table), change.base_id)
+        commits = [commit for commit in since if commit.slices & change.slices]
+        winners = {commit.run_id or f"snapshot {commit.snapshot_id}, not written by Tidemark" for commit in commits}
+        lost = frozenset().union(*(commit.slices & change.slices for commit in commits))
+        who = f"run {', '.join(sorted(winners))}" if winners else "another writer"
+        hint = "Nothing was published; it is built from fresh inputs"
+        return change.lost(f"{who} changed it since it was read", hint, lost)
+
+    # -- commit ------------------------------------------------------------------------------------------------
+
+    def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str = "main") -> Published:
+        """Commit a change to main or to another branch; `name` distinguishes this commit from others of the run.
 
         Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
         """
-        tables, java = self._tables, self._tables.current(change.table)
-        head = java.currentSnapshot() if branch is None else java.snapshot(branch)
-        standing = nothing_to_swap(tables, java, change, int(head.snapshotId()))
-        if standing is not None:
-            return standing
-        operation = row_delta(tables, java, change, run_id)
+        java, is_main = self._tables.current(change.table), branch == "main"
+        unchanged = self._unchanged(java, change, int(java.snapshot(branch).snapshotId()))
+        if unchanged is not None:
+            return unchanged
+        operation = self._row_delta(java, change, run_id).toBranch(branch)
         slices = repr(sorted(map(str, change.slices)))
         publish_id = f"{name}-{hashlib.sha256(slices.encode()).hexdigest()[:12]}"
         operation.set(PUBLISH_PROPERTY, publish_id)
-        if branch is not None:
-            operation.toBranch(branch)
-        else:
+        if is_main:
             failpoint(Failpoint.BEFORE_COMMIT, change.table.key)
         try:
             operation.commit()
@@ -416,27 +347,27 @@ class SliceChanges(Preparing):
             # Iceberg retries a commit whose answer was lost, and the retry conflicts with the first try: history decides.
             committed = self._committed(change, publish_id, branch)
             if committed is None:
-                raise refusal(tables, change, error) from error
+                raise self._refusal(change, error) from error
         else:
-            if branch is None:
+            if is_main:
                 failpoint(Failpoint.AFTER_COMMIT, change.table.key)
             committed = self._committed(change, publish_id, branch)
         if committed is None:
             reason = "main was set back over what was just published"
             raise PublishConflictError(change.table.key, reason, "The load looks at the table again")
-        require_base_files(tables, change, committed.parent_id)
+        self._require_base_files(change, committed.parent_id)
         return committed
 
-    def _committed(self, change: SliceChange, publish_id: str, branch: str | None) -> Published | None:
+    def _committed(self, change: SliceChange, publish_id: str, branch: str) -> Published | None:
         """The commit; None where the history since the change's base does not contain it."""
         java = self._tables.current(change.table)
-        head = java.currentSnapshot() if branch is None else java.snapshot(branch)
-        for snapshot in takewhile(lambda one: one.snapshotId() != change.base_id, walk(java, head)):
+        since = takewhile(lambda one: one.snapshotId() != change.base_id, walk(java, java.snapshot(branch)))
+        for snapshot in since:
             if snapshot.summary().get(PUBLISH_PROPERTY) == publish_id:
                 return Published(int(snapshot.snapshotId()), int(snapshot.parentId()), change.files_by_slice)
         return None
 
-    def commit_together(self, states: Sequence[NextState]) -> None:
+    def commit_together(self, states: Sequence[Prepared]) -> None:
         """Commit states of several tables in one transaction of a REST catalog.
 
         Raises PublishConflictError, with nothing committed, where a table has moved on from the base of its state.
@@ -451,9 +382,9 @@ class SliceChanges(Preparing):
             self._tables.catalog().commitTransaction(self._tables.java_list(commits))
         except FAILURES as error:
             if not self._are_committed(states, may_be_at_work=is_unanswered(error)):
-                raise self._refusal(states, error) from error
+                raise self._refusal_of_all(states, error) from error
 
-    def _are_committed(self, states: Sequence[NextState], *, may_be_at_work: bool) -> bool:
+    def _are_committed(self, states: Sequence[Prepared], *, may_be_at_work: bool) -> bool:
         """Whether the tables' histories contain the commit; raises LakehouseError where only some of the tables have it."""
         moved = [state for state in states if not state.published.is_empty]
         for _ in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
@@ -469,7 +400,7 @@ class SliceChanges(Preparing):
                 return True
         return False
 
-    def _refusal(self, states: Sequence[NextState], error: Exception) -> TidemarkError | Exception:
+    def _refusal_of_all(self, states: Sequence[Prepared], error: Exception) -> TidemarkError | Exception:
         if _NOT_SERVED in str(error):
             reason = "does not commit several tables at once (POST /v1/{prefix}/transactions/commit)"
             return LakehouseError(_SUBJECT, reason, f"{_SETTING}, then load again")
@@ -480,10 +411,58 @@ class SliceChanges(Preparing):
         others = [
             one.table.key
             for one in states
-            if self._tables.current(one.table).operations().current().metadataFileLocation()
-            != one.base.metadataFileLocation()
+            if str(self._tables.current(one.table).operations().current().metadataFileLocation()) != one.before
         ]
         if others:
             reason = "another writer changed it meanwhile"
             return PublishConflictError(few(others), reason, "Nothing was published; it is applied anew")
         return failure(_SUBJECT, error) or error
+
+
+def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table]) -> dict[str, str]:
+    """Return table -> metadata file of its pointer; no other process changes these rows until the transaction ends.
+
+    A writing transaction of SQLite locks the whole database. PostgreSQL locks the rows, always in the same order.
+    """
+    if not tables:
+        return {}
+    keys = {table.identifier: table.key for table in tables}
+    columns = (TABLES.c.table_namespace, TABLES.c.table_name, TABLES.c.metadata_location)
+    query = sa.select(*columns).where(are_of(catalog, tables))
+    if connection.dialect.name == "postgresql":
+        query = query.with_for_update()
+    rows = connection.execute(query.order_by(TABLES.c.table_namespace, TABLES.c.table_name))
+    return {keys[f"{namespace}.{name}"]: str(location) for namespace, name, location in rows}
+
+
+def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepared]) -> None:
+    """Point each table at its prepared metadata; raises PublishConflictError where a pointer has moved since."""
+    for one in prepared:
+        if not one.is_written:
+            continue
+        statement = sa.update(TABLES).where(are_of(catalog, [one.table]), TABLES.c.metadata_location == one.before)
+        new = {"metadata_location": one.after, "previous_metadata_location": one.before}
+        if connection.execute(statement.values(new)).rowcount != 1:
+            reason = "another writer moved its pointer meanwhile"
+            raise PublishConflictError(one.table.key, reason, "Nothing was published; load again")
+
+
+def share_a_database(ledger: str, catalog: str) -> bool:
+    """Whether a connection to the ledger sees the catalog's tables, so that one transaction may write to both."""
+    first, second = make_url(ledger), make_url(catalog)
+    if first.get_backend_name() != second.get_backend_name():
+        return False
+    if first.get_backend_name() == "sqlite":
+        names = [url.database for url in (first, second)]
+        # Each connection has an in-memory database of its own.
+        is_file = all(name and name != ":memory:" for name in names)
+        return is_file and len({Path(str(name)).resolve() for name in names}) == 1
+    # Another user may see other schemas, and may lack the right to write to both.
+    places = {(url.host or "localhost", url.port or 5432, url.database, url.username) for url in (first, second)}
+    return len(places) == 1 and schema_of(first) == schema_of(second)
+
+
+def schema_of(url: URL) -> str:
+    """Return the schema in which a connection creates its tables and looks for them first."""
+    path = re.search(r"search_path\s*=\s*([^\s,]+)", str(url.query.get("options", "")))
+    return path[1] if path else "public"

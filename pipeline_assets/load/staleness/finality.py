@@ -71,7 +71,7 @@ def _first_days(ledger: Ledger, projects: Sequence[str], today: date, source: So
     days: dict[str, set[date]] = {}
     passed = dict.fromkeys(projects, date.min)
     while passed:
-        following = ledger.next_arrivals(passed, source)
+        following = ledger.nearest_arrivals(passed, source)
         for project, day in following.items():
             days.setdefault(project, set()).add(day)
         passed = {
@@ -155,14 +155,14 @@ def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
 def last_arrival(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> date:
     """The newest arrival day of these projects in the ledger; today if there is none."""
     after_today = dict.fromkeys(projects, today + timedelta(days=1))
-    return max(ledger.previous_arrivals(after_today, source).values(), default=today)
+    return max(ledger.nearest_arrivals(after_today, source, is_before=True).values(), default=today)
 
 
 def recent_lateness(ledger: Ledger, source: Source, projects: Sequence[str], today: date) -> Mapping[str, Lateness]:
     """Project -> lateness of the rows of the last 91 arrival days."""
     last = last_arrival(ledger, source, projects, today)
     first = last - timedelta(days=ARRIVAL_DAYS - 1)
-    return lateness(ledger.arrival_summaries.arrivals(source, projects, first, last))
+    return lateness(ledger.summaries.arrivals(source, projects, first, last))
 
 
 def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -39,18 +39,12 @@ REFINED = "refined/events"
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/catalog.db")) as opened:
-        yield opened
-
-
-@pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     for project in PROJECTS:
         (tmp_path / "landing" / project).mkdir(parents=True)
     return Settings(
         projects=PROJECTS, landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),
-        catalog_url=f"sqlite:///{tmp_path}/catalog.db",
+        catalog_url=f"sqlite:///{tmp_path}/ledger.db",
     )  # fmt: skip
 
 
@@ -112,7 +106,7 @@ def test_a_history_is_looked_at_in_every_place(ledger: Ledger, settings: Setting
     decision.write_text("{}")
     points = look(ledger, settings)
     assert points["one transaction"].light is Light.GREEN
-    elsewhere = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})
+    elsewhere = settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/other.db"})
     assert look(ledger, elsewhere)["one transaction"].light is Light.YELLOW
     assert points["decisions"].light is Light.RED
     assert decision.name in points["decisions"].found

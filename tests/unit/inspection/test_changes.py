@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -28,12 +27,6 @@ RAW, EVENTS, REVENUE = "raw/regular_events", "refined/events", "aggregates/daily
 DAY = date(2026, 2, 2)
 KEY, NEXT = Slice(DAY, "10001"), Slice(DAY + timedelta(days=1), "10001")
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        yield ledger
 
 
 @pytest.fixture

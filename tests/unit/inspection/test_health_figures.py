@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import click
 import pytest
@@ -38,12 +36,6 @@ PROJECTS = ("10001", "10002", "10003")
 LAST = date(2026, 3, 31)
 NOW = datetime(2026, 4, 1, 8, tzinfo=UTC)
 REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
-        yield opened
 
 
 def health(ledger: Ledger, *projects: str, now: datetime = NOW) -> HealthReport:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -26,13 +24,6 @@ from resources.ledger.store import Ledger
 
 PROJECTS, DAY = ("10001", "10002"), date(2026, 2, 2)
 RAW, REFINED = "raw/regular_events", "refined/events"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    yield ledger
-    ledger.close()
 
 
 def a_slice(project: str, verdict: Verdict, table: str = REFINED, reason: str | None = None) -> SliceRecord:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,6 @@ from tests.support.recorded_history import LATE_BY_DAYS, record_history
 
 PROJECTS = ("10001", "10002")
 LAST = date(2026, 3, 31)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import count
@@ -32,12 +30,6 @@ _NUMBERS = count(10_000)
 TODAY = date(2026, 2, 10)
 START, NEXT = date(2026, 2, 2), date(2026, 2, 3)
 LONG_AGO, FAR = date(2006, 1, 1), date(2062, 1, 1)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        yield ledger
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
-import pytest
 import sqlalchemy as sa
 
 from pipeline_assets.domain.acceptance import Acceptances
@@ -27,12 +25,6 @@ PROJECT, RAW, BACKFILL = "10001", "raw/regular_events", "raw/backfill_events"
 FIRST, NOW = date(2023, 1, 1), datetime(2026, 3, 1, tzinfo=UTC)
 SETTINGS = Settings(projects=(PROJECT, "10002"), calendar_start=FIRST, dedupe_window_days=1)
 ROWS, OTHER_ROWS = Digest(300, 1, 1), Digest(301, 2, 2)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        yield ledger
 
 
 def day(number: int) -> date:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -34,13 +33,6 @@ PUBLISHED = SliceRecord(
     input_state=InputState({InputDay(RAW, DAY): Digest(300, 1, 1)}),
     code_version=REFINED_EVENTS.code_version(Settings()), figures={"rows": 300}, is_final=True,
 )  # fmt: skip
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    found = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    yield found
-    found.close()
 
 
 def decided(ledger: Ledger, now: datetime, record: SliceRecord, batches: Sequence[BatchRecord]) -> SlicePlan:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-
-import pytest
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation
@@ -50,12 +45,6 @@ def refused(day: date, before: int, check: CheckRule = Check.COUNT_IS_EXPECTED, 
         SNAPSHOT.key, Slice(day, ALL_PROJECTS), Verdict.REFUSED, digest=digest, rejection=rejection,
         refused_evaluations=(failure,),
     )  # fmt: skip
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
-        yield opened
 
 
 def plans_of(ledger: Ledger, day: date, delivered: dict[date, SnapshotDelivery]) -> dict[date, SlicePlan]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -39,12 +37,6 @@ HERE = Location(LoadableTargetOrigin(module_name="pipeline_assets.definitions"),
 @dg.asset
 def of_others() -> None:
     """Somebody else's."""
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as found:
-        yield found
 
 
 def a_dead_process() -> Identity:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +20,6 @@ from resources.ledger.store import Ledger
 RAW, REFINED = "raw/regular_events", "refined/events"
 FIRST, SECOND = 7_635_660_646_343_998_149, 3_051_729_675_574_597_004
 """As large as snapshot ids are: no reader of JSON numbers holds them exactly."""
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/catalog.db")) as opened:
-        yield opened
 
 
 def record(ledger: Ledger, run_id: str, published_at: str, **snapshots: int) -> None:
@@ -92,7 +84,7 @@ def test_the_shell_tells_usage_from_what_is_not_there(
     to be so; numbers in JSON are text; status and snapshots say what a reader may rely on."""
     monkeypatch.chdir(tmp_path)
     places = {
-        "CATALOG_URL": f"sqlite:///{tmp_path}/catalog.db",
+        "CATALOG_URL": f"sqlite:///{tmp_path}/ledger.db",
         "WAREHOUSE_URL": str(tmp_path / "w"),
         "PROJECTS": "10001",
     }
@@ -119,7 +111,7 @@ def test_the_shell_tells_usage_from_what_is_not_there(
     assert ("spark.sql" in told.stdout, "\\n" in told.stdout) == (False, False)
     assert f"nobody can tell whether these can be read still: {RAW}" in told.stdout
     assert "in one transaction" in told.stdout
-    elsewhere = {"LEDGER_URL": f"sqlite:///{tmp_path}/catalog.db", "CATALOG_URL": f"sqlite:///{tmp_path}/other.db"}
+    elsewhere = {"LEDGER_URL": f"sqlite:///{tmp_path}/ledger.db", "CATALOG_URL": f"sqlite:///{tmp_path}/other.db"}
     told = json.loads(shell("snapshots", "--at", "2026-02-02T11:00+01:00", "--json", **elsewhere).stdout)
     assert (told["snapshots"], told["promise"]) == ({RAW: str(FIRST)}, "table by table")
     assert set(told["lines"]) == set(Engine)

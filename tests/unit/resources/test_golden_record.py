@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -29,7 +26,6 @@ from resources.ledger.outbox import write_notice
 from resources.ledger.store import Ledger
 from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import PROJECT
-from tests.support.postgres import Server, a_postgres
 
 DAY = date(2026, 2, 2)
 NEXT, EVENTS = DAY + timedelta(days=1), "refined/events"
@@ -37,19 +33,9 @@ KEY = Slice(DAY, PROJECT)
 BAD, GOOD = "rows 60", None
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with a_postgres() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("server").database(f"golden_{uuid.uuid4().hex[:8]}")
-    with closing(Ledger(url)) as ledger:
-        yield ledger
+@pytest.fixture
+def ledger(any_ledger: Ledger) -> Ledger:
+    return any_ledger
 
 
 def _record(ledger: Ledger, *mismatch: str | None) -> list[str]:

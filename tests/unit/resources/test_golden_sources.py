@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import date, timedelta
@@ -174,12 +173,6 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 # -- on record -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as opened:
-        yield opened
 
 
 def test_a_corrected_file_replaces_its_day_and_one_that_is_gone_retracts_nothing(landing: Path, ledger: Ledger) -> None:

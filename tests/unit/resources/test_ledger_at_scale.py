@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -27,12 +27,6 @@ PROJECTS = ("10001", "10002")
 DAY = date(2026, 2, 2)
 _NOON = datetime(2026, 2, 2, 12, tzinfo=UTC)
 TABLES = ["refined/events", "aggregates/daily_revenue"]
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        yield ledger
 
 
 def plans_of(ledger: Ledger, ask: Callable[[Ledger], object]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,13 +14,6 @@ from resources.ledger.store import Ledger
 
 OURS, THEIRS = str(uuid.uuid4()), str(uuid.uuid4())
 REFUSAL = r"is the ledger of another lake .*Check TIDEMARK_LEDGER_URL .*each lake needs a ledger of its own"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """New, of no lake."""
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as found:
-        yield found
 
 
 def test_a_look_takes_no_ledger(ledger: Ledger) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -36,12 +33,6 @@ BATCH = BatchKey(Source.REGULAR, "10001", DAY)
 STATES = [InputState({InputDay("raw", DAY): Digest(number, number, number)}) for number in (1, 2)]
 MINE = SliceRecord(TABLE, KEY, Verdict.PUBLISHED, digest=Digest(1, 1, 1), file_hash="mine", input_state=STATES[0])
 THEIRS = replace(MINE, digest=Digest(2, 2, 2), file_hash="theirs", input_state=STATES[1])
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        yield ledger
 
 
 def _slice(ledger: Ledger) -> SliceRecord:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -47,7 +46,6 @@ from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES
 from resources.ledger.store import Ledger
 from resources.ledger.writing import LedgerWriting
-from tests.support.postgres import Server, a_postgres
 from tests.support.webhook import HANG, SECRET, Webhook, a_webhook
 
 REVENUE, EVENTS = "aggregates/daily_revenue", "refined/events"
@@ -67,19 +65,9 @@ FINAL = SliceRecord(
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with a_postgres() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("server").database(f"ledger_{uuid.uuid4().hex[:8]}")
-    with closing(Ledger(url)) as ledger:
-        yield ledger
+@pytest.fixture
+def ledger(any_ledger: Ledger) -> Ledger:
+    return any_ledger
 
 
 @pytest.fixture

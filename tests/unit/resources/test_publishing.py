@@ -466,7 +466,7 @@ def test_a_derived_slice_that_another_run_published_is_a_conflict(ledger: Ledger
     both = Changes(slices=[replace(read, key=NEXT), replace(read, read_hash="mine")])
 
     def lost(changes: Changes) -> frozenset[tuple[str, Slice]]:
-        return _conflict(ledger, lambda writing: writing.record(changes, "own", is_strict=True))
+        return _conflict(ledger, lambda connection: LedgerWriting(connection).record(changes, "own", is_strict=True))
 
     ledger.record(Changes(slices=[MINE]), "former")
     assert lost(both) == frozenset()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +20,9 @@ REFINED, COUNTS = "refined/events", "aggregates/event_counts"
 KEY = Slice(DAY, PROJECT)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    url = f"sqlite:///{tmp_path}/ledger.db" if request.param == "sqlite" else request.getfixturevalue("postgres")
-    found = Ledger(url)
-    yield found
-    found.close()
+@pytest.fixture
+def ledger(any_ledger: Ledger) -> Ledger:
+    return any_ledger
 
 
 def asked(first: date = DAY, last: date = DAY, *tables: str, run_id: str = "run-1") -> RebuildRecord:

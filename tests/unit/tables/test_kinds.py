@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -64,13 +63,6 @@ class LinkedDays(AggregateBuilder):
 REFUSABLE = CheckRule("refusable")
 TWO_DAYS = TwoDays()
 TOY = replace(EVENT_COUNTS, key="aggregates/toy", kind=TWO_DAYS, checks=(REFUSABLE, Check.CHANGE_IS_EXPLAINED))
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    yield ledger
-    ledger.close()
 
 
 def record(table: str, day: date, **more: Any) -> SliceRecord:
