@@ -362,7 +362,7 @@ MUTATIONS = (
     ),
     Mutation(
         7, "a deadline makes hours that never came fine", "pipeline_assets/load/staleness/finality.py",
-        " and not any(is_short(facts.batches, batch) for batch in own)", "", _NEVER_CAME,
+        "return True, not any(is_short(facts.batches, batch) for batch in own)", "return True, True", _NEVER_CAME,
     ),
     Mutation(
         8, "a day that lacks hours may change by any number", "pipeline_assets/domain/records.py",
@@ -385,7 +385,8 @@ MUTATIONS = (
     ),
     Mutation(
         8, "a publication is not recorded", "pipeline_assets/load/build/rebuild.py",
-        "        for record in published:", "        for record in published[1:]:", _LATE,
+        "        if publication is None or not one.is_changed:",
+        "        if publication is None or not one.is_changed or not changes.slices:", _LATE,
     ),
     Mutation(
         8, "a publication does not tell by which settings it was built", "resources/ledger/schema.py",

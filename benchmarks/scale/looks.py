@@ -109,7 +109,7 @@ def _plan(days: int) -> Callable[[Place], dict[str, Any]]:
                 )
                 for table in DERIVED
             )
-        return {"batches": len(plan.batches), "slices": plans, "pages": landing.pages}
+        return {"batches": len(plan), "slices": plans, "pages": landing.pages}
 
     return look
 

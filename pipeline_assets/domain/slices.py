@@ -229,3 +229,8 @@ class Source(StrEnum):
     def prefix(self, project_id: str) -> str:
         """The top-level folder in landing that holds this source's objects of a project."""
         return project_id if self is Source.REGULAR else f"{project_id}-backfill"
+
+    @property
+    def other(self) -> Source:
+        """The other kind."""
+        return Source.BACKFILL if self is Source.REGULAR else Source.REGULAR

@@ -28,7 +28,6 @@ from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport
 from pipeline_assets.load.staleness.as_of import (
     EXCLUDED,
     History,
-    Records,
     days_on_record,
     is_on_record,
     is_refused_before,
@@ -59,15 +58,13 @@ def look_at_history(
     runtime.draft.pin(table)
     records = runtime.ledger.slices(table.key, [ALL_PROJECTS])
     last = max(days_on_record(table, records), default=None)
-    own = records.get(month_of(table, last)) if last is not None else None
-    is_excluded = is_ruled_out(listing.exclusions, own)
+    is_excluded = last is not None and is_ruled_out(listing.exclusions, records.get(month_of(table, last)))
     if last is not None and (day is None or day < last):
         if not is_excluded:
             log(f"{table.key}: landing no longer holds the intervals as of {last}; those that are published stay")
             return None
-        log(
-            f"{table.key}: the intervals as of {last} are excluded; {f'those as of {day} stand' if day else 'none stand'}"
-        )
+        stand = f"those as of {day} stand" if day else "none stand"
+        log(f"{table.key}: the intervals as of {last} are excluded; {stand}")
         if day is None:
             return nothing_since(last)
     if day is None:
@@ -79,50 +76,38 @@ def look_at_history(
     if is_refused_before(table, day, history.version, records, judging(table, settings), request.accepted):
         return replace(history, is_refused=True)
     if delivery.others:
-        other = delivery.others[0].rpartition(" ")[0]
-        return replace(history, failure=judge_doubled(delivery.key, other, day))
+        return replace(history, failure=judge_doubled(delivery.key, delivery.others[0].rpartition(" ")[0], day))
     log(f"{table.key}: reading the intervals as of {day}")
     days, failure = _read(runtime, history)
-    # The counts of an excluded delivery are not used for comparisons.
-    compared = {} if is_excluded else records
-    return replace(history, days=days, failure=failure or _judged(runtime, request, table, history, days, compared))
+    # Counts of an excluded delivery are not compared. A history has no days after its own day, so days from a newer, excluded
+    # delivery are not missing in it.
+    known = {} if is_excluded else days_on_record(table, records)
+    recorded = {one: digest for one, digest in known.items() if one <= day}
+    if failure is None:
+        failure = judge_history(delivery.key, days, recorded, settings)
+        why = request.accepted.change(table.key, month_of(table, day))
+        if failure is not None and why is not None:
+            log(f"{table.key}: accepted: {why} ({failure.reason})")
+            failure = None
+    return replace(history, days=days, failure=failure)
 
 
 def _read(runtime: Runtime, history: History) -> tuple[dict[date, Digest], Evaluation | None]:
-    settings = runtime.settings
+    settings, name = runtime.settings, history.delivery.key
     deliveries = {history.day: history.delivery}
     parsed, (summary,) = parsed_objects(read_objects(HISTORY, runtime.spark, deliveries, runtime.landing, settings))
     try:
         if summary["problem"] is not None:
-            return {}, judge_unread(history.delivery.key, summary["problem"], summary["detail"])
+            return {}, judge_unread(name, summary["problem"], summary["detail"])
         first = F.lit(settings.calendar_start)
-        rows = parsed.where(F.col("id").isNotNull() & (F.col("active_end_date") >= first)).withColumn(
-            "active_start_date", F.greatest("active_start_date", first)
-        )
+        within = parsed.where(F.col("id").isNotNull() & (F.col("active_end_date") >= first))
+        rows = within.withColumn("active_start_date", F.greatest("active_start_date", first))
         left_out = int(summary["rows"]) - rows.count()
         if left_out:
-            runtime.log(f"{history.delivery.key}: {left_out:,} intervals end before {settings.calendar_start}")
+            runtime.log(f"{name}: {left_out:,} intervals end before {settings.calendar_start}")
         return digests_by_day(rows, history.day), None
     finally:
         parsed.unpersist()
-
-
-def _judged(
-    runtime: Runtime,
-    request: LoadRequest,
-    table: Table,
-    history: History,
-    days: dict[date, Digest],
-    records: Records,
-) -> Evaluation | None:
-    # A history has no days after its own day, so days from a newer, excluded delivery are not missing in it.
-    recorded = {day: one for day, one in days_on_record(table, records).items() if day <= history.day}
-    failure = judge_history(history.delivery.key, days, recorded, runtime.settings)
-    accepted = request.accepted.change(table.key, month_of(table, history.day))
-    if failure is not None and accepted is not None:
-        runtime.log(f"{table.key}: accepted: {accepted} ({failure.reason})")
-        return None
-    return failure
 
 
 Listings = Mapping[str, SnapshotListing]
@@ -131,23 +116,26 @@ Listings = Mapping[str, SnapshotListing]
 
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
     """List landing for the requested dimension tables; a dimension that was never delivered is left out."""
-    listings = {}
-    exclusions = exclusions_of_dimensions(runtime.ledger)
-    for dimension in DIMENSIONS:
-        for table in dimension.tables:
-            if table.key not in request.tables or not table.reads_landing(runtime.settings):
-                continue
-            why_excluded = by_bytes(exclusions, runtime.landing, runtime.ledger, request.run_id)
-            listing = list_of(runtime.landing, dimension, table, why_excluded)
-            calendar = (runtime.settings.calendar_start, request.now.date())
-            log_odd_objects(listing, table.key, calendar, runtime.log)
-            days, (one, several) = listing.days_within(*calendar), _what(table, runtime.settings)
-            if days or is_in_use(runtime.ledger, dimension):
-                listings[table.key] = replace(listing, exclusions=exclusions)
-                runtime.log(f"{table.key}: landing holds {several} of {len(days)} days")
-            else:
-                told = f"landing holds no {one} of the dimension at all, so there is nothing to load"
-                runtime.log(f"{table.key}: {told}")
+    listings: dict[str, SnapshotListing] = {}
+    wanted = [
+        (dimension, table)
+        for dimension in DIMENSIONS
+        for table in dimension.tables
+        if table.key in request.tables and table.reads_landing(runtime.settings)
+    ]
+    exclusions = exclusions_of_dimensions(runtime.ledger) if wanted else {}
+    calendar = (runtime.settings.calendar_start, request.now.date())
+    for dimension, table in wanted:
+        why_excluded = by_bytes(exclusions, runtime.landing, runtime.ledger, request.run_id)
+        listing = list_of(runtime.landing, dimension, table, why_excluded)
+        log_odd_objects(listing, table.key, calendar, runtime.log)
+        days = listing.days_within(*calendar)
+        what = "intervals" if table.reads_history(runtime.settings) else "snapshot"
+        if days or is_in_use(runtime.ledger, dimension):
+            listings[table.key] = replace(listing, exclusions=exclusions)
+            runtime.log(f"{table.key}: landing holds {what.removesuffix('s')}s of {len(days)} days")
+        else:
+            runtime.log(f"{table.key}: landing holds no {what} of the dimension at all, so there is nothing to load")
     return listings
 
 
@@ -158,11 +146,6 @@ def list_of(
     is_snapshot = table == dimension.snapshot
     folder = dimension.name if is_snapshot else folder_of_intervals(dimension.name)
     return list_snapshots(landing, folder, why_excluded)
-
-
-def _what(table: Table, settings: Settings) -> tuple[str, str]:
-    is_history = table.reads_history(settings)
-    return ("delivery of intervals", "deliveries of intervals") if is_history else ("snapshot", "snapshots")
 
 
 def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
@@ -189,27 +172,21 @@ def dimension_facts(
 ) -> Facts:
     """The facts about the slices of a dimension's table that this load considers.
 
-    `new_items`: days whose snapshots this run published, requested or not; slices built from them are considered too.
+    `new_items`: days whose snapshots this run published, requested or not; slices built from them are considered too. Of a
+    delivered history all months are considered, whatever days were requested.
     """
     days = () if table.reads_landing(runtime.settings) else new_items
     slices = {Slice(table.kind.slice_day(day), ALL_PROJECTS) for day in days}
     facts = Facts(runtime.settings, request.slices_of(table.kind) | slices, {}, {})
-    if table.key not in listings:
+    listing = listings.get(table.key)
+    if listing is None:
         return facts
-    if table.reads_history(runtime.settings):
-        return _as_delivered(runtime, request, facts, table, listings[table.key])
-    listing = listings[table.key]
-    # What was decided since is asked for with the publish (Changes.exclusions).
-    return replace(_as_listed(runtime.ledger, facts, table, listing, request.now.date()), exclusions=listing.exclusions)
-
-
-def _as_delivered(
-    runtime: LoadRuntime, request: LoadRequest, facts: Facts, table: Table, listing: SnapshotListing
-) -> Facts:
-    """Facts about all months, whatever days were requested, because a delivery holds the whole history."""
+    if not table.reads_history(runtime.settings):
+        facts = _as_listed(runtime.ledger, facts, table, listing, request.now.date())
+        # What was decided since is asked for with the publish (Changes.exclusions).
+        return replace(facts, exclusions=listing.exclusions)
     history = look_at_history(runtime, request, table, listing)
-    known = runtime.ledger.slices(table.key, [ALL_PROJECTS])
-    months = facts.slices | months_of(table, history, known.keys())
+    months = facts.slices | months_of(table, history, runtime.ledger.slices(table.key, [ALL_PROJECTS]).keys())
     is_there = history is not None and history.is_good and history.version != EXCLUDED
     delivered = dict.fromkeys(months, history.delivery) if history is not None and is_there else {}
     return replace(facts, slices=months, history=history, delivered=delivered, exclusions=listing.exclusions)

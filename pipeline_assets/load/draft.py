@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from datetime import date
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,53 +35,45 @@ Place = tuple[str, Slice]
 """(table key, slice)."""
 
 
-def batches_of(step: Changes) -> set[BatchKey]:
-    """All batches that a step has records of."""
-    return {*step.batch_days, *(one.batch for one in step.deliveries), *(one.key for one in step.batches)}
+def _touched(step: Changes) -> Iterator[tuple[BatchKey, set[Place]]]:
+    """Each batch of a step, and the slices that an accepted one changes: its event days of raw, its arrival day in quarantine."""
+    for batch in {*step.batch_days, *(one.batch for one in step.deliveries), *(one.key for one in step.batches)}:
+        raw, days = RAW_TABLES[batch.source].key, step.batch_days.get(batch, ())
+        quarantined = QUARANTINE.key, Slice(batch.arrival_date, batch.project_id)
+        yield batch, {quarantined, *((raw, Slice(day, batch.project_id)) for day in days)}
 
 
-def places_of(batch: BatchKey, days: Iterable[date]) -> frozenset[Place]:
-    """The slices that an accepted batch changes: its event days of raw, and its arrival day in quarantine (of both sources)."""
-    raw = RAW_TABLES[batch.source].key
-    quarantined = QUARANTINE.key, Slice(batch.arrival_date, batch.project_id)
-    return frozenset({quarantined, *((raw, Slice(day, batch.project_id)) for day in days)})
+def condensed(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
+    """Keep the last record and the last publication of each slice, with what the first step read, and a table's last head.
 
-
-def last_words(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
-    """Keep only the last record of each slice, with the hash that the first step read; keep only a table's last head.
-
-    Records of earlier passes were never visible to readers, so no notice mentions them.
+    What earlier steps made of a slice was never visible to readers, so no notice mentions it.
     """
-    kept = _last_of_each(
-        [step.slices for _, step in steps], lambda first, last: replace(last, read_hash=first.read_hash)
-    )
-    last_of = {table: number for number, (table, step) in enumerate(steps) if step.head is not None}
+    first: dict[Any, Any] = {}
+    last: dict[Any, int] = {}
+    for number, (table, step) in enumerate(steps):
+        records: list[SliceRecord | PublicationRecord] = [*step.slices, *step.publications]
+        for one in records:
+            first.setdefault((type(one), one.table, one.key), one)
+            last[type(one), one.table, one.key] = number
+        if step.head is not None:
+            last[table] = number
+
+    def kept(number: int, records: Sequence[RecordT], as_read: str) -> list[RecordT]:
+        places = {(type(one), one.table, one.key): one for one in records}
+        own = {place: one for place, one in places.items() if last[place] == number}
+        return [replace(one, **{as_read: getattr(first[place], as_read)}) for place, one in own.items()]
+
     return [
-        (table, replace(step, slices=kept[number], head=step.head if last_of.get(table) == number else None))
+        (
+            table,
+            replace(
+                step,
+                slices=kept(number, step.slices, "read_hash"),
+                publications=kept(number, step.publications, "digest_before"),
+                head=step.head if last.get(table) == number else None,
+            ),
+        )
         for number, (table, step) in enumerate(steps)
-    ]
-
-
-def one_publication_per_slice(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
-    """Merge the publications of a slice into one: from the digest before the first step to the result of the last."""
-    made = [step.publications for _, step in steps]
-    kept = _last_of_each(made, lambda first, last: replace(last, digest_before=first.digest_before))
-    return [(table, replace(step, publications=own)) for (table, step), own in zip(steps, kept, strict=True)]
-
-
-def _last_of_each(
-    records: Sequence[Sequence[RecordT]], joined: Callable[[RecordT, RecordT], RecordT]
-) -> list[list[RecordT]]:
-    """Each step's records, of every slice the last alone, joined with the first."""
-    first: dict[Place, RecordT] = {}
-    last: dict[Place, int] = {}
-    for number, own in enumerate(records):
-        for record in own:
-            first.setdefault((record.table, record.key), record)
-            last[record.table, record.key] = number
-    return [
-        [joined(first[record.table, record.key], record) for record in own if last[record.table, record.key] == number]
-        for number, own in enumerate(records)
     ]
 
 
@@ -118,18 +109,19 @@ class Draft:
     def __init__(self, runtime: Runtime, run_id: str, attempt: str, request: LoadRequest | None = None) -> None:
         """`runtime`: of the process, with the ledger itself; `attempt`: names branches; `request`: whose files are looked for."""
         self._runtime, self._run_id, self._request = runtime, run_id, request
-        self._near: dict[int, frozenset[Slice]] = {}
-        self._also: dict[str, frozenset[Slice]] = {}
-        self._found: dict[tuple[str, int], tuple[frozenset[Slice], dict[Slice, str]]] = {}
         self._attempt, self._numbers = attempt, count()
         self.ledger = PendingLedger(runtime.ledger)
         """Answers as if everything accepted were published."""
         self._tables: dict[str, _TableDraft] = {}
         self._steps: list[tuple[str, Changes]] = []
-        self.looked_at: set[Slice] = set()
-        """Derived slices that were accepted, also those that were given up since: a later walk looks at them again."""
         self._built_from: dict[Place, Mapping[Place, Digest]] = {}
         """Slice that is published -> what it was built from."""
+        self.looked_at: set[Slice] = set()
+        """Derived slices that were accepted, also those that were given up since: a later walk looks at them again."""
+        self._near: dict[int, frozenset[Slice]] = {}
+        self._also: dict[str, frozenset[Slice]] = {}
+        self._found: dict[tuple[str, int], tuple[frozenset[Slice], dict[Slice, str]]] = {}
+        """(table, head) -> the slices of which files were looked for, and those of which one is gone -> the file."""
 
     def next_attempt(self) -> str:
         """Names the branch and the files of one step; no other one has the same."""
@@ -140,8 +132,6 @@ class Draft:
         """For the steps of the load."""
         values = {one.name: getattr(self._runtime, one.name) for one in fields(Runtime)}
         return LoadRuntime(**{**values, "ledger": self.ledger}, draft=self)
-
-    # -- reading -----------------------------------------------------------------------------------------------
 
     def pin(self, table: Table) -> int:
         """The snapshot of the table that this load reads and stages on: main's head, with what it accepted itself.
@@ -155,7 +145,6 @@ class Draft:
             if not self._lost(table, head):
                 return head
             own = self._tables[table.key] = _TableDraft(table, head, head)
-            self._stand_on(own, head)
         if own.base_id != head or self._lost(table, head).keys() - own.slices - own.emptied:
             self._stand_on(own, head)
         return own.snapshot_id
@@ -215,13 +204,11 @@ class Draft:
         branch, snapshot_id = lakehouse.branches.create(own.table, self.next_attempt(), head), head
         own.branches.append(branch)
         for number, change in enumerate(changes):
-            published = lakehouse.changes.commit(change, f"{branch}_{number}", self._run_id, branch=branch)
-            snapshot_id = published.snapshot_id
+            made = lakehouse.changes.commit(change, f"{branch}_{number}", self._run_id, branch=branch)
+            snapshot_id = made.snapshot_id
         # Not before: after a conflict the accepted slices that are left are those of the former head.
         own.base_id, own.snapshot_id, own.emptied = head, snapshot_id, frozenset(lost)
         own.stand_ins.add(snapshot_id)
-
-    # -- accepting ---------------------------------------------------------------------------------------------
 
     def accept(self, staged: Staged, slices: Collection[Slice], *, is_whole: bool) -> Published:
         """Take exactly these staged slices into what later steps read, and what is published at the end.
@@ -248,14 +235,10 @@ class Draft:
         own = self._tables.get(table)
         return frozenset(own.slices | own.published) if own is not None else frozenset()
 
-    def owns(self, staged: Staged) -> bool:
-        """Whether later steps read its branch."""
-        own = self._tables.get(staged.table.key)
-        return own is not None and staged.branch in own.branches
-
     def drop(self, staged: Staged) -> None:
-        """Drop a staged branch, unless it is this draft's."""
-        if not self.owns(staged):
+        """Drop a staged branch, unless later steps read it."""
+        own = self._tables.get(staged.table.key)
+        if own is None or staged.branch not in own.branches:
             self._runtime.lakehouse.drop(staged)
 
     def record(
@@ -297,11 +280,7 @@ class Draft:
         """
         gone: set[Place] = set(lost)
         batches: set[BatchKey] = set()
-        touched = [
-            (batch, places_of(batch, step.batch_days.get(batch, ())))
-            for _, step in self._steps
-            for batch in batches_of(step)
-        ]
+        touched = [pair for _, step in self._steps for pair in _touched(step)]
         before = -1
         while before != len(gone):
             before = len(gone)
@@ -332,8 +311,6 @@ class Draft:
         lost = [key for name, key in gone if name == own.table.key]
         return {(own.table.key, key) for key in own.slices & neighbourhood(lost, window)} if window and lost else set()
 
-    # -- the end -----------------------------------------------------------------------------------------------
-
     def publish(self, run: Mapping[str, Any]) -> Mapping[str, Published]:
         """Make all of it visible; returns table -> what main shows. Raises PublishConflictError where others were there.
 
@@ -343,7 +320,7 @@ class Draft:
             run_id=self._run_id,
             name=self._attempt,
             tables=[self._change(own) for own in self._tables.values()],
-            steps=last_words(one_publication_per_slice(self._steps)),
+            steps=condensed(self._steps),
             stand_ins={name: frozenset(own.stand_ins) for name, own in self._tables.items()},
             rests_on={place: digest for inputs in self._built_from.values() for place, digest in inputs.items()},
             run=run,

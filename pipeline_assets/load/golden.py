@@ -193,7 +193,8 @@ def take_golden(runtime: Runtime, first: date, last: date) -> None:
     """
     try:
         reading = read_landing(runtime.landing, golden_names(runtime.settings), first, last)
-        runtime.ledger.golden.replace(reading)
+        if reading.days or reading.faults or runtime.ledger.golden.is_in_use():
+            runtime.ledger.golden.replace(reading)
     except TidemarkError as error:
         runtime.log(f"golden totals were not read: {error}")
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
@@ -49,8 +50,7 @@ def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
     counts = ledger.interventions.read_back()
     parts = [f"{counts[kind]} {_WORDS[kind]}" for kind in ActKind if counts[kind]]
     if parts:
-        listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-        log(f"{listed} were read back from the warehouse: the ledger had lost them")
+        log(f"{' and '.join(parts)} were read back from the warehouse: the ledger had lost them")
 
 
 def _unrecorded_runs(runtime: Runtime, table: Table, known: Head | None) -> dict[Slice, Commit]:
@@ -170,41 +170,33 @@ def _found(
     recorded: Mapping[Slice, SliceRecord],
 ) -> Changes:
     """The differences between the table at `head` and the ledger, as changes of the ledger."""
-    differing = [
-        key
-        for key in live.keys() | recorded.keys()
-        if live.get(key, NO_FILES).file_hash != _file_hash(recorded.get(key))
-    ]
+    hashes = {key: (record.file_hash or NO_FILES.file_hash) for key, record in recorded.items()}
+    keys = live.keys() | recorded.keys()
+    differing = [key for key in keys if live.get(key, NO_FILES).file_hash != hashes.get(key, NO_FILES.file_hash)]
     changes = Changes(head=(table.key, head, None))
     if not differing:
         return changes
     runtime.log(f"{table.key}: {len(differing)} slices differ from the ledger; reading them")
-    runs = _unrecorded_runs(runtime, table, known)
-    measured = _measure(runtime, table, head, differing)
+    runs, is_raw = _unrecorded_runs(runtime, table, known), table.key in SOURCE_OF_TABLE
+    arrivals: dict[Slice, dict[date | None, BatchDay]] = {}
+    if is_raw:
+        arrivals = arrival_days(runtime, table, head, differing)
+        digests = {key: sum((part.digest for part in parts.values()), EMPTY) for key, parts in arrivals.items()}
+    else:
+        digests = slice_digests(runtime, table, head, differing)
     for key in sorted(differing):
-        before = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED)
-        after = sum((part.digest for part in measured.get(key, {}).values()), EMPTY)
-        file_hash = live.get(key, NO_FILES).file_hash
+        before, files = recorded.get(key) or SliceRecord(table.key, key, Verdict.PUBLISHED), live.get(key, NO_FILES)
+        after = digests.get(key, EMPTY)
+        record = replace(before, file_hash=files.file_hash)
         if after == before.digest:
-            changes.slices.append(replace(before, file_hash=file_hash))
+            changes.slices.append(record)
             continue
-        changes.slices.append(
-            replace(
-                before,
-                digest=after,
-                file_hash=file_hash,
-                input_state=None,
-                figures={"rows": after.rows},
-                rejection=None,
-                refused_evaluations=(),
-            )
-        )
-        if live.get(key, NO_FILES).deletes:
-            lost = before.digest.rows - after.rows
-            runtime.log(
-                f"{table.key} {key}: another program's delete files hide {lost} rows, which the load brings back from"
-                f" {'landing' if table.key in SOURCE_OF_TABLE else 'its inputs'}; {NO_ERASURE}"
-            )
+        unknown: dict[str, Any] = {"input_state": None, "rejection": None, "refused_evaluations": ()}
+        changes.slices.append(replace(record, digest=after, figures={"rows": after.rows}, **unknown))
+        if files.deletes:
+            lost, source = before.digest.rows - after.rows, "landing" if is_raw else "its inputs"
+            what = f"another program's delete files hide {lost} rows, which the load brings back from {source}"
+            runtime.log(f"{table.key} {key}: {what}; {NO_ERASURE}")
         made = runs.get(key)
         changes.publications.append(
             PublicationRecord(
@@ -220,23 +212,9 @@ def _found(
                 published_at=made.committed_at if made else "",
             )
         )
-    if table.key in SOURCE_OF_TABLE:
-        _settle_batches(runtime, table, head, differing, measured, changes)
+    if is_raw:
+        _settle_batches(runtime, table, head, differing, arrivals, changes)
     return changes
-
-
-def _file_hash(record: SliceRecord | None) -> str:
-    return (record.file_hash if record else None) or NO_FILES.file_hash
-
-
-def _measure(
-    runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]
-) -> dict[Slice, dict[date | None, BatchDay]]:
-    """Slice -> arrival day (None for tables without one) -> measurements of its rows."""
-    if table.key in SOURCE_OF_TABLE:
-        return arrival_days(runtime, table, snapshot_id, slices)
-    measured = slice_digests(runtime, table, snapshot_id, slices)
-    return {key: {None: BatchDay(digest)} for key, digest in measured.items()}
 
 
 def _settle_batches(
@@ -244,12 +222,11 @@ def _settle_batches(
     table: Table,
     head: int,
     slices: Collection[Slice],
-    measured: dict[Slice, dict[date | None, BatchDay]],
+    measured: Mapping[Slice, Mapping[date | None, BatchDay]],
     changes: Changes,
 ) -> None:
     """Update the batch days of these event days, and the objects of batches that differ."""
     source = SOURCE_OF_TABLE[table.key]
-    different: set[BatchKey] = set()
     for project_id, days in days_by_project(slices).items():
         recorded = runtime.ledger.batch_days_of(source, project_id, sorted(days))
         present = {
@@ -269,36 +246,31 @@ def _settle_batches(
         for batch in differing:
             arrival = batch.arrival_date
             kept = runtime.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
-            whole = {day: part for day, part in kept.items() if day not in days}
             # An emptied day stays on record as a day that the batch touched, so that derived slices are rebuilt.
-            whole |= {
-                day: present[day].get(batch, BatchDay()) for day in days if batch in {**present[day], **recorded[day]}
-            }
-            changes.batch_days[batch] = whole
-        different |= differing
-    _settle_objects(runtime, table, head, different, changes)
+            touched = [day for day in days if batch in present[day] or batch in recorded[day]]
+            whole = {day: part for day, part in kept.items() if day not in days}
+            changes.batch_days[batch] = whole | {day: present[day].get(batch, BatchDay()) for day in touched}
+    if changes.batch_days:
+        _settle_objects(runtime, table, head, changes)
 
 
-def _settle_objects(runtime: Runtime, table: Table, head: int, batches: Collection[BatchKey], changes: Changes) -> None:
-    """Mark every object of these batches as unread, so that a load reads it again, with the rows that raw holds of it.
+def _settle_objects(runtime: Runtime, table: Table, head: int, changes: Changes) -> None:
+    """Mark every object of batches that differ as unread, so that a load reads it again, with the rows that raw holds of it.
 
     An object of which another program left fewer rows is marked as damaged: nothing but landing has the others.
     """
-    if not batches:
-        return
     known: dict[str, DeliveryRecord] = {}
-    for batch in batches:
+    for batch in changes.batch_days:
         known |= runtime.ledger.deliveries(batch.source, [batch.project_id], batch.arrival_date, batch.arrival_date)
     is_foreign = any(one.cause.kind is CauseKind.FOREIGN for one in changes.publications)
     found: dict[str, DeliveryRecord] = {}
-    for batch, objects in objects_of_batches(runtime, table, head, batches).items():
+    for batch, objects in objects_of_batches(runtime, table, head, list(changes.batch_days)).items():
         for object_key, held in objects.items():
-            if not object_key:
-                continue
-            found[object_key] = DeliveryRecord(
-                batch=batch, object_key=object_key, etag=f"{UNREAD}{held.etag}", size_bytes=0, sha256=None,
-                lines=held.rows, rows=held.rows, quarantined=0, blank=0, error=None, is_accepted=True,
-            )  # fmt: skip
+            if object_key:
+                found[object_key] = DeliveryRecord(
+                    batch=batch, object_key=object_key, etag=f"{UNREAD}{held.etag}", size_bytes=0, sha256=None,
+                    lines=held.rows, rows=held.rows, quarantined=0, blank=0, error=None, is_accepted=True,
+                )  # fmt: skip
     for object_key, record in known.items():
         present = found.get(object_key)
         if record.is_damaged or (is_foreign and record.rows > (present.rows if present else 0)):

@@ -43,6 +43,24 @@ from resources.iceberg.lake_identity import Purpose
 from resources.iceberg.slice_changes import Published
 
 
+def before_tables(runtime: Runtime, request: LoadRequest) -> None:
+    """Hook: what a load does before it pins a table, beside the tables themselves."""
+    if request.tables & SOURCE_OF_TABLE.keys():
+        take_golden(runtime, request.first_day, request.last_day)
+
+
+def after_publish(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> None:
+    """Hook: what a load does once everything is visible."""
+    if runtime.ledger.golden.is_in_use():
+        days = {*request.days, *(day for report in reports for day in days_published(report))}
+        record_comparison(runtime.ledger, runtime.settings, request.projects, min(days), max(days), request.run_id)
+    for report in reports:
+        source = SOURCE_OF_TABLE.get(report.table)
+        if source is not None and days_published(report):
+            for told in too_narrow(runtime.ledger, runtime.settings, source, request.projects, request.now.date()):
+                runtime.log(f"{report.table}: {told}")
+
+
 def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
     """Load the requested days into the selected tables; publish everything at once, then yield one report per table.
 
@@ -63,19 +81,19 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
         swept = runtime.lakehouse.sweep(tables, is_live)
     if swept:
         runtime.log(f"dropped {len(swept)} branches that dead runs left: {few(swept, 10)}")
-    if request.tables & SOURCE_OF_TABLE.keys():
-        take_golden(runtime, request.first_day, request.last_day)
+    before_tables(runtime, request)
     draft = Draft(runtime, request.run_id, request.attempt, request)
     try:
         reports, published = _published(runtime, request, tables, listings, draft)
     except BaseException:
         draft.abandon()
         raise
-    days = (*request.days, *(day for report in reports for day in days_published(report)))
-    record_comparison(runtime.ledger, runtime.settings, request.projects, min(days), max(days), request.run_id)
+    after_publish(runtime, request, reports)
     for report in reports:
-        _warn_of_window(runtime, request, report)
-        yield _as_published(runtime, draft, report, published)
+        own = published.get(report.table)
+        with lakehouse_failures(report.table):
+            head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
+        yield replace(report, snapshot_id=head, pins=draft.published_pins(report.pins, published))
 
 
 def _published(
@@ -93,7 +111,7 @@ def _published(
             finally:
                 runtime.folds.release()
             with lakehouse_failures("tables"):
-                published = draft.publish(_run_row(runtime, request, reports.values()))
+                return list(reports.values()), draft.publish(_run_row(runtime, request, reports.values()))
         except SliceConflictError as conflict:
             if walk == runtime.settings.publish_attempts:
                 raise
@@ -103,8 +121,6 @@ def _published(
                 # With what was excluded since; tables are made for those that were listed first.
                 fresh = list_dimensions(runtime, request)
                 listings = {key: listing for key, listing in fresh.items() if key in listings}
-        else:
-            return list(reports.values()), published
     raise AssertionError
 
 
@@ -139,7 +155,10 @@ def _staged(
         for table in derived:
             with lakehouse_failures(table.key):
                 report = rebuild_stale(runtime, request, table, facts)
-            facts = _with_what_changed(runtime, facts, report)
+            # Days that were built because they lie near a stale day are considered for later tables, too.
+            published = {outcome.key for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
+            if not published <= facts.slices:
+                facts = facts.extended(runtime.ledger, facts.slices | published, ())
             yield _told(runtime, report)
 
 
@@ -151,13 +170,6 @@ def _told(runtime: Runtime, report: TableReport) -> TableReport:
     )
     failpoint(Failpoint.BETWEEN_TABLES, report.table)
     return report
-
-
-def _warn_of_window(runtime: Runtime, request: LoadRequest, report: TableReport) -> None:
-    source = SOURCE_OF_TABLE.get(report.table)
-    if source is not None and any(outcome.verdict is Verdict.PUBLISHED for outcome in report.outcomes):
-        for told in too_narrow(runtime.ledger, runtime.settings, source, request.projects, request.now.date()):
-            runtime.log(f"{report.table}: {told}")
 
 
 def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> dict[str, Any]:
@@ -172,19 +184,3 @@ def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableRe
         "skew": [step.as_json() for step in runtime.skew.steps],
         "finished_at": datetime.now(UTC).isoformat(),
     }
-
-
-def _as_published(
-    runtime: Runtime, draft: Draft, report: TableReport, published: Mapping[str, Published]
-) -> TableReport:
-    """The report with the published snapshots in place of staged ones."""
-    own = published.get(report.table)
-    with lakehouse_failures(report.table):
-        head = own.snapshot_id if own is not None else runtime.lakehouse.head(table_by_key(report.table))
-    return replace(report, snapshot_id=head, pins=draft.published_pins(report.pins, published))
-
-
-def _with_what_changed(runtime: Runtime, facts: Facts, report: TableReport) -> Facts:
-    """The facts, extended by days that were built because they lie near a stale day, so that later tables consider them."""
-    published = {outcome.key for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
-    return facts if published <= facts.slices else facts.extended(runtime.ledger, facts.slices | published, ())

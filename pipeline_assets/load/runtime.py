@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.machine import NewBytes
 from pipeline_assets.domain.plain_text import shown
-from pipeline_assets.domain.records import BatchRecord
+from pipeline_assets.domain.records import BatchRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import StepSkew, ratio_of
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict
@@ -231,52 +231,54 @@ DAY_VERDICTS = {
 """The verdict of a raw day, by the verdict of its batch."""
 
 
+def outcome_of(record: SliceRecord, **changes: Any) -> Outcome:
+    """The outcome that a record of a slice tells."""
+    is_refused = record.verdict is Verdict.REFUSED
+    told = Outcome(
+        record.table,
+        record.key,
+        record.verdict,
+        record.reason,
+        record.hint,
+        is_final=record.is_final,
+        digest=record.digest,
+        figures={"rows": record.digest.rows, **record.figures},
+        evaluations=record.refused_evaluations if is_refused else record.evaluations,
+    )
+    return replace(told, **changes)
+
+
 def standing_outcomes(ledger: Ledger, table: str, projects: Sequence[str], days: Collection[date]) -> list[Outcome]:
     """The recorded outcomes of a table's slices on these days; the outcome of a raw day is that of its batch."""
     if not days:
         return []
     records = ledger.slices(table, projects, days)
-    if table in SOURCE_OF_TABLE:
-        batches = ledger.batches(projects, min(days), max(days))
-        found = []
-        for batch_key, batch in batches.items():
-            key = Slice(batch_key.arrival_date, batch_key.project_id)
-            if batch_key.source is SOURCE_OF_TABLE[table] and key.event_date in days:
-                digest = records[key].digest if key in records else EMPTY
-                evaluation = next(iter(batch.evaluations), None)
-                figures = {"rows": digest.rows, **(evaluation.figures if evaluation else {})}
-                loss = records[key].loss if key in records else None
-                told = loss or batch
-                verdict = Verdict.REFUSED if loss else DAY_VERDICTS[batch.verdict]
-                found.append(
-                    Outcome(
-                        table,
-                        key,
-                        verdict,
-                        told.reason,
-                        told.hint,
-                        is_repeat=True,
-                        digest=digest,
-                        figures=figures,
-                        evaluations=() if loss else batch.evaluations,
-                        is_early=not loss and batch.verdict is BatchVerdict.WAITING,
-                    )
-                )
-        return found
-    early = early_slices(ledger.batches(projects, min(days), max(days)))
-    return [
-        Outcome(
+    batches = ledger.batches(projects, min(days), max(days))
+    if table not in SOURCE_OF_TABLE:
+        early = early_slices(batches)
+        return [
+            outcome_of(record, is_repeat=True, is_early=record.verdict is Verdict.WAITING and key in early)
+            for key, record in records.items()
+        ]
+    found = []
+    for batch_key, batch in batches.items():
+        key = Slice(batch_key.arrival_date, batch_key.project_id)
+        if batch_key.source is not SOURCE_OF_TABLE[table] or key.event_date not in days:
+            continue
+        record = records.get(key) or SliceRecord(table, key, Verdict.UNCHANGED)
+        loss = record.loss
+        told = loss or batch
+        outcome = Outcome(
             table,
             key,
-            record.verdict,
-            record.reason,
-            record.hint,
+            Verdict.REFUSED if loss else DAY_VERDICTS[batch.verdict],
+            told.reason,
+            told.hint,
             is_repeat=True,
-            is_final=record.is_final,
-            is_early=record.verdict is Verdict.WAITING and key in early,
+            is_early=not loss and batch.verdict is BatchVerdict.WAITING and not batch.hours_delivered,
             digest=record.digest,
-            figures={"rows": record.digest.rows, **record.figures},
-            evaluations=record.refused_evaluations if record.verdict is Verdict.REFUSED else record.evaluations,
+            figures={"rows": record.digest.rows, **(batch.evaluations[0].figures if batch.evaluations else {})},
+            evaluations=() if loss else batch.evaluations,
         )
-        for key, record in records.items()
-    ]
+        found.append(outcome)
+    return found

@@ -14,7 +14,7 @@ from pipeline_assets.domain.records import InputState
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
 from pipeline_assets.load.build.key_changes import changed_keys
-from pipeline_assets.load.build.rebuild import builder_of, write_build
+from pipeline_assets.load.build.rebuild import builder_of
 from pipeline_assets.load.build.verdicts import blocked_by, judge
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import LoadRequest, Runtime
@@ -249,9 +249,7 @@ def _build_slices(runtime: Runtime, rebuild: RebuildRecord, table: Table, chosen
     failpoint(Failpoint.AFTER_PIN, table.key)
     work = builder_of(table).build(plan)
     try:
-        files = runtime.lakehouse.extend(
-            table, rebuild.branch, chosen.base_id, lambda target: write_build(plan, work, target, keys)
-        )
+        files = runtime.lakehouse.extend(table, rebuild.branch, chosen.base_id, work.write)
         audits = work.audit(files.snapshot_id)
         failpoint(Failpoint.AFTER_AUDIT, table.key)
         judged = judge(plan, builder_of(table), StagedSlices(files.snapshot_id, audits, work.keys))

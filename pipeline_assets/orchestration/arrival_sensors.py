@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 
 import dagster as dg
@@ -12,7 +12,7 @@ from pipeline_assets.domain.days import asked_for, days_between, describe_strays
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load.deliveries.batch import Recorded, find_relocated, plan_batches
+from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
 from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals, state_of
 from pipeline_assets.load.staleness.finality import first_arrivals
@@ -54,9 +54,8 @@ def _arrivals(tick: Tick, source: Source) -> dg.SensorResult:
     strays: tuple[Delivery, ...] = ()
     for (first, last), listing in found:
         strays += listing.strays
-        recorded = Recorded.read(tick.ledger, source, settings.projects, first, last, settings)
-        relocated = find_relocated(source, listing, recorded.accepted, landing, tick.ledger, settings)
-        recorded = replace(recorded, relocated=relocated)
+        days = (first, last)
+        recorded = Recorded.read(tick.ledger, landing, listing, source, settings.projects, days, settings)
         elsewhere |= recorded.delivered_elsewhere(source)
         plans |= plan_batches(
             source,

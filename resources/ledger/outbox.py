@@ -259,6 +259,14 @@ def _is_entry(one: SetAside) -> tuple[sa.ColumnElement[bool], ...]:
 class GoldenTotals(Part):
     """Reads and writes golden totals; each write is one transaction."""
 
+    def is_in_use(self) -> bool:
+        """Whether any total, or a fault of one, is on record, or a comparison was told of."""
+        kinds = [kind.value for kind in (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT)]
+        told = sa.select(NOTICES.c.id).where(NOTICES.c.kind.in_(kinds))
+        with self._read() as connection:
+            queries = (told, sa.select(GOLDEN_TOTALS.c.source), sa.select(GOLDEN_FAULTS.c.id))
+            return any(connection.execute(query.limit(1)).first() is not None for query in queries)
+
     def of(
         self,
         projects: Sequence[str],

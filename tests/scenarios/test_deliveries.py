@@ -239,7 +239,7 @@ def test_an_object_that_moves_between_two_readings_is_read_again(
     p = pipeline()
     path: Path = p.landing / p.deliver(DAY, events_on(DAY, 10))
     p.deliver(NEXT, events_on(NEXT, 5), truncated=True)
-    again, turns = accept.without_refused, []
+    again, turns = accept.stage_accepted, []
 
     def overwritten_first(*arguments: Any) -> Any:
         turns.append(len(turns))
@@ -247,7 +247,7 @@ def test_an_object_that_moves_between_two_readings_is_read_again(
             path.write_bytes(a_body(events_on(DAY, 7)))
         return again(*arguments)
 
-    monkeypatch.setattr(accept, "without_refused", overwritten_first)
+    monkeypatch.setattr(accept, "stage_accepted", overwritten_first)
 
     run = p.load(DAY, NEXT)
 

@@ -9,7 +9,7 @@ from pipeline_assets.domain.deliveries import SnapshotDelivery
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest
 from pipeline_assets.load.build.snapshot import judge_doubled, judge_history, judge_unread, with_trimmed
-from pipeline_assets.load.build.validity import MeasuredMonth, evaluate_overlaps
+from pipeline_assets.load.build.validity import evaluate_overlaps
 from pipeline_assets.load.staleness.as_of import news_of
 from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.tables.dimension import ITEM
@@ -27,7 +27,7 @@ def _history(body: bytes, suffix: str = ".csv") -> tuple[Fate, str, list[tuple[s
         refused = judge_unread(key, summary["problem"], summary["detail"])
         assert not refused.is_passed
         return Fate.HISTORY_REFUSED, refused.reason or "", []
-    staged = evaluate_overlaps(MeasuredMonth(Digest(len(rows), 1, 1), len(rows)))
+    staged = evaluate_overlaps(len(rows), 0)
     whole = with_trimmed(staged, key, summary["trimmed"], "intervals")
     told = [tuple(str(row[name]) for name in HISTORY.fields) for row in rows]
     return Fate.READ if whole.is_passed else Fate.HISTORY_REFUSED, whole.reason or "", sorted(told)

@@ -5,14 +5,12 @@ Built-in tables are folded by tasks; a table of a user is a function of DataFram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from datetime import date
 from typing import Any
 
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation, Totals, number
@@ -21,39 +19,30 @@ from pipeline_assets.domain.golden import rest_of
 from pipeline_assets.domain.records import InputState
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.load.build.builder import Audit, Build, NamedRowsBuilder, Proposal, TablePlan
+from pipeline_assets.load.build.builder import Audit, Build, Builder, TablePlan
 from pipeline_assets.load.build.folds import form_of, slice_fold
 from pipeline_assets.load.build.refined import rows_from_raw
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable, AsOfTable
-from pipeline_assets.transforms.digests import digest_aggregates, digest_of, slice_digests, with_row_hashes
+from pipeline_assets.transforms.digests import slice_digests
 from pipeline_assets.transforms.fold_tasks import fold_events
 from pipeline_assets.transforms.snapshot_rows import days_of_items, items_by_interval, items_by_snapshot
 from resources.iceberg.metadata import slices_condition
 from resources.iceberg.staging import FileChange
 
-_CONTROL = "_control_"
 
-
-class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
+class AggregateBuilder(Builder[AggregateTable]):
     """Builds an aggregate from refined.events; its key columns identify its rows, which never move to another day."""
 
     def build(self, plan: TablePlan) -> Build:
         """Build from refined.events as of the pinned snapshot."""
         return _build_by_spark(plan, self.table) if self.table.fold is None else _build_by_fold(plan, self.table)
 
-    @contextmanager
-    def proposed(
-        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
-    ) -> Iterator[Proposal]:
-        """Build from refined.events as published, or as raw would give it now; no row comes from another day."""
-        with (
-            refined_slice(runtime, key, heads, on_published=on_published) as refined,
-            self.alone(self._rows(runtime.settings, refined)) as proposal,
-        ):
-            yield proposal
+    def rows_now(self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:
+        """From refined.events as published, or as raw would give it now."""
+        return self._rows(runtime.settings, _refined_slice(runtime, key, heads, on_published=on_published))
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:  # noqa: ARG002 - inputs are of its days
         """The rows of a slice, from refined.events alone."""
@@ -76,14 +65,12 @@ class AggregateBuilder(NamedRowsBuilder[AggregateTable]):
         return refined.sparkSession.createDataFrame(rows, schema)
 
 
-@contextmanager
-def refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> Iterator[DataFrame]:
+def _refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:
     """The slice of refined.events, as published, or as a build from raw would give it now."""
-    is_slice = slices_condition(REFINED_EVENTS, [key])
-    if on_published:
-        yield runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key]).where(is_slice)
-        return
-    yield rows_from_raw(runtime, heads, [key])
+    if not on_published:
+        return rows_from_raw(runtime, heads, [key])
+    published = runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key])
+    return published.where(slices_condition(REFINED_EVENTS, [key]))
 
 
 def _due(plan: TablePlan, table: AggregateTable) -> list[AggregateTable]:
@@ -121,11 +108,11 @@ def _build_by_fold(plan: TablePlan, table: AggregateTable) -> Build:
                 reason = f"{key} holds other files than were written"
                 raise LakehouseError(table.key, reason, "This is a defect of Tidemark: report it")
         return {
-            key: _aggregate_audit(table, one.digest, one.totals, one.controls, runtime.settings)
+            key: _audit(table, {**one.totals, "digest": one.digest}, one.controls, runtime.settings)
             for key, one in written.items()
         }
 
-    return Build(None, audit, write=write)
+    return Build(plan.write_files(write), audit)
 
 
 def _build_by_spark(plan: TablePlan, table: AggregateTable) -> Build:
@@ -136,50 +123,25 @@ def _build_by_spark(plan: TablePlan, table: AggregateTable) -> Build:
 
     def audit(snapshot_id: int) -> dict[Slice, Audit]:
         assert table.controls is not None
-        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
-        by = ["event_date", "project_id"]
-        measured = (
-            with_row_hashes(staged, table.content_columns)
-            .groupBy(*by)
-            .agg(*digest_aggregates(), *[measure.total().alias(name) for name, measure in table.measures.items()])
-        )
-        totals: dict[Slice, Mapping[str, object]] = {}
-        control: dict[Slice, Mapping[str, object]] = {}
-        for row in _beside(measured, table.controls(events, runtime.settings)).collect():
-            figures = row.asDict()
-            of_control = {
-                name.removeprefix(_CONTROL): value for name, value in figures.items() if name.startswith(_CONTROL)
-            }
-            side, values = (control, of_control) if figures["_is_control"] else (totals, figures)
-            side[Slice(row["event_date"], row["project_id"])] = values
-        return {
-            key: _aggregate_audit(
-                table,
-                digest_of(totals[key]) if key in totals else EMPTY,
-                totals.get(key, {}),
-                control.get(key, {}),
-                runtime.settings,
-            )
-            for key in slices
-        }
+        found = plan.measured(snapshot_id, *_totals(table))
+        controls = _by_slice(table.controls(events, runtime.settings))
+        nothing = {"digest": EMPTY}
+        return {key: _audit(table, found.get(key, nothing), controls.get(key, {}), runtime.settings) for key in slices}
 
-    return Build(table.build(events, runtime.settings), audit)
+    return Build(plan.write(table.build(events, runtime.settings)), audit)
 
 
-def _beside(measured: DataFrame, control: DataFrame) -> DataFrame:
-    """The union of both in one query; columns of `control` get a prefix, so that no column changes its type in the union."""
-    by = ("event_date", "project_id")
-    renamed = control.select(
-        *by, *[F.col(name).alias(f"{_CONTROL}{name}") for name in control.columns if name not in by]
-    )
-    sides = (measured.withColumn("_is_control", F.lit(False)), renamed.withColumn("_is_control", F.lit(True)))
-    return sides[0].unionByName(sides[1], allowMissingColumns=True)
+def _totals(table: AggregateTable | AsOfTable) -> list[Column]:
+    return [measure.total().alias(name) for name, measure in table.measures.items()]
 
 
-def _aggregate_audit(
-    table: AggregateTable, digest: Digest, found: Mapping[str, Any], control: Mapping[str, Any], settings: Settings
-) -> Audit:
-    """`found`, `control`: measure -> its total over the rows, and computed in another way; empty without rows."""
+def _by_slice(rows: DataFrame) -> dict[Slice, Mapping[str, Any]]:
+    return {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows.collect()}
+
+
+def _audit(table: AggregateTable, found: Mapping[str, Any], control: Mapping[str, Any], settings: Settings) -> Audit:
+    """`found`: `digest`, and each measure's total over the rows; `control`: the totals computed in another way."""
+    digest: Digest = found["digest"]
     totals = {name: found.get(name) or 0 for name in table.measures}
     controls = {name: value or 0 for name, value in control.items() if name not in ("event_date", "project_id")}
     measured = Totals(totals, controls, settings)
@@ -194,35 +156,56 @@ def _aggregate_audit(
     return Audit(digest, measures, {"rows": digest.rows, **measures, **extra}, evaluations)
 
 
-class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
+class AsOfBuilder(Builder[AsOfTable]):
     """Builds from refined.events and a dimension; key columns identify the rows, which never move to another day."""
 
     def build(self, plan: TablePlan) -> Build:
         """Build from refined.events and the dimension as of the pinned snapshots."""
-        return _build(plan, self.table)
+        runtime, table, todo, settings = plan.runtime, self.table, plan.to_build, plan.runtime.settings
+        ages = {key: _items_day(table, one.present) for key, one in todo.items()}
+        as_of = {key.event_date: day for key, day in ages.items() if day is not None}
+        items, other = _items(runtime, table, plan.pins, as_of)
+        refined = runtime.lakehouse.read(REFINED_EVENTS, plan.pins[REFINED_EVENTS.key])
+        narrow = table.narrow(refined.where(slices_condition(REFINED_EVENTS, todo)), settings).persist()
 
-    @contextmanager
-    def proposed(
-        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
-    ) -> Iterator[Proposal]:
-        """Build from refined.events, as published or as raw would give it now, and the items last chosen for the day."""
+        def audit(snapshot_id: int) -> dict[Slice, Audit]:
+            found = plan.measured(snapshot_id, *_totals(table))
+            controls = _by_slice(table.controls(narrow, items, settings))
+            joined = slice_digests(table.build(narrow, other, settings), table.content_columns, table.day_column)
+            audits = {}
+            for key, decision in todo.items():
+                row, day = found.get(key, {"digest": EMPTY}), ages[key]
+                digest: Digest = row["digest"]
+                has_snapshot = _has_snapshot(table, decision.present, settings)
+                measures = {name: int(row.get(name) or 0) for name in table.measures}
+                control = {
+                    n: number(one) for n, one in controls.get(key, {}).items() if n not in table.partition_columns
+                }
+                age = {} if day is None else {"snapshot_age_days": (key.event_date - day).days}
+                evaluations = (
+                    _items_are_known(table, key, day, has_snapshot),
+                    _methods_agree(digest, joined.get(key, EMPTY), has_snapshot),
+                )
+                figures = {"rows": digest.rows, **measures, **control, **age}
+                audits[key] = Audit(digest, measures, figures, evaluations)
+            return audits
+
+        return Build(plan.write(table.build(narrow, items, settings)), audit, narrow.unpersist)
+
+    def rows_now(self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:
+        """From refined.events, as published or as raw would give it now, and the items last chosen for the day."""
         record = runtime.ledger.slices(self.table.key, [key.project_id], [key.event_date]).get(key)
         state = None if record is None else record.rejection.inputs if record.rejection else record.input_state
         as_of = {key.event_date: _items_day(self.table, state) or key.event_date}
-        items = _Items.read(runtime, self.table, heads, as_of)
-        with (
-            refined_slice(runtime, key, heads, on_published=on_published) as refined,
-            self.alone(self._rows(runtime.settings, refined, items.published)) as proposal,
-        ):
-            yield proposal
+        items, _ = _items(runtime, self.table, heads, as_of)
+        return self._rows(runtime.settings, _refined_slice(runtime, key, heads, on_published=on_published), items)
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Callable[[str], DataFrame]) -> DataFrame:
         """The rows of a slice from refined.events and the day's snapshot. Raises UsageError for delivered intervals."""
         if self.table.dimension.intervals_are_delivered(settings):
             reason = "is joined with delivered intervals, of which no table keeps each day"
-            raise UsageError(
-                self.table.key, reason, "Compare it with what landing says: tidemark verify --from DAY --to DAY"
-            )
+            hint = "Compare it with what landing says: tidemark verify --from DAY --to DAY"
+            raise UsageError(self.table.key, reason, hint)
         snapshot = inputs(self.table.dimension.snapshot.key)
         items = snapshot.select(F.lit(key.event_date).alias("event_date"), "id", "status")
         return self._rows(settings, inputs(REFINED_EVENTS.key), items)
@@ -237,26 +220,23 @@ class AsOfBuilder(NamedRowsBuilder[AsOfTable]):
         return built.select(*[column.name for column in self.table.columns])
 
 
-@dataclass(frozen=True)
-class _Items:
-    """event_date, id, status: the items of some days, from two sources."""
+def _items(
+    runtime: Runtime, table: AsOfTable, pins: Mapping[str, int], as_of: Mapping[date, date]
+) -> tuple[DataFrame, DataFrame]:
+    """event_date, id, status: the items that rows are built from, and those of the other source, for the proof.
 
-    published: DataFrame
-    """Items that the rows are built from: snapshots, or delivered intervals."""
-    other: DataFrame
-    """Items for the proof: intervals computed from snapshots, or the snapshots beside delivered intervals."""
-
-    @classmethod
-    def read(cls, runtime: Runtime, table: AsOfTable, pins: Mapping[str, int], as_of: Mapping[date, date]) -> _Items:
-        """Read both as of `pins`; `as_of`: day of events -> the day whose items are used for it."""
-        snapshot, validity = table.dimension.tables
-        days = days_of_items(runtime.spark, as_of)
-        chosen = [Slice(day, ALL_PROJECTS) for day in set(as_of.values())]
-        months = [Slice(validity.kind.slice_day(key.event_date), ALL_PROJECTS) for key in chosen]
-        snapshots = runtime.lakehouse.read(snapshot, pins[snapshot.key]).where(slices_condition(snapshot, chosen))
-        intervals = runtime.lakehouse.read(validity, pins[validity.key]).where(slices_condition(validity, months))
-        read = items_by_snapshot(snapshots, days), items_by_interval(intervals, days)
-        return cls(*reversed(read)) if table.dimension.intervals_are_delivered(runtime.settings) else cls(*read)
+    The sources are snapshots and intervals; the first is what is delivered. `as_of`: day of events -> the day whose items are
+    used for it.
+    """
+    snapshot, validity = table.dimension.tables
+    days = days_of_items(runtime.spark, as_of)
+    chosen = [Slice(day, ALL_PROJECTS) for day in set(as_of.values())]
+    months = [Slice(validity.kind.slice_day(key.event_date), ALL_PROJECTS) for key in chosen]
+    snapshots = runtime.lakehouse.read(snapshot, pins[snapshot.key]).where(slices_condition(snapshot, chosen))
+    intervals = runtime.lakehouse.read(validity, pins[validity.key]).where(slices_condition(validity, months))
+    by_snapshot, by_interval = items_by_snapshot(snapshots, days), items_by_interval(intervals, days)
+    is_delivered = table.dimension.intervals_are_delivered(runtime.settings)
+    return (by_interval, by_snapshot) if is_delivered else (by_snapshot, by_interval)
 
 
 def _items_day(table: AsOfTable, state: InputState | None) -> date | None:
@@ -266,65 +246,11 @@ def _items_day(table: AsOfTable, state: InputState | None) -> date | None:
     return next(days, None)
 
 
-def _build(plan: TablePlan, table: AsOfTable) -> Build:
-    runtime, todo = plan.runtime, plan.to_build
-    slices, settings = sorted(todo), runtime.settings
-    ages = {key: _items_day(table, todo[key].present) for key in slices}
-    as_of = {key.event_date: day for key, day in ages.items() if day is not None}
-    items = _Items.read(runtime, table, plan.pins, as_of)
-    refined = runtime.lakehouse.read(REFINED_EVENTS, plan.pins[REFINED_EVENTS.key])
-    narrow = table.narrow(refined.where(slices_condition(REFINED_EVENTS, slices)), settings).persist()
-
-    def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
-        measures = [measure.total().alias(name) for name, measure in table.measures.items()]
-        measured = with_row_hashes(staged, table.content_columns).groupBy(*table.partition_columns)
-        found = _by_slice(measured.agg(*digest_aggregates(), *measures))
-        controls = _by_slice(table.controls(narrow, items.published, settings))
-        joined = table.build(narrow, items.other, settings)
-        other = slice_digests(joined, table.content_columns, table.day_column)
-        return {
-            key: _audit(
-                table,
-                key,
-                ages[key],
-                found.get(key, {}),
-                controls.get(key, {}),
-                other.get(key, EMPTY),
-                _delivered(table, todo[key].present, settings),
-            )
-            for key in slices
-        }
-
-    return Build(table.build(narrow, items.published, settings), audit, narrow.unpersist)
-
-
-def _delivered(table: AsOfTable, present: InputState, settings: Settings) -> bool | None:
+def _has_snapshot(table: AsOfTable, present: InputState, settings: Settings) -> bool | None:
     """For delivered intervals, whether the inputs include a snapshot of the day; None for intervals from snapshots."""
     if not table.dimension.intervals_are_delivered(settings):
         return None
     return any(name.table == table.dimension.snapshot.key for name in present.upstream)
-
-
-def _by_slice(rows: DataFrame) -> dict[Slice, Mapping[str, Any]]:
-    return {Slice(row["event_date"], row["project_id"]): row.asDict() for row in rows.collect()}
-
-
-def _audit(
-    table: AsOfTable,
-    key: Slice,
-    items_day: date | None,
-    row: Mapping[str, Any],
-    controls: Mapping[str, Any],
-    other: Digest,
-    has_snapshot: bool | None,
-) -> Audit:
-    digest = digest_of(row) if row else EMPTY
-    measures = {name: int(row.get(name) or 0) for name in table.measures}
-    figures = {name: number(value) for name, value in controls.items() if name not in table.partition_columns}
-    age = {} if items_day is None else {"snapshot_age_days": (key.event_date - items_day).days}
-    evaluations = (_items_are_known(table, key, items_day, has_snapshot), _methods_agree(digest, other, has_snapshot))
-    return Audit(digest, measures, {"rows": digest.rows, **measures, **figures, **age}, evaluations)
 
 
 def _items_are_known(table: AsOfTable, key: Slice, items_day: date | None, has_snapshot: bool | None) -> Evaluation:
@@ -340,7 +266,7 @@ def _items_are_known(table: AsOfTable, key: Slice, items_day: date | None, has_s
 
 
 def _methods_agree(published: Digest, other: Digest, has_snapshot: bool | None) -> Evaluation:
-    """The check that both joins agree; `has_snapshot`: result of `_delivered`."""
+    """The check that both joins agree; `has_snapshot`: as `_has_snapshot` says."""
     if has_snapshot is False:
         return Evaluation(Check.METHODS_AGREE, True, "no snapshot of the day is published to compare with")
     by_snapshot, by_interval = (published, other) if has_snapshot is None else (other, published)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from pipeline_assets.domain.changes import KeyChange
 from pipeline_assets.domain.checks import Evaluation
@@ -20,12 +20,12 @@ from pipeline_assets.load.file_tasks import Place
 from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.tables.table import Table
+from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.key_changes import row_contents, with_keys
 from pipeline_assets.transforms.keys import Contents, KeyDifference, named_contents
+from resources.iceberg.metadata import slices_condition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from resources.iceberg.staging import FileChange
 
 
@@ -46,17 +46,15 @@ class Audit:
 
 @dataclass(frozen=True)
 class Build:
-    """Rows to stage, and how to write and audit them."""
+    """How to write slices to a branch, and to audit them there."""
 
-    rows: DataFrame | None
-    """None if `write` writes them."""
+    write: Callable[[str], None]
+    """Replaces exactly the slices to build; takes the branch's name in SQL."""
     audit: Callable[[int], dict[Slice, Audit]]
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
     release: Callable[[], object] = lambda: None
     """Frees what was cached between build and audit."""
-    write: Callable[[], FileChange] | None = None
-    """Writes the rows to files of the table without Spark's writer."""
-    keys: dict[Slice, KeyDifference] = field(default_factory=dict)
+    keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
     """Filled by `write`: how keys change in slices that it wrote as a difference."""
 
 
@@ -82,13 +80,30 @@ class TablePlan:
     """Slices with their present state in the staged snapshot, beside those to build. The present state of all others is in
     the table's own snapshot. None if it was staged on the table's own snapshot and so holds the present state of all."""
 
-    exclusions: frozenset[tuple[str, str]] | None = None
-    """As Changes keeps them."""
-
     @property
     def to_build(self) -> dict[Slice, SlicePlan]:
         """The slices to build, with their plans."""
         return {plan.key: plan for plan in self.slices if plan.todo is Todo.REBUILD}
+
+    def write(self, rows: DataFrame) -> Callable[[str], None]:
+        """Writes these rows over the slices to build of a branch."""
+        return lambda target: self.runtime.lakehouse.replace_slices(self.table, target, self.to_build.keys(), rows)
+
+    def write_files(self, change: Callable[[], FileChange]) -> Callable[[str], None]:
+        """Writes files without Spark's writer, and puts them in place on a branch."""
+        return lambda target: self.runtime.lakehouse.files.replace(self.table, target, change())
+
+    def measured(
+        self, snapshot_id: int, *figures: Column, marked: Callable[[DataFrame], DataFrame] = lambda rows: rows
+    ) -> dict[Slice, dict[str, Any]]:
+        """Slice -> figures of its staged rows, `digest` among them; slices without rows are left out.
+
+        `marked`: adds columns that the figures need.
+        """
+        staged = self.runtime.lakehouse.read(self.table, snapshot_id).where(slices_condition(self.table, self.to_build))
+        hashed = with_row_hashes(marked(staged), self.table.content_columns).groupBy(*self.table.partition_columns)
+        rows = [row.asDict() for row in hashed.agg(*digest_aggregates(), *figures).collect()]
+        return {Slice(row[self.table.day_column], row["project_id"]): {**row, "digest": digest_of(row)} for row in rows}
 
     def states(self, staged_id: int, slices: Collection[Slice]) -> dict[int, frozenset[Slice]]:
         """Snapshot -> the slices to read from it for the state after publishing the staged slices."""
@@ -160,14 +175,8 @@ class Builder(ABC, Generic[TableT]):
         """The rows of `plan.to_build` from the pinned snapshots, and their audit once they are staged."""
 
     @abstractmethod
-    def proposed(
-        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
-    ) -> AbstractContextManager[Proposal]:
-        """Build a slice without staging it. `heads`: snapshots of the table and of its upstream tables.
-
-        `on_published`: whether derived upstream tables are read as published; otherwise they are built from raw first. The rows
-        are cached until the context ends.
-        """
+    def rows_now(self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:
+        """The rows of a slice as `proposed` tells them."""
 
     @abstractmethod
     def rows_from(self, settings: Settings, key: Slice, inputs: Inputs) -> DataFrame:
@@ -176,23 +185,39 @@ class Builder(ABC, Generic[TableT]):
         Nothing is written, so a replay needs only files that still exist.
         """
 
-    @abstractmethod
-    def contents(self, rows: DataFrame) -> DataFrame:
-        """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`: the key and the content hash of each row."""
-
-    @abstractmethod
-    def with_keys(self, rows: DataFrame) -> DataFrame:
-        """The table's rows plus `_key_a`, `_key_b`, as in `contents`."""
-
-    @property
-    @abstractmethod
-    def key_contents(self) -> Contents:
-        """What tasks read as `contents`."""
-
     @property
     @abstractmethod
     def naming_columns(self) -> tuple[str, ...]:
-        """Columns by which a user recognizes a row."""
+        """Columns by which a user recognizes a row; keys are made from them, where a builder says nothing else."""
+
+    @contextmanager
+    def proposed(
+        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
+    ) -> Iterator[Proposal]:
+        """Build a slice without staging it. `heads`: snapshots of the table and of its upstream tables.
+
+        `on_published`: whether derived upstream tables are read as published; otherwise they are built from raw first. The rows
+        are cached until the context ends.
+        """
+        with kept(self.rows_now(runtime, key, heads, on_published=on_published)) as rows:
+            # Most kinds exchange rows with no other slice.
+            nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
+            yield Proposal(rows, nowhere, nowhere)
+
+    def contents(self, rows: DataFrame) -> DataFrame:
+        """event_date, project_id, `_key_a`, `_key_b`, `_hash_a`, `_hash_b`: the key and the content hash of each row."""
+        return row_contents(rows, self.naming_columns, self.table.content_columns)
+
+    def with_keys(self, rows: DataFrame) -> DataFrame:
+        """The table's rows plus `_key_a`, `_key_b`, as in `contents`."""
+        return with_keys(rows, self.naming_columns)
+
+    @property
+    def key_contents(self) -> Contents:
+        """What tasks read as `contents`."""
+        types = {column.name: column.type for column in self.table.columns}
+        names = (("project_id", *self.naming_columns), self.table.content_columns)
+        return named_contents(*({name: types[name] for name in of_kind} for of_kind in names))
 
     def competing_rows(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
         """Rows that compete with rows of other days; called only for kinds whose slices exchange rows."""
@@ -215,29 +240,3 @@ def kept(rows: DataFrame) -> Iterator[DataFrame]:
         yield rows
     finally:
         rows.unpersist()
-
-
-class NamedRowsBuilder(Builder[TableT], ABC):
-    """A builder that derives keys and contents of rows from `naming_columns`."""
-
-    def contents(self, rows: DataFrame) -> DataFrame:
-        """Keys from the naming columns; hashes over all content columns."""
-        return row_contents(rows, self.naming_columns, self.table.content_columns)
-
-    @property
-    def key_contents(self) -> Contents:
-        """The same, by tasks."""
-        types = {column.name: column.type for column in self.table.columns}
-        names = (("project_id", *self.naming_columns), self.table.content_columns)
-        return named_contents(*({name: types[name] for name in of_kind} for of_kind in names))
-
-    def with_keys(self, rows: DataFrame) -> DataFrame:
-        """The rows plus keys from the naming columns."""
-        return with_keys(rows, self.naming_columns)
-
-    @contextmanager
-    def alone(self, rows: DataFrame) -> Iterator[Proposal]:
-        """A proposal without neighbours, because no other slice exchanges rows with it."""
-        with kept(rows) as built:
-            nowhere = self.contents(built).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
-            yield Proposal(built, nowhere, nowhere)

@@ -18,14 +18,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
-from pipeline_assets.transforms.contest_tasks import (
-    Deciding,
-    Outcome,
-    Ranges,
-    RowsAmong,
-    divided_rows,
-    heavy_halves,
-)
+from pipeline_assets.transforms.contest_tasks import Deciding, Outcome, Ranges, RowsAmong, divided_rows, heavy_halves
 from pipeline_assets.transforms.event_hashes import Longs
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes
 from pipeline_assets.transforms.keys import FIRST_HALF, first_halves, occurring_twice

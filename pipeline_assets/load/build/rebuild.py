@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.aggregate import AggregateBuilder, AsOfBuilder
-from pipeline_assets.load.build.builder import Build, Builder, JudgedSlice, StagedSlices, TablePlan
+from pipeline_assets.load.build.builder import Builder, JudgedSlice, StagedSlices, TablePlan
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.refined import RefinedBuilder
 from pipeline_assets.load.build.snapshot import SnapshotBuilder
@@ -61,18 +61,20 @@ def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, fact
     base_id, pins, decided = _pinned(runtime, request, table, facts)
     decisions, competing = _resolved(runtime, request, table, pins, decided)
     failpoint(Failpoint.AFTER_PIN, table.key)
-    name = runtime.draft.next_attempt()
-    exclusions = None if facts.exclusions is None else versions_of(facts.exclusions)
     plan = TablePlan(
-        runtime, request, table, base_id, pins, name, decisions, started_at, competing, exclusions=exclusions
+        runtime, request, table, base_id, pins, runtime.draft.next_attempt(), decisions, started_at, competing
     )
-    judged = _carry_out(plan, runtime.draft)
-    outcomes = sorted(
-        (judged_slice.outcome for judged_slice in judged), key=lambda outcome: (not outcome.is_requested, outcome.key)
-    )
+    todo = plan.to_build
+    runtime.log(f"{table.key}: {len(todo)} of {len(decisions)} slices to build")
+    judged = [stand(plan, decision) for decision in decisions if decision.todo is not Todo.REBUILD]
+    built, publication = _built(plan, runtime.draft) if todo else ({}, None)
+    judged += built.values()
+    changes = Changes(exclusions=None if facts.exclusions is None else versions_of(facts.exclusions))
+    _account(plan, judged, publication, changes)
+    runtime.draft.record(table, changes, _inputs_of_published(plan, judged))
+    outcomes = sorted((one.outcome for one in judged), key=lambda outcome: (not outcome.is_requested, outcome.key))
     seconds = time.monotonic() - started_at
-    built = tuple(sorted(plan.to_build))
-    return TableReport(table.key, tuple(outcomes), None, seconds, built, pins)
+    return TableReport(table.key, tuple(outcomes), None, seconds, tuple(sorted(todo)), pins)
 
 
 def _pinned(
@@ -119,51 +121,25 @@ def _resolved(
     return release_waits(decisions), competing
 
 
-def _carry_out(plan: TablePlan, draft: Draft) -> list[JudgedSlice]:
-    """Build and accept the slices to build, and record every slice."""
-    todo = plan.to_build
-    plan.runtime.log(f"{plan.table.key}: {len(todo)} of {len(plan.slices)} slices to build")
-    standing = [stand(plan, decision) for decision in plan.slices if decision.todo is not Todo.REBUILD]
-    if todo:
-        return _rebuild(plan, standing, draft)
-    draft.record(plan.table, _changes(plan, standing, None))
-    return standing
-
-
-def _rebuild(plan: TablePlan, standing: Sequence[JudgedSlice], draft: Draft) -> list[JudgedSlice]:
-    lakehouse, table, slices = plan.runtime.lakehouse, plan.table, plan.to_build.keys()
-    publication: Published | None = None
-    builder = builder_of(table)
+def _built(plan: TablePlan, draft: Draft) -> tuple[dict[Slice, JudgedSlice], Published | None]:
+    """Build, audit and judge the slices to build; those that pass and differ are accepted into the draft."""
+    builder, publication = builder_of(plan.table), None
     build = builder.build(plan)
     try:
-        files = lakehouse.stage(
-            table, plan.base_id, plan.attempt, lambda target: write_build(plan, build, target, slices)
-        )
+        files = plan.runtime.lakehouse.stage(plan.table, plan.base_id, plan.attempt, build.write)
         try:
             staged = StagedSlices(files.snapshot_id, build.audit(files.snapshot_id), build.keys)
-            failpoint(Failpoint.AFTER_AUDIT, table.key)
+            failpoint(Failpoint.AFTER_AUDIT, plan.table.key)
             judged = judge(plan, builder, staged)
-            changed = {key for key, judged_slice in judged.items() if judged_slice.is_changed}
+            changed = {key for key, one in judged.items() if one.is_changed}
             if changed:
-                is_whole = all(judged_slice.outcome.verdict.is_good for judged_slice in judged.values())
+                is_whole = all(one.outcome.verdict.is_good for one in judged.values())
                 publication = draft.accept(files, changed, is_whole=is_whole)
         finally:
             draft.drop(files)
     finally:
         build.release()
-    every = [*standing, *judged.values()]
-    draft.record(table, _changes(plan, every, publication), _inputs_of_published(plan, every))
-    return every
-
-
-def write_build(plan: TablePlan, build: Build, target: str, slices: Collection[Slice]) -> None:
-    """Replace exactly these slices of a branch by a build; `target` is the branch's name in SQL."""
-    lakehouse, table = plan.runtime.lakehouse, plan.table
-    if build.write is not None:
-        lakehouse.files.replace(table, target, build.write())
-        return
-    assert build.rows is not None
-    lakehouse.replace_slices(table, target, slices, build.rows)
+    return judged, publication
 
 
 def _inputs_of_published(
@@ -173,43 +149,40 @@ def _inputs_of_published(
     months = {decision.key: decision.months for decision in plan.slices}
     return {
         record.key: rests_on(plan.table, plan.runtime.settings, record.key, record.input_state, months[record.key])
-        for record in (judged_slice.record for judged_slice in judged if judged_slice.is_changed)
+        for record in (one.record for one in judged if one.is_changed)
         if record.input_state is not None
     }
 
 
-def _changes(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None) -> Changes:
-    changes = Changes(exclusions=plan.exclusions)
-    files = publication.files if publication else {}
-    for record in sorted((judged_slice.record for judged_slice in judged), key=lambda record: record.key):
-        is_written = record.key in files
-        changes.slices.append(replace(record, file_hash=files[record.key].file_hash) if is_written else record)
-    if publication is not None:
-        code = plan.table.code_version(plan.runtime.settings)
-        decisions = {decision.key: decision for decision in plan.slices}
-        published = sorted(
-            (judged_slice.record for judged_slice in judged if judged_slice.is_changed), key=lambda record: record.key
-        )
-        for record in published:
-            prior = decisions[record.key].record
-            changes.publications.append(
-                PublicationRecord(
-                    plan.table.key,
-                    record.key,
-                    publication.snapshot_id,
-                    publication.parent_id,
-                    digest_before=prior.digest if prior else EMPTY,
-                    digest_after=record.digest,
-                    cause=decisions[record.key].cause,
-                    run_id=plan.request.run_id,
-                    input_state=record.input_state,
-                    code_version=code,
-                    accepted_reason=plan.request.accepted.change(plan.table.key, record.key),
-                    figures=record.figures,
-                    seconds=round(time.monotonic() - plan.started_at, 3),
-                    pins=plan.pins,
-                    settings=plan.table.recorded_settings(plan.runtime.settings),
-                )
+def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None, changes: Changes) -> None:
+    """Add the ledger's rows of every slice to `changes`, and those of the publications."""
+    table, settings = plan.table, plan.runtime.settings
+    decisions = {decision.key: decision for decision in plan.slices}
+    for one in sorted(judged, key=lambda one: one.record.key):
+        record = one.record
+        if publication is None or not one.is_changed:
+            changes.slices.append(record)
+            continue
+        changes.slices.append(replace(record, file_hash=publication.files[record.key].file_hash))
+        decision = decisions[record.key]
+        changes.publications.append(
+            PublicationRecord(
+                table.key,
+                record.key,
+                publication.snapshot_id,
+                publication.parent_id,
+                digest_before=decision.record.digest if decision.record else EMPTY,
+                digest_after=record.digest,
+                cause=decision.cause,
+                run_id=plan.request.run_id,
+                input_state=record.input_state,
+                code_version=record.code_version,
+                accepted_reason=plan.request.accepted.change(table.key, record.key),
+                figures=record.figures,
+                seconds=round(time.monotonic() - plan.started_at, 3),
+                pins=plan.pins,
+                settings=table.recorded_settings(settings),
             )
-        changes.head = (plan.table.key, publication.snapshot_id, publication.parent_id)
-    return changes
+        )
+    if publication is not None:
+        changes.head = (table.key, publication.snapshot_id, publication.parent_id)

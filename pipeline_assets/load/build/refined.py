@@ -20,7 +20,7 @@ from pipeline_assets.domain.skew import StepSkew, share_of
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.load.build.builder import Audit, Build, Builder, Inputs, Proposal, StagedSlices, TablePlan, kept
+from pipeline_assets.load.build.builder import Audit, Build, Builder, Inputs, Proposal, StagedSlices, TablePlan
 from pipeline_assets.load.build.competing_rows import CompetingRows
 from pipeline_assets.load.build.key_changes import explain_keys
 from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
@@ -184,30 +184,56 @@ class RefinedBuilder(Builder[Table]):
 
     def build(self, plan: TablePlan) -> Build:
         """The winners among the raw rows; a slice last built by the present code is written as a difference."""
-        slices = plan.to_build
-        code = self.table.code_version(plan.runtime.settings)
+        runtime, pins, todo = plan.runtime, plan.pins, sorted(plan.to_build)
+        code = self.table.code_version(runtime.settings)
         # Files from other code, or from other writers, are not reused.
-        known = [] if plan.is_whole else [key for key, one in slices.items() if _is_as_built(one.record, code)]
-        held = held_files(plan.runtime, plan.base_id, known)
-        return build_refined(plan.runtime, plan.pins, sorted(slices), held, plan.competing, plan.states)
+        known = [] if plan.is_whole else [key for key in todo if _is_as_built(plan.to_build[key].record, code)]
+        competing = plan.competing
+        if competing is None or not competing.covers(todo):
+            competing = CompetingRows.as_of(runtime, pins, todo)
+        reasons, losers, digests = competing.reasons(todo), competing.losers(todo), competing.competing_digests(todo)
+        files, foreign = raw_files(runtime, pins, todo)
+        held = {key: own for key, own in held_files(runtime, plan.base_id, known).items() if key not in foreign}
+        wrong: dict[Slice, str] = {}
+        keys_of: dict[Slice, KeyDifference] = {}
+
+        def write() -> FileChange:
+            refined = write_refined(runtime, files, losers, held)
+            if foreign:
+                # Another program wrote or hid some of their rows.
+                refined.files.extend(write_rows(runtime, winning_rows(runtime, pins, foreign, losers)))
+            wrong.update(refined.wrong)
+            keys_of.update(refined.keys)
+            place = runtime.lakehouse.files.store(REFINED_EVENTS).url
+            gone = {key: [f"{place}/{path}" for path in paths] for key, paths in refined.gone.items()}
+            return FileChange(refined.files, set(todo) - gone.keys(), gone)
+
+        def audit(snapshot_id: int) -> dict[Slice, Audit]:
+            counted = raw_counts(runtime, pins, todo)
+            near = plan.states(snapshot_id, neighbourhood(todo, runtime.settings.dedupe_window_days))
+            measured = measure_refined(runtime, snapshot_id, near, todo, is_checked=bool(foreign))
+            return {
+                key: audit_of(measured.get(key), counted[key], reasons[key], digests[key], wrong.get(key))
+                for key in todo
+            }
+
+        return Build(plan.write_files(write), audit, keys=keys_of)
+
+    def rows_now(self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:  # noqa: ARG002 - raw is not derived
+        """From raw."""
+        return rows_from_raw(runtime, heads, [key])
 
     @contextmanager
     def proposed(
-        self,
-        runtime: Runtime,
-        key: Slice,
-        heads: Mapping[str, int],
-        *,
-        on_published: bool,  # noqa: ARG002 - raw is not derived
+        self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
     ) -> Iterator[Proposal]:
         """Build from raw, together with the days that the slice may exchange events with."""
         near = sorted(neighbourhood([key], self.table.kind.exchange_days(runtime.settings)))
-        published = runtime.lakehouse.read(self.table, heads[self.table.key])
+        published = runtime.lakehouse.read(self.table, heads[self.table.key]).where(slices_condition(self.table, near))
         losers = CompetingRows.as_of(runtime, heads, near).losers(near)
         raw = raw_rows(runtime, heads, near, [*(name for name in PLACE if name != "_source"), *KEY])
-        with kept(winning_rows(runtime, heads, [key], losers)) as rows:
-            published_near = published.where(slices_condition(self.table, near))
-            yield Proposal(rows, held_keys(published_near), held_keys(without(raw, losers)))
+        with super().proposed(runtime, key, heads, on_published=on_published) as proposal:
+            yield Proposal(proposal.rows, held_keys(published), held_keys(without(raw, losers)))
 
     def rows_from(self, settings: Settings, key: Slice, inputs: Inputs) -> DataFrame:
         """The winning rows among those of both raw tables."""
@@ -260,56 +286,6 @@ class RefinedBuilder(Builder[Table]):
 
 def _is_as_built(record: SliceRecord | None, code: str) -> bool:
     return record is not None and record.knows_inputs and record.code_version == code and record.digest != EMPTY
-
-
-def build_refined(
-    runtime: Runtime,
-    pins: Mapping[str, int],
-    todo: Sequence[Slice],
-    held: Mapping[Slice, Sequence[SliceFile]],
-    competing: CompetingRows | None = None,
-    states: Callable[[int, Collection[Slice]], Mapping[int, Collection[Slice]]] = lambda staged_id, near: {
-        staged_id: near
-    },
-) -> Build:
-    """The build of refined.events for these slices, from both raw tables as of the pinned snapshots.
-
-    `held`: slices to write as a difference -> their files (`refined_files.held_files`). `competing`: competing rows of the same
-    snapshots, if already read. `states`: which snapshot holds the present state of nearby slices once the build is staged.
-    """
-    near = neighbourhood(todo, runtime.settings.dedupe_window_days)
-    if competing is None or not competing.covers(todo):
-        competing = CompetingRows.as_of(runtime, pins, todo)
-    reasons, losers, competing_digests = (
-        competing.reasons(todo),
-        competing.losers(todo),
-        competing.competing_digests(todo),
-    )
-    files, foreign = raw_files(runtime, pins, todo)
-    wrong: dict[Slice, str] = {}
-    keys_of: dict[Slice, KeyDifference] = {}
-
-    def write() -> FileChange:
-        of_files = {key: of_slice for key, of_slice in held.items() if key not in foreign}
-        refined = write_refined(runtime, files, losers, of_files)
-        if foreign:
-            # Another program wrote or hid some of their rows.
-            refined.files.extend(write_rows(runtime, winning_rows(runtime, pins, foreign, losers)))
-        wrong.update(refined.wrong)
-        keys_of.update(refined.keys)
-        place = runtime.lakehouse.files.store(REFINED_EVENTS).url
-        gone = {key: [f"{place}/{path}" for path in paths] for key, paths in refined.gone.items()}
-        return FileChange(refined.files, set(todo) - gone.keys(), gone)
-
-    def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        counted = raw_counts(runtime, pins, todo)
-        measured = measure_refined(runtime, snapshot_id, states(snapshot_id, near), todo, is_checked=bool(foreign))
-        return {
-            key: audit_of(measured.get(key), counted[key], reasons[key], competing_digests[key], wrong.get(key))
-            for key in todo
-        }
-
-    return Build(None, audit, write=write, keys=keys_of)
 
 
 def rows_from_raw(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> DataFrame:

@@ -18,19 +18,8 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS, event_hashes
 from pipeline_assets.transforms.file_rows import SliceFile
-from pipeline_assets.transforms.keys import (
-    FIRST_HALF,
-    KEY_TYPES,
-    first_halves,
-    keys_among,
-    occurring_twice,
-)
-from pipeline_assets.transforms.row_sums import (
-    RefinedSums,
-    SummingRefined,
-    Twice,
-    keys_twice,
-)
+from pipeline_assets.transforms.keys import FIRST_HALF, KEY_TYPES, first_halves, keys_among, occurring_twice
+from pipeline_assets.transforms.row_sums import RefinedSums, SummingRefined, Twice, keys_twice
 
 _MOST_KEYS = 20_000_000
 """Up to this many rows of audited and nearby slices, the driver holds half a key of each, 8 bytes, and sorts them."""

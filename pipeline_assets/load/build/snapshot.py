@@ -16,14 +16,11 @@ from pipeline_assets.domain.deliveries import NOT_READABLE
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice
-from pipeline_assets.load.build.builder import Audit, Build, NamedRowsBuilder, TablePlan
-from pipeline_assets.load.runtime import Runtime
+from pipeline_assets.load.build.builder import Audit, Build, Builder, TablePlan
 from pipeline_assets.load.staleness.facts import ROWS_BEFORE, counts_on_record, former_day
 from pipeline_assets.tables.table import Table
-from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
 from pipeline_assets.transforms.object_text import MOVED
 from pipeline_assets.transforms.snapshot_rows import SNAPSHOT, read_objects
-from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
 from resources.spark.tasks import naming_what_workers_met
 
@@ -72,18 +69,19 @@ def judge_count(
     before = counts[former]
     figures = {ROWS_BEFORE: before, "rows_after": rows}
     is_beyond = beyond(before, rows, settings)
-    if is_beyond is None:
-        return Evaluation(Check.COUNT_IS_EXPECTED, True, figures=figures)
     reason = f"{rows:,} items, {before:,} in the snapshot of {former}: {is_beyond}"
-    if accepted is not None:
-        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{ACCEPTED}: {accepted} ({reason})", figures=figures)
-    if staged != EMPTY and staged == published:
-        return Evaluation(Check.COUNT_IS_EXPECTED, True, f"{reason}; the same items are published", figures=figures)
-    if staged != EMPTY and staged == accepted_before():
-        told = f"{reason}; an operator accepted the same items before"
-        return Evaluation(Check.COUNT_IS_EXPECTED, True, told, figures=figures)
-    hint = f"{_CORRECT}; or accept the count with a reason (--accept-changes, accept_changes in run config)"
-    return Evaluation(Check.COUNT_IS_EXPECTED, False, reason, hint, figures)
+    if is_beyond is None:
+        passes = None
+    elif accepted is not None:
+        passes = f"{ACCEPTED}: {accepted} ({reason})"
+    elif staged != EMPTY and staged == published:
+        passes = f"{reason}; the same items are published"
+    elif staged != EMPTY and staged == accepted_before():
+        passes = f"{reason}; an operator accepted the same items before"
+    else:
+        hint = f"{_CORRECT}; or accept the count with a reason (--accept-changes, accept_changes in run config)"
+        return Evaluation(Check.COUNT_IS_EXPECTED, False, reason, hint, figures)
+    return Evaluation(Check.COUNT_IS_EXPECTED, True, passes, figures=figures)
 
 
 def beyond(before: int, rows: int, settings: Settings) -> str | None:
@@ -153,23 +151,35 @@ def _when(day: date, former: date) -> str:
     return "are published" if day == former else f"of {former} are published"
 
 
-class SnapshotBuilder(NamedRowsBuilder[Table]):
+class SnapshotBuilder(Builder[Table]):
     """Builds snapshots from landing; the id identifies a row."""
-
-    def build(self, plan: TablePlan) -> Build:
-        """Read every object once, one task per object; a refused object has no rows."""
-        return _build(plan)
 
     naming_columns = ("id",)
 
-    def proposed(self, *_: object, **__: object) -> NoReturn:
+    def build(self, plan: TablePlan) -> Build:
+        """Read every object once, one task per object; a refused object has no rows."""
+        runtime, table, todo = plan.runtime, plan.table, plan.to_build
+        deliveries = {key.event_date: one.delivered for key, one in todo.items() if one.delivered is not None}
+        # Only a day whose object is excluded may be built without a delivery; it becomes empty.
+        if any(decision.delivered is None and not decision.present.is_nothing for decision in todo.values()):
+            reason = "is to be built from nothing that landing holds"
+            raise LakehouseError(table.key, reason, "This is a defect: report it")
+        runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
+        objects = read_objects(SNAPSHOT, runtime.spark, deliveries, runtime.landing, runtime.settings)
+        parsed, summaries = parsed_objects(objects)
+        rows = parsed.where(F.col("id").isNotNull()).select(*columns_of_all_projects(table))
+
+        def audit(snapshot_id: int) -> dict[Slice, Audit]:
+            return _audits(plan, summaries, plan.measured(snapshot_id, F.countDistinct("id").alias("ids")))
+
+        return Build(plan.write(rows), audit, parsed.unpersist)
+
+    def rows_now(self, *_: object, **__: object) -> NoReturn:
         """Raises UsageError, because a snapshot is not built from tables."""
         reason = "is read from landing, not built from tables"
         raise UsageError(self.table.key, reason, "Look at its object in landing")
 
-    def rows_from(self, *_: object) -> NoReturn:
-        """Raises UsageError, as `proposed` does."""
-        self.proposed()
+    rows_from = rows_now
 
 
 def parsed_objects(parsed: DataFrame) -> tuple[DataFrame, list[Row]]:
@@ -188,46 +198,21 @@ def columns_of_all_projects(table: Table) -> list[Column]:
     return [F.col(c.name) if c.name != "project_id" else F.lit(ALL_PROJECTS).alias(c.name) for c in table.columns]
 
 
-def _build(plan: TablePlan) -> Build:
-    runtime, table, todo = plan.runtime, plan.table, plan.to_build
-    deliveries = {key.event_date: one for key, plan_ in todo.items() if (one := plan_.delivered) is not None}
-    # Only a day whose object is excluded may be built without a delivery; it becomes empty.
-    if any(decision.delivered is None and not decision.present.is_nothing for decision in todo.values()):
-        raise LakehouseError(table.key, "is to be built from nothing that landing holds", "This is a defect: report it")
-    runtime.log(f"{table.key}: reading {len(deliveries)} snapshots")
-    parsed, read = parsed_objects(read_objects(SNAPSHOT, runtime.spark, deliveries, runtime.landing, runtime.settings))
-    summaries = {row["snapshot_date"]: row for row in read}
-    rows = parsed.where(F.col("id").isNotNull()).select(*columns_of_all_projects(table))
-
-    def audit(snapshot_id: int) -> dict[Slice, Audit]:
-        return _audits(plan, summaries, _measure(runtime, table, snapshot_id, sorted(todo)))
-
-    return Build(rows, audit, parsed.unpersist)
-
-
-def _measure(
-    runtime: Runtime, table: Table, snapshot_id: int, slices: Sequence[Slice]
-) -> dict[Slice, tuple[Digest, int]]:
-    """Slice -> the digest of its staged rows, and their number of distinct ids."""
-    staged = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
-    measured = with_row_hashes(staged, table.content_columns).groupBy(*table.partition_columns)
-    rows = measured.agg(*digest_aggregates(), F.countDistinct("id").alias("ids")).collect()
-    return {Slice(row[table.day_column], row["project_id"]): (digest_of(row.asDict()), row["ids"]) for row in rows}
-
-
 def _audits(
-    plan: TablePlan, summaries: Mapping[date, Row], measured: Mapping[Slice, tuple[Digest, int]]
+    plan: TablePlan, summaries: Sequence[Row], measured: Mapping[Slice, Mapping[str, Any]]
 ) -> dict[Slice, Audit]:
+    read = {row["snapshot_date"]: row.asDict() for row in summaries}
     counts = counts_on_record(plan.runtime.ledger, plan.table, [key.event_date for key in plan.to_build])
     audits = {}
     for key, decision in sorted(plan.to_build.items()):
-        digest, ids = measured.get(key, (EMPTY, 0))
+        row = measured.get(key, {"digest": EMPTY, "ids": 0})
+        digest: Digest = row["digest"]
         rows = {"rows": digest.rows}
         if decision.delivered is None:
             audits[key] = Audit(digest, rows, rows, _of_none(plan, digest))
             counts.pop(key.event_date, None)
             continue
-        whole = judge_whole(decision.delivered.key, summaries[key.event_date].asDict(), digest.rows, ids)
+        whole = judge_whole(decision.delivered.key, read[key.event_date], digest.rows, row["ids"])
         expected = judge_count(
             key.event_date,
             digest,

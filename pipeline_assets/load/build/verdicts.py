@@ -11,10 +11,10 @@ import pyspark.sql.functions as F
 
 from pipeline_assets.domain.changes import Baseline, CauseKind, KeyChange, explain_change, next_baseline
 from pipeline_assets.domain.checks import Check, Evaluation, complete, holds_nothing
-from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
+from pipeline_assets.domain.records import Rejection, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict, neighbourhood
 from pipeline_assets.load.build.builder import Audit, Builder, Inputs, JudgedSlice, StagedSlices, TablePlan
-from pipeline_assets.load.runtime import Outcome
+from pipeline_assets.load.runtime import Outcome, outcome_of
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.facts import judging
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
@@ -43,9 +43,12 @@ def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice])
     return {key: tuple(sorted(tied)) for key, tied in sorted(tied_to.items())}
 
 
-def waits_for(tied: Collection[Slice]) -> tuple[date, ...]:
-    """The days of these slices, which are all of one project, for a rejection."""
-    return tuple(key.event_date for key in sorted(tied))
+def links_of(
+    exchanged: Collection[tuple[Slice, Slice]], blocked: Collection[Slice], built: Collection[Slice]
+) -> set[tuple[Slice, Slice]]:
+    """The pairs of slices that are both built or blocked; a slice that is up to date links nothing."""
+    relevant = {*blocked, *built}
+    return {(left, right) for left, right in exchanged if left in relevant and right in relevant}
 
 
 def waiting_reason(days: Iterable[date]) -> str:
@@ -55,14 +58,6 @@ def waiting_reason(days: Iterable[date]) -> str:
 
 
 WAITING_HINT = "It is published together with them: load or recover those days, or accept their change with a reason"
-
-
-def links_of(
-    exchanged: Collection[tuple[Slice, Slice]], blocked: Collection[Slice], built: Collection[Slice]
-) -> set[tuple[Slice, Slice]]:
-    """The pairs of slices that are both built or blocked; a slice that is up to date links nothing."""
-    relevant = {*blocked, *built}
-    return {(left, right) for left, right in exchanged if left in relevant and right in relevant}
 
 
 def brought_by_recoveries(
@@ -99,9 +94,6 @@ def brought_by_recoveries(
     return {name: value - type(value)(totals[name] or 0) for name, value in after.items()}
 
 
-_Brought = Mapping[str, float]
-
-
 def judge(plan: TablePlan, builder: Builder[Any], staged: StagedSlices) -> dict[Slice, JudgedSlice]:
     """Evaluate every check of every staged slice; return slice -> its record and outcome."""
     todo = plan.to_build
@@ -114,63 +106,65 @@ def judge(plan: TablePlan, builder: Builder[Any], staged: StagedSlices) -> dict[
         if change.is_accepted_change:
             plan.runtime.log(f"{plan.table.key}: {key} {change.reason}")
     waiting = _held_back(plan, builder, staged, failed)
-    code, judged_by = plan.table.code_version(plan.runtime.settings), judging(plan.table, plan.runtime.settings)
+    judged_by = judging(plan.table, plan.runtime.settings)
     judged: dict[Slice, JudgedSlice] = {}
     for key, decision in todo.items():
         audit, evaluations = staged.audits[key], evaluated[key]
         prior = decision.record or SliceRecord(plan.table.key, key, Verdict.PUBLISHED)
-        present = _present(decision, audit)
+        present = decision.present
+        if audit.competing_digests is not None:
+            present = replace(present, cross_day=audit.competing_digests)
         figures = {**audit.figures, "rows_before": prior.digest.rows, "rows_after": audit.digest.rows}
-        is_changed = is_repeat = False
+        is_changed = False
         if key in waiting:
-            days = waits_for(waiting[key])
-            record = replace(
-                prior,
-                verdict=Verdict.WAITING,
-                reason=waiting_reason(days),
-                hint=WAITING_HINT,
-                rejection=Rejection(present, judged_by, days),
-                refused_evaluations=evaluations,
-            )
-            evaluations = ()
-            is_repeat = _is_already_reported(plan, prior, record)
+            days = tuple(other.event_date for other in waiting[key])
+            because: dict[str, Any] = {
+                "rejection": Rejection(present, judged_by, days),
+                "refused_evaluations": evaluations,
+            }
+            record = _blocked(prior, Verdict.WAITING, (waiting_reason(days), WAITING_HINT), **because)
         elif key in failed:
-            failure = failed[key]
-            record = replace(
-                prior,
-                verdict=Verdict.REFUSED,
-                reason=_reason(failure),
-                hint=failure.hint,
-                rejection=Rejection(present, judged_by),
-                refused_evaluations=evaluations,
-            )
-            is_repeat = decision.is_judged_again and _is_already_reported(plan, prior, record)
+            because = {"rejection": Rejection(present, judged_by), "refused_evaluations": evaluations}
+            record = _blocked(prior, Verdict.REFUSED, (_reason(failed[key]), failed[key].hint), **because)
         else:
             # Readers find no change where the same rows come back in other files.
             is_changed = audit.digest != prior.digest or decision.cause.kind is CauseKind.FILES_GONE
-            record = replace(
+            record = _passed(
+                decision,
                 prior,
                 verdict=Verdict.PUBLISHED if is_changed else Verdict.UNCHANGED,
-                reason=None,
-                hint=None,
-                is_final=decision.is_final,
-                final_at=decision.final_at,
                 digest=audit.digest,
                 input_state=present,
                 baseline=_next_baseline(plan, decision, audit, changes[key], keys.get(key), brought[key]),
-                code_version=code,
-                rejection=None,
+                code_version=plan.table.code_version(plan.runtime.settings),
                 figures=audit.figures,
                 evaluations=evaluations,
-                refused_evaluations=(),
             )
-        outcome = replace(_outcome(plan, decision, record, evaluations, figures), is_repeat=is_repeat)
+        may_repeat = key in waiting or (key in failed and decision.is_judged_again)
+        outcome = _outcome(
+            decision,
+            record,
+            figures={"rows": record.digest.rows, **figures},
+            evaluations=() if key in waiting else evaluations,
+            is_repeat=may_repeat and _is_already_reported(plan, prior, record),
+        )
         judged[key] = JudgedSlice(record, outcome, is_changed)
     return judged
 
 
+def _passed(decision: SlicePlan, prior: SliceRecord, **changes: Any) -> SliceRecord:
+    """The record of a slice that is built, or up to date."""
+    finality: dict[str, Any] = {"is_final": decision.is_final, "final_at": decision.final_at}
+    return replace(prior, reason=None, hint=None, rejection=None, refused_evaluations=(), **finality, **changes)
+
+
+def _blocked(prior: SliceRecord, verdict: Verdict, why: tuple[str | None, str | None], **changes: Any) -> SliceRecord:
+    """The record of a slice that keeps its published content; `why`: the reason, and what to do."""
+    return replace(prior, verdict=verdict, reason=why[0], hint=why[1], **changes)
+
+
 def _change(
-    plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: KeyChange | None, brought: _Brought
+    plan: TablePlan, staged: StagedSlices, decision: SlicePlan, keys: KeyChange | None, brought: Mapping[str, float]
 ) -> Evaluation:
     audit = staged.audits[decision.key]
     return explain_change(
@@ -195,18 +189,22 @@ def baseline_of(record: SliceRecord | None) -> Baseline:
 
 
 def _next_baseline(
-    plan: TablePlan, decision: SlicePlan, audit: Audit, change: Evaluation, keys: KeyChange | None, brought: _Brought
+    plan: TablePlan,
+    decision: SlicePlan,
+    audit: Audit,
+    change: Evaluation,
+    keys: KeyChange | None,
+    brought: Mapping[str, float],
 ) -> Baseline | None:
     """The next baseline of a slice that passes; None if it is not settled."""
     if not decision.is_settled:
         return None
-    known, content = baseline_of(decision.record).of(audit.measures), str(audit.digest)
     return next_baseline(
-        known,
+        baseline_of(decision.record).of(audit.measures),
         audit.measures,
         keys,
         change,
-        content=content,
+        content=str(audit.digest),
         was_final=decision.was_final,
         settings=plan.runtime.settings,
         now=plan.request.now.isoformat(),
@@ -221,28 +219,23 @@ def _held_back(
     todo = plan.to_build
     blocked = {decision.key for decision in plan.slices if decision.is_blocked}
     # A slice without rows before and without shared keys cannot exchange events.
-    able = [key for key in todo if _holds_rows(todo[key].record) or staged.audits[key].competing_digests != str(EMPTY)]
+    able = [
+        key
+        for key, decision in todo.items()
+        if (decision.record is not None and decision.record.digest != EMPTY)
+        or staged.audits[key].competing_digests != str(EMPTY)
+    ]
     if not failed and not neighbourhood(able, plan.table.kind.exchange_days(plan.runtime.settings)) & blocked:
         return {}
-    linked = builder.links(plan, staged)
+    exchanged = builder.links(plan, staged)
     # If the other day is not built, a key on two days is not the fault of this slice, so it waits and is not refused.
     on_two_days = {key for key in failed if staged.audits[key].is_on_two_days}
     blocked |= failed.keys() - on_two_days
-    waiting = blocked_by(links_of(linked, blocked, todo.keys()), blocked)
-    if on_two_days - waiting.keys():
+    while True:
+        waiting = blocked_by(links_of(exchanged, blocked, todo.keys()), blocked)
+        if not on_two_days - waiting.keys() - blocked:
+            return {key: tied for key, tied in waiting.items() if key in todo}
         blocked |= on_two_days - waiting.keys()
-        waiting = blocked_by(links_of(linked, blocked, todo.keys()), blocked)
-    return {key: tied for key, tied in waiting.items() if key in todo}
-
-
-def _holds_rows(record: SliceRecord | None) -> bool:
-    return record is not None and record.digest != EMPTY
-
-
-def _present(decision: SlicePlan, audit: Audit) -> InputState:
-    if audit.competing_digests is None:
-        return decision.present
-    return replace(decision.present, cross_day=audit.competing_digests)
 
 
 def _blocking_failure(evaluations: Sequence[Evaluation]) -> Evaluation | None:
@@ -258,66 +251,43 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
     """The verdict on a slice that is not built: its record keeps the published content and says why."""
     prior = decision.record or SliceRecord(plan.table.key, decision.key, Verdict.UNCHANGED)
     if decision.todo is Todo.KEEP:
-        record = replace(
-            prior,
-            verdict=Verdict.UNCHANGED,
-            reason=None,
-            hint=None,
-            is_final=decision.is_final,
-            final_at=decision.final_at,
-            baseline=_kept_baseline(decision, prior),
-            input_state=decision.present,
-            rejection=None,
-            refused_evaluations=(),
-            code_version=prior.code_version or plan.table.code_version(plan.runtime.settings),
-        )
+        # A settled slice keeps its baseline; its content is the baseline if it is newly settled or has none.
+        baseline = prior.baseline if decision.is_settled and decision.was_final else None
+        if decision.is_settled and baseline is None:
+            baseline = Baseline(prior.figures, content=str(prior.digest))
+        code = prior.code_version or plan.table.code_version(plan.runtime.settings)
+        changes: dict[str, Any] = {"baseline": baseline, "input_state": decision.present, "code_version": code}
+        record = _passed(decision, prior, verdict=Verdict.UNCHANGED, **changes)
         is_nothing = decision.record is None and record.digest == EMPTY
         evaluations = tuple(map(holds_nothing, plan.table.checks)) if is_nothing else record.evaluations
-        return JudgedSlice(record, _outcome(plan, decision, record, evaluations, record.figures))
-    record = _blocked_record(prior, decision, judging(plan.table, plan.runtime.settings))
+        return JudgedSlice(record, _outcome(decision, record, evaluations=evaluations))
+    record = _standing(prior, decision, judging(plan.table, plan.runtime.settings))
     is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != plan.request.run_id
     is_repeat = is_refused_before or _is_already_reported(plan, prior, record)
     evaluations = record.refused_evaluations if record.verdict is Verdict.REFUSED else ()
-    outcome = replace(_outcome(plan, decision, record, evaluations, record.figures), is_repeat=is_repeat)
-    return JudgedSlice(record, outcome)
+    return JudgedSlice(record, _outcome(decision, record, evaluations=evaluations, is_repeat=is_repeat))
 
 
-def _kept_baseline(decision: SlicePlan, record: SliceRecord) -> Baseline | None:
-    """The baseline of a settled slice that is not built: the recorded one, or its content if it is newly settled or has none."""
-    if not decision.is_settled:
-        return None
-    if decision.was_final and record.baseline is not None:
-        return record.baseline
-    return Baseline(record.figures, content=str(record.digest))
-
-
-def _blocked_record(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> SliceRecord:
+def _standing(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> SliceRecord:
+    """The record of a slice that is blocked without a build."""
     if decision.todo is Todo.HOLD:
-        hint = "Release it when the rollback has served its purpose"
-        return replace(prior, verdict=Verdict.HELD, reason=decision.reason, hint=hint)
+        return _blocked(prior, Verdict.HELD, (decision.reason, "Release it when the rollback has served its purpose"))
     if decision.todo is Todo.WAIT:
         hint = "It follows as soon as what it waits for is published; recover that first"
-        return replace(prior, verdict=Verdict.WAITING, reason=decision.reason, hint=hint)
-    if decision.failure is not None:
-        refused = decision.failure
-        return replace(
-            prior,
-            verdict=Verdict.REFUSED,
-            reason=_reason(refused),
-            hint=refused.hint,
-            # The rejection keeps the load from reading the same delivery again.
-            rejection=prior.rejection if decision.present.delivered is None else Rejection(decision.present, judged_by),
-            refused_evaluations=(refused,),
-        )
+        return _blocked(prior, Verdict.WAITING, (decision.reason, hint))
+    if (failure := decision.failure) is not None:
+        # The rejection keeps the load from reading the same delivery again.
+        rejection = prior.rejection if decision.present.delivered is None else Rejection(decision.present, judged_by)
+        why = _reason(failure), failure.hint
+        return _blocked(prior, Verdict.REFUSED, why, rejection=rejection, refused_evaluations=(failure,))
     # Other days may have changed in keys that do not matter here; the next comparison starts from their present state.
     rejection = replace(prior.rejection or Rejection(decision.present), inputs=decision.present)
-    prior = replace(prior, rejection=rejection)
     if decision.todo is Todo.WAIT_TIED:
-        reason = waiting_reason(rejection.waits_for)
-        return replace(prior, verdict=Verdict.WAITING, reason=reason, hint=WAITING_HINT)
+        why = waiting_reason(rejection.waits_for), WAITING_HINT
+        return _blocked(prior, Verdict.WAITING, why, rejection=rejection)
     failure = _blocking_failure(prior.refused_evaluations)
     assert failure is not None, "a refusal names what failed"
-    return replace(prior, verdict=Verdict.REFUSED, reason=_reason(failure), hint=failure.hint)
+    return _blocked(prior, Verdict.REFUSED, (_reason(failure), failure.hint), rejection=rejection)
 
 
 def _is_already_reported(plan: TablePlan, prior: SliceRecord, record: SliceRecord) -> bool:
@@ -325,24 +295,12 @@ def _is_already_reported(plan: TablePlan, prior: SliceRecord, record: SliceRecor
     return prior.run_id != plan.request.run_id and (prior.verdict, prior.reason) == (record.verdict, record.reason)
 
 
-def _outcome(
-    plan: TablePlan,
-    decision: SlicePlan,
-    record: SliceRecord,
-    evaluations: tuple[Evaluation, ...],
-    figures: Mapping[str, float],
-) -> Outcome:
-    return Outcome(
-        plan.table.key,
-        decision.key,
-        record.verdict,
-        record.reason,
-        record.hint,
+def _outcome(decision: SlicePlan, record: SliceRecord, **changes: Any) -> Outcome:
+    return outcome_of(
+        record,
         is_requested=decision.is_requested,
         is_early=decision.is_early,
         is_final=decision.is_final,
-        digest=record.digest,
-        figures={"rows": record.digest.rows, **figures},
-        evaluations=evaluations,
         was_good=decision.record is None or decision.record.verdict.is_good,
+        **changes,
     )

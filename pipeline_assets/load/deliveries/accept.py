@@ -8,22 +8,81 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from pipeline_assets.domain.checks import lost_file
-from pipeline_assets.domain.deliveries import BatchKey, Delivery
+from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import ReadTwiceError
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict, days_by_project
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.publish import Published, publish, report
-from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of
-from pipeline_assets.load.deliveries.stage import Staged, quarantine, read_and_stage, without_refused
-from pipeline_assets.load.deliveries.verdicts import Judged, judge
+from pipeline_assets.load.deliveries.publish import publish, report
+from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of, quarantine, read_and_stage, stage_accepted
+from pipeline_assets.load.deliveries.verdicts import judge
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, TableReport
 from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.metadata import slices_condition
 from resources.ledger.store import Ledger
+
+
+def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:
+    """Load what changed among the deliveries in reach of the requested days.
+
+    Every considered batch ends accepted, refused, waiting or moved; only event days whose content changed are
+    accepted into the load's draft. Raises ReadTwiceError where objects keep changing between two readings.
+    """
+    table = RAW_TABLES[source]
+    started_at = time.monotonic()
+    may_list_again, moves, lost_before = True, 0, frozenset[Slice]()
+    published: dict[Slice, Digest] = {}
+    while True:
+        base_id = runtime.draft.pin(table)
+        rows, refused_lines = runtime.draft.lost(table), _of_source(runtime, source, runtime.draft.lost(QUARANTINE))
+        lost = {key: lost_file(table.key, key, path) for key, path in (refused_lines | rows).items()}
+        if may_list_again:
+            known = runtime.ledger.slices(table.key, request.projects, {key.event_date for key in lost})
+            lost_before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
+        holding = batches_holding(runtime.ledger, source, lost, refused_lines)
+        of_rows = {batch for key in rows for batch in holding.get(key, ())}
+        again = {batch: batch in of_rows for batches in holding.values() for batch in batches}
+        attempt = Attempt(
+            runtime,
+            request,
+            source,
+            table,
+            base_id,
+            runtime.draft.next_attempt(),
+            started_at,
+            may_list_again,
+            Losses(lost, lost_before, frozenset(refused_lines), holding),
+            plan_arrivals(runtime, request, source, again if request.is_read_again else {}),
+            published,
+        )
+        failpoint(Failpoint.AFTER_PIN, table.key)
+        try:
+            _publish_accepted(attempt)
+        except ReadTwiceError as moved:
+            moves += 1
+            if moves == runtime.settings.publish_attempts:
+                raise
+            runtime.log(f"{table.key}: {moved.subject} {moved.reason}; reading it again")
+            continue
+        published = attempt.published
+        _record(attempt)
+        # Objects overwritten while they were read are listed once more; a second move waits for the next run.
+        if not (may_list_again and attempt.judged(BatchVerdict.MOVED)):
+            return report(attempt)
+        runtime.log(f"{table.key}: objects changed while they were read; listing again")
+        may_list_again = False
+
+
+def _of_source(runtime: LoadRuntime, source: Source, lost: Mapping[Slice, str]) -> dict[Slice, str]:
+    """Lost slices of quarantine, of those days that have a batch of this source: no other could bring its lines back."""
+
+    def is_known(key: Slice) -> bool:
+        day = key.event_date
+        return BatchKey(source, key.project_id, day) in runtime.ledger.batches([key.project_id], day, day)
+
+    return {key: path for key, path in lost.items() if is_known(key)}
 
 
 def batches_holding(
@@ -38,6 +97,47 @@ def batches_holding(
     for key in of_lines:
         holding.setdefault(key, set()).add(BatchKey(source, key.project_id, key.event_date))
     return holding
+
+
+def _publish_accepted(attempt: Attempt) -> None:
+    _skip_known_bytes(attempt)
+    runtime = attempt.runtime
+    runtime.new_bytes.add(sum(delivery.size_bytes for delivery in attempt.to_parse(attempt.work)))
+    try:
+        read_and_stage(attempt)
+        attempt.verdicts = judge(attempt.batches, attempt.summaries, attempt.details, runtime.settings)
+        if attempt.staged is not None:
+            if attempt.losses.found:
+                _wait_beside_lost(attempt)
+            stage_accepted(attempt)
+        quarantine(attempt)
+        publish(attempt)
+    finally:
+        attempt.drop()
+
+
+def _wait_beside_lost(attempt: Attempt) -> None:
+    """A batch waits that brings rows to a slice that is not whole again."""
+    assert attempt.staged is not None
+    table, lost = attempt.table, attempt.losses.found
+    holding = {key: set(attempt.losses.holding.get(key, ())) for key in lost}
+    known = {key for key, batches in holding.items() if batches}
+    # What lies in them now is new: also of batches that never brought any.
+    staged = attempt.runtime.lakehouse.read(table, attempt.staged.snapshot_id).where(slices_condition(table, lost))
+    for row in staged.select(table.day_column, "project_id", "_arrival_date").distinct().collect():
+        batch = BatchKey(attempt.source, row["project_id"], row["_arrival_date"])
+        holding[Slice(row[table.day_column], row["project_id"])].add(batch)
+    accepted = {plan.key for plan in attempt.judged(BatchVerdict.ACCEPTED)}
+    # Rows of objects that were moved to the other prefix come from there, with that source's next load.
+    able = {key for key in accepted if not attempt.batches[key].being_relocated}
+    whole, waiting = brought_back(holding, able if attempt.request.is_read_again else set())
+    for batch in waiting & accepted:
+        key = min(key for key in holding.keys() - whole if batch in holding[key])
+        loss, evaluation = lost[key], attempt.verdicts[batch][1]
+        reason = f"brings rows to {table.key} {key}: {loss.reason}"
+        waits = replace(evaluation, is_passed=False, reason=reason, hint=loss.hint)
+        attempt.verdicts[batch] = BatchVerdict.WAITING, waits
+    attempt.brought_back = {key: sorted(holding[key]) for key in whole & known}
 
 
 def brought_back(
@@ -55,106 +155,10 @@ def brought_back(
     return whole, {batch for key, batches in holding.items() if key not in whole for batch in batches}
 
 
-def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:
-    """Load what changed among the deliveries in reach of the requested days.
-
-    Every considered batch ends accepted, refused, waiting or moved; only event days whose content changed are
-    accepted into the load's draft. Raises ReadTwiceError where objects keep changing between two readings.
-    """
-    table = RAW_TABLES[source]
-    started_at = time.monotonic()
-    may_list_again, moves, lost_before = True, 0, frozenset[Slice]()
-    published_before: Mapping[Slice, Digest] = {}
-    while True:
-        base_id = runtime.draft.pin(table)
-        rows, refused_lines = runtime.draft.lost(table), _of_source(runtime, source, runtime.draft.lost(QUARANTINE))
-        lost = {key: lost_file(table.key, key, path) for key, path in (refused_lines | rows).items()}
-        if may_list_again:
-            known = runtime.ledger.slices(table.key, request.projects, {key.event_date for key in lost})
-            lost_before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
-        holding = batches_holding(runtime.ledger, source, lost, refused_lines)
-        of_rows = {batch for key in rows for batch in holding.get(key, ())}
-        again = {batch: batch in of_rows for batches in holding.values() for batch in batches}
-        plan = plan_arrivals(runtime, request, source, again if request.is_read_again else {})
-        name = runtime.draft.next_attempt()
-        losses = Losses(lost, lost_before, frozenset(refused_lines), holding)
-        attempt = Attempt(
-            runtime, request, source, table, base_id, name, started_at, may_list_again, losses, published_before
-        )
-        failpoint(Failpoint.AFTER_PIN, table.key)
-        try:
-            judged, published = _publish_accepted(attempt, plan)
-        except ReadTwiceError as moved:
-            moves += 1
-            if moves == runtime.settings.publish_attempts:
-                raise
-            runtime.log(f"{table.key}: {moved.subject} {moved.reason}; reading it again")
-            continue
-        published_before = published.slices
-        _record(attempt, judged, published)
-        # Objects overwritten while they were read are listed once more; a second move waits for the next run.
-        if not (may_list_again and judged.batches(BatchVerdict.MOVED)):
-            break
-        runtime.log(f"{table.key}: objects changed while they were read; listing again")
-        may_list_again = False
-    return report(attempt, judged, published)
-
-
-def _of_source(runtime: LoadRuntime, source: Source, lost: Mapping[Slice, str]) -> dict[Slice, str]:
-    """Lost slices of quarantine, of those days that have a batch of this source: no other could bring its lines back."""
-
-    def is_known(key: Slice) -> bool:
-        day = key.event_date
-        return BatchKey(source, key.project_id, day) in runtime.ledger.batches([key.project_id], day, day)
-
-    return {key: path for key, path in lost.items() if is_known(key)}
-
-
-def _publish_accepted(attempt: Attempt, plan: Plan) -> tuple[Judged, Published]:
-    plan = skip_touched(attempt, skip_excluded(attempt, plan))
-    new = (delivery for batch in plan.work for delivery in plan.to_parse(batch))
-    attempt.runtime.new_bytes.add(sum(delivery.size_bytes for delivery in new))
-    read, staged = read_and_stage(attempt, plan)
-    try:
-        judged = _beside_lost(attempt, judge(read, attempt.runtime.settings), staged)
-        staged = without_refused(attempt, judged, staged) if staged is not None else None
-        quarantine(attempt, judged)
-        return judged, publish(attempt, judged, staged)
-    finally:
-        if staged is not None:
-            attempt.runtime.draft.drop(staged.snapshot)
-
-
-def _beside_lost(attempt: Attempt, judged: Judged, staged: Staged | None) -> Judged:
-    """The verdicts, where a batch waits that brings rows to a slice that is not whole again."""
-    if staged is None or not attempt.losses.found:
-        return judged
-    source, table, lost = attempt.source, attempt.table, attempt.losses.found
-    holding = {key: set(attempt.losses.holding.get(key, ())) for key in lost}
-    known = {key for key, batches in holding.items() if batches}
-    # What lies in them now is new: also of batches that never brought any.
-    rows = attempt.runtime.lakehouse.read(table, staged.snapshot.snapshot_id).where(slices_condition(table, lost))
-    for row in rows.select(table.day_column, "project_id", "_arrival_date").distinct().collect():
-        batch = BatchKey(source, row["project_id"], row["_arrival_date"])
-        holding[Slice(row[table.day_column], row["project_id"])].add(batch)
-    accepted = {plan.key for plan in judged.batches(BatchVerdict.ACCEPTED)}
-    # Rows of objects that were moved to the other prefix come from there, with that source's next load.
-    able = {key for key in accepted if not judged.read.plan.batches[key].being_relocated}
-    whole, waiting = brought_back(holding, able if attempt.request.is_read_again else set())
-    verdicts = dict(judged.verdicts)
-    for batch in waiting & accepted:
-        key = min(key for key in holding.keys() - whole if batch in holding[key])
-        loss, evaluation = lost[key], verdicts[batch][1]
-        reason = f"brings rows to {table.key} {key}: {loss.reason}"
-        evaluation = replace(evaluation, is_passed=False, reason=reason, hint=loss.hint)
-        verdicts[batch] = BatchVerdict.WAITING, evaluation
-    return replace(judged, verdicts=verdicts, brought_back={key: sorted(holding[key]) for key in whole & known})
-
-
-def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
-    read, runtime, changes = judged.read, attempt.runtime, published.changes
-    for key, plan in read.plan.batches.items():
-        verdict, evaluation = judged.verdicts[key]
+def _record(attempt: Attempt) -> None:
+    runtime, changes = attempt.runtime, attempt.changes
+    for key, plan in attempt.batches.items():
+        verdict, evaluation = attempt.verdicts[key]
         if attempt.may_list_again and verdict is BatchVerdict.MOVED:
             continue
         changes.batches.append(plan.record(verdict, evaluation, runtime.settings))
@@ -165,74 +169,57 @@ def _record(attempt: Attempt, judged: Judged, published: Published) -> None:
             runtime.log(f"{attempt.table.key}: {key}: {evaluation.reason}")
         is_accepted = verdict is BatchVerdict.ACCEPTED
         for delivery in plan.changed:
-            is_held = is_accepted or delivery.key in read.plan.touched
-            changes.deliveries.append(replace(read.summaries[delivery.key], is_accepted=is_held))
+            is_held = is_accepted or delivery.key in attempt.touched
+            changes.deliveries.append(replace(attempt.summaries[delivery.key], is_accepted=is_held))
         if is_accepted:
             changes.forgotten_deliveries.extend((key, gone) for gone in plan.withdrawn)
-        changes.forgotten_refusals.extend(
-            (key, gone) for gone in (plan.refused if is_accepted else plan.stale_refusals)
-        )
+        replaced = plan.refused if is_accepted else plan.stale_refusals
+        changes.forgotten_refusals.extend((key, gone) for gone in replaced)
     days = {*attempt.request.days, *(key.event_date for key in attempt.losses.found)}
     standing = runtime.ledger.slices(attempt.table.key, attempt.request.projects, days)
-    for record in (record for key, record in standing.items() if key not in published.slices):
+    for record in (record for key, record in standing.items() if key not in attempt.published):
         loss = attempt.losses.found.get(record.key)
         if loss is not None:
-            told = replace(record, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint)
-            changes.slices.append(replace(told, refused_evaluations=(loss,)))
+            refused = replace(record, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint)
+            changes.slices.append(replace(refused, refused_evaluations=(loss,)))
         elif record.verdict is Verdict.PUBLISHED or record.loss is not None:
-            told = replace(record, verdict=Verdict.UNCHANGED, reason=None, hint=None, refused_evaluations=())
-            changes.slices.append(told)
+            changes.slices.append(
+                replace(record, verdict=Verdict.UNCHANGED, reason=None, hint=None, refused_evaluations=())
+            )
     runtime.draft.record(attempt.table, changes)
 
 
-def skip_excluded(attempt: Attempt, plan: Plan) -> Plan:
-    """Excluded bytes that came again under another etag stay excluded, which is recorded of that version as well.
+def _skip_known_bytes(attempt: Attempt) -> None:
+    """Hash objects with another etag that may hold bytes that are known: what is excluded stays so, what is loaded is not parsed.
 
-    Returns the plan without them.
+    Excluded bytes that came again are recorded as excluded of this version as well.
     """
-    doubtful: dict[str, tuple[BatchPlan, Delivery]] = {
-        delivery.key: (batch, delivery)
-        for batch in plan.work
-        for delivery in batch.changed
-        if any(exclusion.sha256 is not None for exclusion in batch.exclusions.get(delivery.key, ()))
+    work, log = attempt.work, attempt.runtime.log
+    changed = {delivery.key: (plan, delivery) for plan in work for delivery in plan.changed}
+    excluded = {
+        key: plan.exclusions[key]
+        for key, (plan, _) in changed.items()
+        if any(one.sha256 is not None for one in plan.exclusions.get(key, ()))
     }
-    if not doubtful:
-        return plan
+    loaded = {
+        key: sha256
+        for plan in work
+        for key, sha256 in plan.known_bytes.items()
+        if changed[key][1].size_bytes == plan.recorded[key].size_bytes
+    }
+    if not (excluded or loaded):
+        return
     again: list[Exclusion] = []
-    batches = dict(plan.batches)
-    for key, sha256 in hashes_of(attempt, [delivery for _, delivery in doubtful.values()]).items():
-        batch, delivery = doubtful[key]
-        same = [exclusion for exclusion in batch.exclusions[key] if exclusion.sha256 == sha256]
+    for key, sha256 in hashes_of(attempt, [changed[key][1] for key in excluded.keys() | loaded.keys()]).items():
+        plan, delivery = changed[key]
+        same = [one for one in excluded.get(key, ()) if one.sha256 == sha256]
         if same:
             again.append(replace(same[-1], etag=delivery.etag))
-            batches[batch.key] = batches[batch.key].without(again[-1])
-    attempt.runtime.ledger.interventions.exclude(again, attempt.request.run_id)
+            attempt.batches[plan.key] = attempt.batches[plan.key].without(again[-1])
+        elif loaded.get(key) == sha256:
+            attempt.touched[key] = replace(plan.recorded[key], etag=delivery.etag, size_bytes=delivery.size_bytes)
     if again:
-        attempt.runtime.log(f"{attempt.table.key}: {len(again)} excluded objects came again with the same bytes")
-    return replace(plan, batches=batches)
-
-
-def skip_touched(attempt: Attempt, plan: Plan) -> Plan:
-    """Objects with another etag that may hold the bytes already loaded are hashed, and need no parsing if they do.
-
-    Returns the plan that knows these.
-    """
-    known = {key: sha256 for batch in plan.work for key, sha256 in batch.known_bytes.items()}
-    recorded = {key: record for batch in plan.work for key, record in batch.recorded.items()}
-    doubtful = [
-        delivery
-        for batch in plan.work
-        for delivery in batch.changed
-        if delivery.key in known and delivery.size_bytes == recorded[delivery.key].size_bytes
-    ]
-    if not doubtful:
-        return plan
-    hashes = hashes_of(attempt, doubtful)
-    same = [delivery for delivery in doubtful if hashes.get(delivery.key) == known[delivery.key]]
-    touched = {
-        delivery.key: replace(recorded[delivery.key], etag=delivery.etag, size_bytes=delivery.size_bytes)
-        for delivery in same
-    }
-    if touched:
-        attempt.runtime.log(f"{attempt.table.key}: {len(touched)} objects have the bytes already loaded; only hashed")
-    return replace(plan, touched=touched)
+        attempt.runtime.ledger.interventions.exclude(again, attempt.request.run_id)
+        log(f"{attempt.table.key}: {len(again)} excluded objects came again with the same bytes")
+    if attempt.touched:
+        log(f"{attempt.table.key}: {len(attempt.touched)} objects have the bytes already loaded; only hashed")

@@ -13,64 +13,58 @@ from pipeline_assets.domain.deliveries import BatchKey, Listing
 from pipeline_assets.domain.records import EXCLUDED, HOURS_UNFINISHED, MISSING
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.load.deliveries.batch import Recorded, find_relocated, plan_batches
-from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
+from pipeline_assets.load.deliveries.batch import Recorded, plan_batches
+from pipeline_assets.load.deliveries.plan import BatchPlan, together
 from pipeline_assets.load.deliveries.snapshots import MOST_NAMED, log_some
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.tables.raw_events import RAW_TABLES
 
+_NOTHING_CAME = (
+    "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
+    "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "
+    "often silent is declared by TIDEMARK_SPARSE_PROJECTS"
+)
 
-def plan_arrivals(runtime: Runtime, request: LoadRequest, source: Source, read_again: Mapping[BatchKey, bool]) -> Plan:
+
+def plan_arrivals(
+    runtime: Runtime, request: LoadRequest, source: Source, read_again: Mapping[BatchKey, bool]
+) -> dict[BatchKey, BatchPlan]:
     """List what arrived in reach of the requested days and plan every batch of it; logs what is told of it.
 
     `read_again`: as of `plan_batches`; their arrival days are in reach, too.
     """
-    table = RAW_TABLES[source]
-    window = timedelta(days=runtime.settings.reprocessing_window_days)
+    table, settings, projects = RAW_TABLES[source], runtime.settings, request.projects
+    window = timedelta(days=settings.reprocessing_window_days)
     arrived = [batch.arrival_date for batch in read_again]
     if arrived:
         # Batches that wait for what is read again may lie beyond this load's reach, and nothing else would ask for them.
-        waiting = runtime.ledger.batches(request.projects, min(arrived), request.now.date()).items()
+        waiting = runtime.ledger.batches(projects, min(arrived), request.now.date()).items()
         arrived += [batch.arrival_date for batch, one in waiting if one.verdict is BatchVerdict.WAITING]
     first, last = min([request.first_day - window, *arrived]), max([request.last_day + window, *arrived])
-    asked = asked_for(runtime.settings, request.now.date())
-    listing = runtime.landing.list(source, request.projects, first, last, asked)
-    runtime.ledger.strays.replace(source, request.projects, listing.strays)
+    listing = runtime.landing.list(source, projects, first, last, asked_for(settings, request.now.date()))
+    runtime.ledger.strays.replace(source, projects, listing.strays)
     if listing.strays:
         runtime.log(f"{table.key}: {describe_strays([stray.key for stray in listing.strays])}")
-    recorded = Recorded.read(runtime.ledger, source, request.projects, first, last, runtime.settings)
-    relocated = find_relocated(source, listing, recorded.accepted, runtime.landing, runtime.ledger, runtime.settings)
-    recorded = replace(recorded, relocated=relocated)
-    requested = [Slice(day, project) for day in request.days for project in request.projects]
-    reasons = {key: reason for key in requested if (reason := request.accepted.missing(table.key, key))}
+    recorded = Recorded.read(runtime.ledger, runtime.landing, listing, source, projects, (first, last), settings)
+    requested = [Slice(day, project) for day in request.days for project in projects]
     plans = plan_batches(
         source,
-        request.projects,
+        projects,
         request.days,
         listing,
         recorded,
-        runtime.settings,
+        settings,
         request.now,
-        code_version=table.code_version(runtime.settings),
-        accepted_reasons=reasons,
+        code_version=table.code_version(settings),
+        accepted_reasons={key: why for key in requested if (why := request.accepted.missing(table.key, key))},
         read_again=read_again,
     )
     # Some markers alone are no reason to judge a day that nobody asked for; all of them say that it is empty.
-    plans = {
-        key: plan
-        for key, plan in plans.items()
-        if plan.is_requested
-        or plan.listed
-        or plan.excluded
-        or plan.recorded
-        or plan.refused
-        or plan.is_newly_empty
-        or plan.hours_unfinished
-    }
+    plans = {key: plan for key, plan in plans.items() if plan.is_requested or plan.is_newly_empty or plan.is_delivered}
     plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
     _log_plans(runtime, table.key, plans, listing, f"arrived {first} to {last}")
-    return Plan(plans)
+    return plans
 
 
 def _log_plans(
@@ -107,10 +101,12 @@ def _with_verdicts(
     plans = {key: plan.from_its_start(firsts.get(key.project_id)) for key, plan in plans.items()}
 
     def judged(plan: BatchPlan) -> BatchPlan:
-        first = firsts.get(plan.key.project_id)
-        is_there = plan.key in elsewhere
         verdict = judge_absent(
-            plan, is_other_source_there=is_there, first_arrival=first, settings=runtime.settings, now=request.now
+            plan,
+            is_other_source_there=plan.key in elsewhere,
+            first_arrival=firsts.get(plan.key.project_id),
+            settings=runtime.settings,
+            now=request.now,
         )
         return replace(plan, verdict=verdict)
 
@@ -139,8 +135,7 @@ def _listed_elsewhere(
     """The batches of these days that the other source has deliveries for, loaded or not; batch -> hours it has, or marks."""
     projects = sorted({plan.key.project_id for plan in lacking})
     days = [plan.key.arrival_date for plan in lacking]
-    (other,) = set(Source) - {source}
-    listing = runtime.landing.list(other, projects, min(days), max(days))
+    listing = runtime.landing.list(source.other, projects, min(days), max(days))
     recovering = runtime.ledger.recoveries.hours(projects, min(days), max(days))
     whole = {(marker.batch, marker.hour) for marker in listing.markers}
     whole -= {(batch, hour) for batch, claims in recovering.items() for hour, is_open in claims.items() if is_open}
@@ -162,50 +157,41 @@ def judge_absent(
     batch: BatchPlan, *, is_other_source_there: bool, first_arrival: date | None, settings: Settings, now: datetime
 ) -> tuple[BatchVerdict, Evaluation]:
     """The verdict on a requested batch that neither landing nor the ledger knows any delivery of."""
-    day = batch.key.arrival_date
-    figures = {"objects": 0, "hours_marked": len(batch.hours_marked)}
-    passed = Evaluation(Check.DELIVERY_RECONCILES, True, figures=figures)
+    day, prior = batch.key.arrival_date, batch.prior
+    figures: dict[str, float] = {"objects": 0, "hours_marked": len(batch.hours_marked)}
+
+    def accepted(reason: str | None, **more: int) -> tuple[BatchVerdict, Evaluation]:
+        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures={**figures, **more})
+
     if batch.exclusions:
-        figures = {**figures, EXCLUDED: len(batch.exclusions)}
-        return BatchVerdict.ACCEPTED, Evaluation(
-            Check.DELIVERY_RECONCILES, True, batch.exclusion_reason, figures=figures
-        )
+        return accepted(batch.exclusion_reason, **{EXCLUDED: len(batch.exclusions)})
+    is_open = now <= deadline(day, settings)
     is_before_history = first_arrival is not None and day < first_arrival
     is_whole = is_before_history or batch.is_told_whole or (is_other_source_there and batch.partial_hours is None)
     # Missing hours can be let go, whether or not the day's deadline has passed.
-    is_lacking = batch.partial_hours is not None or not (is_whole or now <= deadline(day, settings))
+    is_lacking = batch.partial_hours is not None or not (is_whole or is_open)
     if batch.accepted_reason is not None and (batch.refused or is_lacking):
         reason = f"accepted without deliveries: {batch.accepted_reason}"
-        figures = {**figures, MISSING: max(1, len(batch.refused))}
-        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
-    if batch.prior is not None and batch.prior.is_loss_accepted and not batch.refused:
-        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
+        return accepted(reason, **{MISSING: max(1, len(batch.refused))})
     # Past the horizon raw is the archive: markers, or what was excluded, may be gone from landing by then.
     is_archived = day < now.date() - timedelta(days=settings.redelivery_horizon_days)
-    if is_archived and batch.prior is not None and batch.prior.verdict is BatchVerdict.ACCEPTED:
-        return BatchVerdict.ACCEPTED, batch.prior.evaluations[0]
+    if prior is not None and (
+        (prior.is_loss_accepted and not batch.refused) or (is_archived and prior.verdict is BatchVerdict.ACCEPTED)
+    ):
+        return BatchVerdict.ACCEPTED, prior.evaluations[0]
     if batch.told_recovery is not None:
-        hint = "A load after the end of the recovery takes them"
-        figures = {**figures, HOURS_UNFINISHED: len(batch.hours_unfinished)}
-        return BatchVerdict.WAITING, Evaluation(
-            Check.DELIVERY_RECONCILES, False, f"{batch.key}: {batch.told_recovery}", hint, figures
-        )
-    if is_whole or is_other_source_there:
-        return BatchVerdict.ACCEPTED, passed
-    if is_empty_by_setting(batch.key.project_id, day, settings, now):
-        reason = "nothing was delivered by the deadline, and the project is declared sparse"
-        return BatchVerdict.ACCEPTED, Evaluation(Check.DELIVERY_RECONCILES, True, reason, figures=figures)
-    if now <= deadline(day, settings):
-        reason = "; ".join(filter(None, (f"{batch.key}: nothing is delivered yet", batch.told_unplaced)))
-        hint = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
+        hint, reason = "A load after the end of the recovery takes them", f"{batch.key}: {batch.told_recovery}"
+        figures |= {HOURS_UNFINISHED: len(batch.hours_unfinished)}
         return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
+    if is_whole or is_other_source_there:
+        return accepted(None)
+    if is_empty_by_setting(batch.key.project_id, day, settings, now):
+        return accepted("nothing was delivered by the deadline, and the project is declared sparse")
+    if is_open:
+        waits = together(f"{batch.key}: nothing is delivered yet", batch.told_unplaced)
+        hint = "The next load picks it up; the deadline is " + deadline(day, settings).strftime("%Y-%m-%d %H:%M UTC")
+        return BatchVerdict.WAITING, Evaluation(Check.DELIVERY_RECONCILES, False, waits, hint, figures)
     where = "at all" if first_arrival is None else "of either source"
-    reason = f"{batch.key}: no delivery {where}, and the deadline has passed"
-    reason = "; ".join(filter(None, (reason, batch.told_unplaced)))
-    hint = (
-        "Check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS; have the vendor export the day again; "
-        "a day that truly has no events needs its 24 markers, or a person who accepts that, with a reason; a project that is "
-        "often silent is declared by TIDEMARK_SPARSE_PROJECTS"
-    )
-    evaluation = Evaluation(Check.DELIVERY_RECONCILES, False, reason, hint, figures)
+    missing = together(f"{batch.key}: no delivery {where}, and the deadline has passed", batch.told_unplaced)
+    evaluation = Evaluation(Check.DELIVERY_RECONCILES, False, missing, _NOTHING_CAME, figures)
     return BatchVerdict.REFUSED, batch.with_recovery(evaluation)

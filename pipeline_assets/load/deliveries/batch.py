@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.days import days_between, deadline
-from pipeline_assets.domain.deliveries import BatchKey, Delivery, Listing, unplaced_hours
+from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, unplaced_hours
 from pipeline_assets.domain.records import BatchRecord, DeliveryRecord, Exclusion
 from pipeline_assets.domain.settings import Completeness, Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from resources.ledger.store import Ledger
 
 
-_Place = tuple[str, date, int, int]
-"""Project, arrival day, hour and shard: what the names of both prefixes say."""
-
-
 @dataclass(frozen=True)
 class Relocated:
     """Objects in raw that landing lists under the other prefix now."""
@@ -38,36 +34,24 @@ class Relocated:
     """The copy is not loaded yet: these stay until it is, or the day would be short of them meanwhile."""
 
 
-def find_relocated(
-    source: Source,
-    listing: Listing,
-    accepted: Mapping[str, DeliveryRecord],
-    landing: LandingStore,
-    ledger: Ledger,
-    settings: Settings,
+def _find_relocated(
+    gone: Sequence[DeliveryRecord], landing: LandingStore, ledger: Ledger, settings: Settings
 ) -> Relocated:
-    """Of the accepted deliveries of a source, those that its listing lacks and the other source's has.
+    """Of accepted deliveries of a source that its listing lacks, those that the other source's has.
 
-    Landing is listed once more, after `listing`, and only where something is gone: an object that was copied before it was
-    deleted is seen by one of the two. Raises what `LandingStore.list` does.
+    Landing is listed once more, after the first listing, and only where something is gone: an object that was copied before it
+    was deleted is seen by one of the two. Raises what `LandingStore.list` does.
     """
-    listed = {delivery.key for delivery in listing.deliveries}
-    gone = [record for key, record in accepted.items() if key not in listed and record.sha256 is not None]
     if not gone:
         return Relocated()
-    (other,) = set(Source) - {source}
-    projects = sorted({record.batch.project_id for record in gone})
+    other, projects = gone[0].batch.source.other, sorted({record.batch.project_id for record in gone})
     days = [record.batch.arrival_date for record in gone]
     there = landing.list(other, projects, min(days), max(days)).deliveries
     if not there:
         return Relocated()
-    return sort_relocated(
-        gone,
-        there,
-        ledger.deliveries(other, projects, min(days), max(days)),
-        ledger.interventions.exclusions(other, projects, min(days), max(days)),
-        settings,
-    )
+    loaded = ledger.deliveries(other, projects, min(days), max(days))
+    exclusions = ledger.interventions.exclusions(other, projects, min(days), max(days))
+    return sort_relocated(gone, there, loaded, exclusions, settings)
 
 
 def sort_relocated(
@@ -79,10 +63,10 @@ def sort_relocated(
 ) -> Relocated:
     """The same from values: `there` is what the other prefix lists, `loaded` what raw holds of it."""
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-    copies: dict[_Place, list[Delivery]] = defaultdict(list)
-    for delivery in there:
-        batch = delivery.batch
-        copies[batch.project_id, batch.arrival_date, delivery.hour, delivery.shard].append(delivery)
+    # Project, arrival day, hour and shard are what the names of both prefixes say.
+    copies: defaultdict[tuple[str, date, int, int], list[Delivery]] = defaultdict(list)
+    for one in there:
+        copies[one.batch.project_id, one.batch.arrival_date, one.hour, one.shard].append(one)
     arrived, awaited = set(), set()
     for record in gone:
         batch = record.batch
@@ -91,12 +75,11 @@ def sort_relocated(
             continue
         for copy in copies[batch.project_id, batch.arrival_date, named.hour, named.shard]:
             known = loaded.get(copy.key)
+            is_out = any(one.names(copy.etag, None) for one in exclusions.get(copy.key, ()))
             if known is not None and known.etag == copy.etag:
                 if known.sha256 == record.sha256:
                     arrived.add(record.object_key)
-            elif copy.size_bytes == record.size_bytes and not any(
-                exclusion.names(copy.etag, None) for exclusion in exclusions.get(copy.key, ())
-            ):
+            elif copy.size_bytes == record.size_bytes and not is_out:
                 awaited.add(record.object_key)
     return Relocated(frozenset(arrived), frozenset(awaited - arrived))
 
@@ -122,17 +105,29 @@ class Recorded:
 
     @classmethod
     def read(
-        cls, ledger: Ledger, source: Source, projects: Sequence[str], first: date, last: date, settings: Settings
+        cls,
+        ledger: Ledger,
+        landing: LandingStore,
+        listing: Listing,
+        source: Source,
+        projects: Sequence[str],
+        days: tuple[date, date],
+        settings: Settings,
     ) -> Recorded:
-        """Of the arrivals in the range, both ends included; after landing is listed, since a recovery claims before it writes."""
+        """Of the arrivals in a range of days; after landing is listed, since a recovery claims before it writes."""
+        first, last = days
         horizon = timedelta(days=settings.redelivery_horizon_days)
+        accepted = ledger.deliveries(source, projects, first, last)
+        listed = {delivery.key for delivery in listing.deliveries}
+        gone = [record for key, record in accepted.items() if key not in listed and record.sha256 is not None]
         return cls(
-            ledger.deliveries(source, projects, first, last),
+            accepted,
             ledger.deliveries(source, projects, first, last, is_accepted=False),
             ledger.batches(projects, first, last),
             ledger.interventions.exclusions(source, projects, first, last),
-            recovering=ledger.recoveries.hours(projects, first, last) if source is Source.BACKFILL else {},
-            marked_days=ledger.marked_days(projects, first - horizon, last),
+            _find_relocated(gone, landing, ledger, settings),
+            ledger.recoveries.hours(projects, first, last) if source is Source.BACKFILL else {},
+            ledger.marked_days(projects, first - horizon, last),
         )
 
     def delivered_elsewhere(self, source: Source) -> set[BatchKey]:
@@ -145,8 +140,7 @@ class Recorded:
 
     def hours_elsewhere(self, key: BatchKey) -> frozenset[int]:
         """Hours of the day that the other source holds, or has a marker of."""
-        (other,) = set(Source) - {key.source}
-        return hours_on_record(self.batches.get(replace(key, source=other)))
+        return hours_on_record(self.batches.get(replace(key, source=key.source.other)))
 
 
 def plan_batches(
@@ -170,36 +164,42 @@ def plan_batches(
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     for delivery in listing.deliveries:
-        exclusions = recorded.exclusions.get(delivery.key, ())
-        is_out = any(exclusion.names(delivery.etag, None) for exclusion in exclusions)
+        is_out = any(one.names(delivery.etag, None) for one in recorded.exclusions.get(delivery.key, ()))
         (excluded if is_out else listed)[delivery.batch][delivery.key] = delivery
     unplaced = unplaced_hours(listing.odd_objects, {delivery.key for delivery in listing.deliveries})
     hours_marked: defaultdict[BatchKey, set[int]] = defaultdict(set)
     for marker in listing.markers:
         if marker.hour not in unplaced.get(marker.batch, {}).values():
             hours_marked[marker.batch].add(marker.hour)
-    accepted, refused = _by_batch(recorded.accepted), _by_batch(recorded.refused)
-    exclusions_of: defaultdict[BatchKey, dict[str, Sequence[Exclusion]]] = defaultdict(dict)
+    accepted: defaultdict[BatchKey, dict[str, DeliveryRecord]] = defaultdict(dict)
+    refused: defaultdict[BatchKey, dict[str, DeliveryRecord]] = defaultdict(dict)
+    for by_batch, records in ((accepted, recorded.accepted), (refused, recorded.refused)):
+        for object_key, record in records.items():
+            by_batch[record.batch][object_key] = record
+    exclusions: defaultdict[BatchKey, dict[str, Sequence[Exclusion]]] = defaultdict(dict)
     for object_key, standing in recorded.exclusions.items():
-        exclusions_of[standing[0].batch][object_key] = standing
+        exclusions[standing[0].batch][object_key] = standing
     requested = dict.fromkeys(BatchKey(source, project, day) for project in projects for day in days)
-    marked_days = recorded.marked_days | {
-        (marker.batch.project_id, marker.batch.arrival_date) for marker in listing.markers
-    }
+    marked_days = recorded.marked_days | {(one.batch.project_id, one.batch.arrival_date) for one in listing.markers}
     plans = {}
     for key in dict.fromkeys((*requested, *listed, *excluded, *hours_marked, *accepted, *refused)):
         hours = frozenset(hours_marked.get(key, ()))
         known = {**accepted.get(key, {}), **refused.get(key, {})}
         claims = recorded.recovering.get(key, {})
         unfinished = {hour for hour, is_open in claims.items() if is_open or hour not in hours}
-        halves = _of_unfinished_hours(listed.get(key, {}), known, unfinished)
+        # Objects that no load knows and whose hour a recovery has not ended: others may be to come.
+        halves = {
+            name: found.hour
+            for name, found in listed.get(key, {}).items()
+            if found.hour in unfinished and name not in known
+        }
         plan = BatchPlan(
             key,
             listed={name: found for name, found in listed.get(key, {}).items() if name not in halves},
             hours_unfinished=frozenset(halves.values()),
             unplaced=unplaced.get(key, {}),
             excluded=excluded.get(key, {}),
-            exclusions=exclusions_of.get(key, {}),
+            exclusions=exclusions.get(key, {}),
             recorded=accepted.get(key, {}),
             refused=refused.get(key, {}),
             hours_marked=hours,
@@ -226,57 +226,42 @@ def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Sett
     return any((key.project_id, day) in marked_days for day in before)
 
 
-def _of_unfinished_hours(
-    listed: Mapping[str, Delivery], known: Collection[str], hours: Collection[int]
-) -> dict[str, int]:
-    """Object -> hour, of the objects that no load knows and whose hour a recovery has not ended: others may be to come."""
-    return {key: found.hour for key, found in listed.items() if found.hour in hours and key not in known}
-
-
-def _by_batch(records: Mapping[str, DeliveryRecord]) -> dict[BatchKey, dict[str, DeliveryRecord]]:
-    by_batch: dict[BatchKey, dict[str, DeliveryRecord]] = {}
-    for record in records.values():
-        by_batch.setdefault(record.batch, {})[record.object_key] = record
-    return by_batch
-
-
 def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: datetime) -> BatchPlan:
     """The plan with what follows from landing and ledger: what is to be read, removed, or missing."""
-    changed = tuple(
-        delivery
-        for delivery in sorted(plan.listed.values())
-        if _is_changed(plan, delivery, plan.recorded.get(delivery.key))
+    # Never by name alone: a version that was not excluded stays, for past the horizon nobody could bring it back.
+    ruled_out = frozenset(
+        key
+        for key in (plan.exclusions.keys() & plan.recorded.keys()) - plan.listed.keys()
+        if any(plan.holds(key, exclusion) for exclusion in plan.exclusions[key])
     )
-    ruled_out = frozenset(_ruled_out(plan))
     # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
     unlisted = plan.recorded.keys() - plan.listed.keys() - plan.excluded.keys() - ruled_out
     arrived, awaited = unlisted & relocated.arrived, unlisted & relocated.awaited
-    horizon = now.date() - timedelta(days=settings.redelivery_horizon_days)
-    is_archived = plan.key.arrival_date < horizon
     # Past the horizon raw is the archive, except for objects that it lost rows of.
+    is_archived = plan.key.arrival_date < now.date() - timedelta(days=settings.redelivery_horizon_days)
     is_kept = is_archived and not plan.has_lost_rows
     gone = sorted(key for key in unlisted - arrived - awaited if not is_kept or plan.recorded[key].is_damaged)
     plan = replace(plan, gone=tuple(gone))
     missing = () if plan.accepted_reason is not None else without_successor(plan, {}, settings)
-    withdrawn = () if missing else tuple(sorted({*plan.gone, *ruled_out, *arrived}))
-    compared = replace(
+    plan = replace(
         plan,
-        changed=changed,
+        changed=tuple(delivery for delivery in sorted(plan.listed.values()) if _is_changed(plan, delivery)),
         ruled_out=ruled_out,
         relocated=frozenset(arrived),
         being_relocated=frozenset(awaited),
         missing=missing,
-        withdrawn=withdrawn,
+        withdrawn=() if missing else tuple(sorted({*gone, *ruled_out, *arrived})),
     )
-    archived = hours_on_record(plan.prior) if plan.key.arrival_date < horizon else frozenset()
-    compared = replace(compared, hours_held=plan.hours_marked | compared.hours_known(settings) | archived)
+    archived = hours_on_record(plan.prior) if is_archived else frozenset()
+    held = plan.hours_marked | plan.hours_known(settings) | archived
     if plan.unplaced and not plan.is_marked:
         # A silent hour is no gap there, so the objects that cannot be placed are all that the day lacks.
-        compared = replace(compared, hours_held=frozenset(range(HOURS_A_DAY)) - {*plan.unplaced.values()})
-    return replace(compared, is_repeated_refusal=_is_repeated_refusal(compared, settings))
+        held = frozenset(range(HOURS_A_DAY)) - {*plan.unplaced.values()}
+    return replace(plan, hours_held=held, is_repeated_refusal=_is_repeated_refusal(plan, settings))
 
 
-def _is_changed(plan: BatchPlan, delivery: Delivery, record: DeliveryRecord | None) -> bool:
+def _is_changed(plan: BatchPlan, delivery: Delivery) -> bool:
+    record = plan.recorded.get(delivery.key)
     if record is None or plan.is_read_again:
         return True
     return record.etag != delivery.etag or is_to_be_replayed(record, plan.code_version)
@@ -284,26 +269,11 @@ def _is_changed(plan: BatchPlan, delivery: Delivery, record: DeliveryRecord | No
 
 def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
     prior = plan.prior
-    return (
-        prior is not None
-        and prior.verdict is BatchVerdict.REFUSED
-        and bool(plan.listed or plan.gone)
-        and not (plan.is_to_be_tried_again or plan.is_read_again)
-        and prior.input_state == plan.input_state(settings)
-        # Where what was missed is back or behind the horizon, the state is another one.
-        and not (prior.is_missing and plan.accepted_reason is not None)
-    )
-
-
-def _ruled_out(batch: BatchPlan) -> list[str]:
-    """Objects whose rows raw holds of a version that a person excluded, and for which landing has no other version.
-
-    Never by name alone: a version that was not excluded stays, for past the horizon nobody could bring it back.
-    """
-    return [
-        key
-        for key, exclusions in batch.exclusions.items()
-        if key not in batch.listed
-        and key in batch.recorded
-        and any(batch.holds(key, exclusion) for exclusion in exclusions)
-    ]
+    if prior is None or prior.verdict is not BatchVerdict.REFUSED or plan.is_read_again:
+        return False
+    # That an object could not be read says nothing of the next time.
+    is_unread = any(key in plan.listed and one.error == NOT_READABLE for key, one in plan.refused.items())
+    # Where what was missed is back or behind the horizon, the state is another one.
+    is_accepted = prior.is_missing and plan.accepted_reason is not None
+    is_same = bool(plan.listed or plan.gone) and prior.input_state == plan.input_state(settings)
+    return is_same and not is_unread and not is_accepted

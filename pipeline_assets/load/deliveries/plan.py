@@ -9,7 +9,7 @@ from datetime import date
 
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import Hour
-from pipeline_assets.domain.deliveries import NOT_READABLE, RENAME, BatchKey, Delivery
+from pipeline_assets.domain.deliveries import RENAME, BatchKey, Delivery
 from pipeline_assets.domain.errors import recover_refused
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import (
@@ -38,7 +38,7 @@ class BatchPlan:
 
     key: BatchKey
     listed: Mapping[str, Delivery] = field(default_factory=dict)
-    """What landing holds and nobody ruled out."""
+    """In landing, and nobody ruled it out."""
     excluded: Mapping[str, Delivery] = field(default_factory=dict)
     """What landing holds and a person ruled out."""
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
@@ -94,11 +94,8 @@ class BatchPlan:
     @property
     def needs_work(self) -> bool:
         """Whether anything must be read or removed."""
-        return (
-            not self.is_repeated_refusal
-            and not self.missing
-            and bool(self.changed or self.withdrawn or self.stale_refusals)
-        )
+        is_judged = self.is_repeated_refusal or self.missing
+        return not is_judged and bool(self.changed or self.withdrawn or self.stale_refusals)
 
     @property
     def is_told_whole(self) -> bool:
@@ -117,9 +114,9 @@ class BatchPlan:
         return is_absent and not is_known and self.is_told_whole
 
     @property
-    def is_to_be_tried_again(self) -> bool:
-        """Whether an object of it could not be read, which says nothing of the next time."""
-        return any(key in self.listed and record.error == NOT_READABLE for key, record in self.refused.items())
+    def is_delivered(self) -> bool:
+        """Whether landing or the ledger knows an object of it."""
+        return bool(self.listed or self.excluded or self.recorded or self.refused or self.hours_unfinished)
 
     @property
     def stale_refusals(self) -> list[str]:
@@ -141,13 +138,12 @@ class BatchPlan:
     @property
     def told_relocation(self) -> str | None:
         """What is done about objects that were moved to the other prefix; None where there are none."""
-        parts = []
-        if self.relocated:
-            parts.append(f"{len(self.relocated)} objects were moved to the other prefix and are loaded from there")
-        if self.being_relocated:
-            waits = "were moved to the other prefix; their rows stay until they are loaded from there"
-            parts.append(f"{len(self.being_relocated)} objects {waits}")
-        return "; ".join(parts) or None
+        told = {
+            "are loaded from there": self.relocated,
+            "wait in raw until they are loaded from there": self.being_relocated,
+        }
+        parts = (f"{len(keys)} objects were moved to the other prefix and {how}" for how, keys in told.items() if keys)
+        return together(*parts)
 
     @property
     def told_recovery(self) -> str | None:
@@ -175,8 +171,7 @@ class BatchPlan:
     @property
     def as_read(self) -> BatchAsRead:
         """What of the ledger this plan rests on."""
-        prior = self.prior
-        standing = None if prior is None else (prior.verdict.value, prior.input_state)
+        standing = None if self.prior is None else (self.prior.verdict.value, self.prior.input_state)
         accepted = {key: record.etag for key, record in self.recorded.items()}
         return BatchAsRead(accepted, standing, versions_of(self.exclusions))
 
@@ -272,21 +267,14 @@ class BatchPlan:
             hours = sorted({hour for key in gone if (hour := self.hour_of(key, settings)) is not None})
             rows = sum(self.recorded[key].rows for key in gone)
             told = f"{len(gone)} objects with {rows} rows of hours {', '.join(map(str, hours))}, first {gone[0]}"
-            told = "; and ".join(filter(None, (told, self.told_partial)))
-            return f"lets go {told}: {self.accepted_reason}"
+            return f"lets go {together(told, self.told_partial)}: {self.accepted_reason}"
         if self.known and self.told_partial is not None:
             return f"lets go what is missing: {self.loss_reason(None)}"
-        if (
-            self.verdict is not None
-            and self.verdict[0] is BatchVerdict.ACCEPTED
-            and self.verdict[1].figures.get(MISSING)
-        ):
-            held = (
-                ""
-                if self.partial_hours is None
-                else f", but for {self.partial_hours} hours that the other source holds"
-            )
-            return f"is let go whole, nothing of it was delivered{held}: {self.accepted_reason}"
+        verdict, evaluation = self.verdict or (None, None)
+        if verdict is BatchVerdict.ACCEPTED and evaluation is not None and evaluation.figures.get(MISSING):
+            held = self.partial_hours
+            but = "" if held is None else f", but for {held} hours that the other source holds"
+            return f"is let go whole, nothing of it was delivered{but}: {self.accepted_reason}"
         return "lacks nothing that raw holds and may lose; the reason given is not needed"
 
     def hours_known(self, settings: Settings) -> set[int]:
@@ -325,39 +313,21 @@ class BatchPlan:
         told = "hours of a regular export never came" if self.known else "no regular delivery came"
         is_told = self.partial_hours is not None and (self.is_closed or not self.known)
         told = f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours"
-        return "; ".join(filter(None, (told, self.told_unplaced))) if is_told else None
+        return together(told, self.told_unplaced) if is_told else None
 
     def loss_reason(self, reason: str | None) -> str | None:
         """`reason`, and why a person lets missing hours go, now or earlier: that stands while no other hour is missing."""
         prior = self.prior
         if self.told_partial is None or self.accepted_reason is not None or prior is None:
             told = self.told_partial and self.accepted_reason and f"{self.told_partial}: {self.accepted_reason}"
-            return "; ".join(filter(None, (reason, told))) if told else None
+            return together(reason, told) if told else None
         is_standing = prior.is_closed and prior.is_loss_accepted and set(prior.hours or ()) <= self.hours_held
         return prior.reason if is_standing else None
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What one attempt is to do: the plan of every batch, and the objects that need no parsing."""
-
-    batches: Mapping[BatchKey, BatchPlan]
-    """In order of keys."""
-    touched: Mapping[str, DeliveryRecord] = field(default_factory=dict)
-    """Object with another etag and the bytes that raw holds already -> its record, with that etag: hashed, not parsed."""
-
-    @property
-    def work(self) -> list[BatchPlan]:
-        """Batches of which something must be read or removed, and that nothing refuses beforehand."""
-        return [plan for plan in self.batches.values() if plan.needs_work and plan.verdict is None]
-
-    def replaced(self, plan: BatchPlan) -> list[str]:
-        """Objects of a batch whose rows in raw are no longer right."""
-        return sorted({*(delivery.key for delivery in self.to_parse(plan)), *plan.withdrawn})
-
-    def to_parse(self, plan: BatchPlan) -> list[Delivery]:
-        """Objects of a batch whose bytes are new to raw."""
-        return [delivery for delivery in plan.changed if delivery.key not in self.touched]
+def together(*reasons: str | None) -> str | None:
+    """The reasons that there are, as one text."""
+    return "; ".join(filter(None, reasons)) or None
 
 
 def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
@@ -387,36 +357,30 @@ def without_successor(plan: BatchPlan, read: Mapping[str, DeliveryRecord], setti
 
 def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
     """Whether all hours of the batch are marked, by what is listed; `verdict` is of the other check."""
+
+    def incomplete(reason: str | None, hint: str, figures: Mapping[str, float]) -> Evaluation:
+        return Evaluation(Check.DELIVERY_COMPLETE, False, reason, hint, figures)
+
     if plan.told_recovery is not None:
         hint = "A load after the end of the recovery takes them; six hours after it began they are taken as they lie"
-        unfinished = {HOURS_UNFINISHED: len(plan.hours_unfinished)}
-        return Evaluation(Check.DELIVERY_COMPLETE, False, plan.told_recovery, hint, unfinished)
+        return incomplete(plan.told_recovery, hint, {HOURS_UNFINISHED: len(plan.hours_unfinished)})
     held = plan.partial_hours
     rename = f"{RENAME}. " if plan.unplaced else ""
     if plan.unplaced and held is None:
         hint = f"{rename}The day stays provisional until then"
-        unplaced = {HOURS_UNPLACED: len({*plan.unplaced.values()})}
-        return Evaluation(Check.DELIVERY_COMPLETE, False, plan.told_unplaced, hint, unplaced)
+        return incomplete(plan.told_unplaced, hint, {HOURS_UNPLACED: len({*plan.unplaced.values()})})
     figures = {"hours_marked": len(plan.hours_marked), "hours_delivered": len({d.hour for d in plan.listed.values()})}
     is_decided = verdict.figures.get(MISSING) or (verdict.figures.get(EXCLUDED) and not plan.known)
     if plan.told_partial is not None and verdict.is_passed and not is_decided:
-        return Evaluation(
-            Check.DELIVERY_COMPLETE,
-            False,
-            plan.told_partial,
+        hint = (
             f"{rename}Recover the other hours, or accept that they are lost, with a reason (--accept-missing, accept_missing in "
-            f"run config); the day stays provisional until then{'' if plan.is_closed else ', and until its deadline'}",
-            {**figures, HOURS_HELD: held or 0},
+            f"run config); the day stays provisional until then{'' if plan.is_closed else ', and until its deadline'}"
         )
+        return incomplete(plan.told_partial, hint, {**figures, HOURS_HELD: held or 0})
     missing = HOURS_A_DAY - len(plan.hours_marked)
     # Recoveries need no markers, and an empty day of one source is complete.
-    is_complete = missing == 0 or plan.is_closed or not plan.listed
-    return Evaluation(
-        Check.DELIVERY_COMPLETE,
-        is_complete,
-        None
-        if is_complete
-        else "; ".join(filter(None, (f"{missing} of 24 hours have no marker yet", plan.told_unplaced))),
-        None if is_complete else f"{rename}The day stays provisional until they come or the deadline passes",
-        figures if is_complete or held is None else {**figures, HOURS_HELD: held},
-    )
+    if missing == 0 or plan.is_closed or not plan.listed:
+        return Evaluation(Check.DELIVERY_COMPLETE, True, figures=figures)
+    reason = together(f"{missing} of 24 hours have no marker yet", plan.told_unplaced)
+    hint = f"{rename}The day stays provisional until they come or the deadline passes"
+    return incomplete(reason, hint, figures if held is None else {**figures, HOURS_HELD: held})

@@ -1,4 +1,4 @@
-"""One attempt at accepting a source's deliveries; reads the objects that changed into files; what reading found of each."""
+"""One attempt at a raw table: reads the objects that changed into files, and stages them where nobody sees them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from functools import partial
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery
 from pipeline_assets.domain.errors import LakehouseError, LandingAccessError, ReadTwiceError
-from pipeline_assets.domain.records import THIS_LOAD, DeliveryRecord
+from pipeline_assets.domain.plain_text import sql_text
+from pipeline_assets.domain.records import THIS_LOAD, UNREAD, DeliveryRecord
 from pipeline_assets.domain.skew import READS_PER_CORE, StepSkew, share_of
-from pipeline_assets.domain.slices import Digest, Slice, Source
-from pipeline_assets.load.deliveries.plan import Plan
+from pipeline_assets.domain.slices import BatchVerdict, Digest, Slice, Source
+from pipeline_assets.load.deliveries.plan import BatchPlan
 from pipeline_assets.load.draft import LoadRuntime
+from pipeline_assets.load.file_tasks import objects_of_batches
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.refined_events import event_hashes
@@ -24,6 +26,8 @@ from pipeline_assets.transforms import write_objects
 from pipeline_assets.transforms.object_text import MOVED, SUMMARY_COUNTS, Share, Summary, hashed_objects, shares
 from pipeline_assets.transforms.parse import ObjectWork
 from pipeline_assets.transforms.write_objects import Written
+from resources.iceberg.lakehouse import Staged
+from resources.ledger.changes import Changes
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,9 @@ class Losses:
     """Slice -> the batches that brought rows or refused lines of it."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
-    """One attempt of a load; another follows where objects moved."""
+    """One attempt of a load at a raw table, which its steps fill in; another follows where objects moved."""
 
     runtime: LoadRuntime
     request: LoadRequest
@@ -54,78 +58,235 @@ class Attempt:
     """Of branches and files; each attempt has another."""
     started_at: float
     """By the monotonic clock, seconds: of the first attempt."""
-    may_list_again: bool = False
+    may_list_again: bool
     """Whether batches that moved are tried once more in this run."""
-    losses: Losses = field(default_factory=Losses)
-    published_before: Mapping[Slice, Digest] = field(default_factory=dict)
-    """What former attempts of this load accepted."""
+    losses: Losses
+    batches: dict[BatchKey, BatchPlan]
+    """In order of keys."""
+    published: dict[Slice, Digest]
+    """Event days that this load accepted by now, former attempts included."""
+    touched: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Object with another etag and the bytes that raw holds already -> its record, with that etag: hashed, not parsed."""
+    summaries: dict[str, DeliveryRecord] = field(default_factory=dict)
+    """Object key -> what reading it found; of a touched object what was known of its bytes."""
+    details: dict[str, str] = field(default_factory=dict)
+    """Object that is not read -> what was found instead of an export, or why nothing could be."""
+    staged: Staged | None = None
+    """Raw with the rows of the present deliveries of `staged_plans`."""
+    staged_plans: Sequence[BatchPlan] = ()
+    present: dict[BatchKey, dict[str, int]] = field(default_factory=dict)
+    """Staged batch -> object -> rows of it in raw before."""
+    verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
+    brought_back: dict[Slice, list[BatchKey]] = field(default_factory=dict)
+    """Lost slices whose rows were all read again -> the batches that hold them."""
+    changes: Changes = field(default_factory=Changes)
+    """What the ledger is to hold of this attempt."""
+
+    @property
+    def work(self) -> list[BatchPlan]:
+        """Batches of which something must be read or removed, and that nothing refuses beforehand."""
+        return [plan for plan in self.batches.values() if plan.needs_work and plan.verdict is None]
+
+    def replaced(self, plan: BatchPlan) -> list[str]:
+        """Objects of a batch whose rows in raw are no longer right."""
+        return sorted({*(delivery.key for delivery in self.to_parse([plan])), *plan.withdrawn})
+
+    def to_parse(self, plans: Iterable[BatchPlan]) -> list[Delivery]:
+        """Objects of batches whose bytes are new to raw."""
+        return [delivery for plan in plans for delivery in plan.changed if delivery.key not in self.touched]
+
+    def judged(self, verdict: BatchVerdict) -> list[BatchPlan]:
+        """Batches that were worked on and ended so."""
+        return [plan for key, plan in self.batches.items() if plan.needs_work and self.verdicts[key][0] is verdict]
+
+    def drop(self) -> None:
+        """Drop what is staged, unless later steps of the load read it."""
+        if self.staged is not None:
+            self.runtime.draft.drop(self.staged)
+        self.staged, self.staged_plans = None, ()
 
 
 _STEP = "read"
 _ACCESS_HINT = "Check TIDEMARK_LANDING_URL and credentials, and the rights to read what is listed"
+_KEYS_PER_STATEMENT = 500
 
 
-@dataclass(frozen=True)
-class ReadResult:
-    """What reading found of the objects of a plan."""
+def read_and_stage(attempt: Attempt) -> None:
+    """Read the changed objects and stage their rows in one pass, as if every batch were accepted.
 
-    plan: Plan
-    summaries: Mapping[str, DeliveryRecord]
-    """Object key -> what reading it found; of a touched object what was known of its bytes."""
-    details: Mapping[str, str]
-    """Object that is not read -> what was found instead of an export, or why nothing could be."""
-
-    @property
-    def unread(self) -> list[str]:
-        """Objects of which nothing could be read, sorted."""
-        return sorted(key for key in self.details if self.summaries[key].error == NOT_READABLE)
+    Nothing is staged where nothing is to be read or removed. Raises LandingAccessError where no object of landing can be read.
+    """
+    attempt.summaries = dict(attempt.touched)
+    plans = [plan for plan in attempt.work if attempt.replaced(plan)]
+    if plans:
+        files, found = _write_rows(attempt, attempt.to_parse(plans))
+        _require_readable(attempt, found)
+        _take(attempt, found)
+        _stage(attempt, plans, files)
 
 
-@dataclass
-class Writing:
-    """Objects that tasks read into files, which no snapshot names yet."""
-
-    deliveries: Collection[Delivery]
-    _runtime: Runtime
-    _function: Callable[[Sequence[Share]], Written]
-    _tasks: Sequence[Sequence[Share]]
-    _found: Sequence[Written] = ()
-
-    def run(self) -> list[str]:
-        """Read the objects and write what is wanted of them; the files, as `data_file` describes them."""
-        self._found = self._runtime.tasks.run(self._function, self._tasks, read_bytes=0)
-        return [file for written in self._found for file in written.files]
-
-    def summaries(self) -> dict[str, Summary]:
-        """Object key -> its summary; after `run`."""
-        parts: dict[str, list[Summary]] = {}
-        for summary in (summary for written in self._found for summary in written.summaries):
-            parts.setdefault(summary["object_key"], []).append(summary)
-        expected = Counter(share.delivery.key for task in self._tasks for share in task)
-        if unread := {key for key, count in expected.items() if len(parts.get(key, ())) != count}:
-            raise LakehouseError(min(unread), "was not accounted for by the parser", "This is a defect: report it")
-        return {key: joined(of) for key, of in parts.items()}
-
-    def require_unmoved(self) -> None:
-        """Objects that are read once more must be what they were the first time; raises ReadTwiceError."""
-        moved = sorted(key for key, row in self.summaries().items() if row["error"] in (MOVED, NOT_READABLE))
-        if moved:
-            raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")
+def stage_accepted(attempt: Attempt) -> None:
+    """Stage accepted batches alone: once more where some are not, because files may hold rows of both."""
+    plans = [plan for plan in attempt.judged(BatchVerdict.ACCEPTED) if attempt.replaced(plan)]
+    if len(plans) == len(attempt.staged_plans):
+        return
+    attempt.drop()
+    if plans:
+        files, found = _write_rows(attempt, attempt.to_parse(plans))
+        _require_unmoved(found)
+        _stage(attempt, plans, files)
 
 
-@dataclass
-class WritingRaw(Writing):
-    """The same for files of a raw table, whose skew is told."""
+def _stage(attempt: Attempt, plans: Sequence[BatchPlan], files: Sequence[str]) -> None:
+    runtime, table = attempt.runtime, attempt.table
+    replaced = {plan.key: set(attempt.replaced(plan)) for plan in plans}
+    # Looked up in the table and not in the ledger: a dead run may have left rows that no ledger row tells of.
+    found = objects_of_batches(runtime, table, attempt.base_id, list(replaced))
+    attempt.present = {batch: {key: of.rows for key, of in objects.items()} for batch, objects in found.items()}
+    old = {key for batch in replaced for key in attempt.present[batch].keys() & replaced[batch]}
+    reach = {Slice(batch.arrival_date, batch.project_id) for batch in replaced}
 
-    table: str = ""
+    def write(target: str) -> None:
+        _delete_objects(runtime, target, ("_arrival_date", "_object_key"), reach, old)
+        if files:
+            runtime.lakehouse.files.append(table, target, files)
 
-    def run(self) -> list[str]:
-        """Read the objects and write their rows."""
-        runtime = self._runtime
-        runtime.skew.forecast(_skew(self.table, self.deliveries, self._tasks), runtime)
-        files = super().run()
-        runtime.skew.measured(self.table, _STEP, [written.rows for written in self._found], runtime)
-        return files
+    runtime.log(f"{table.key}: staging {sum(map(len, replaced.values()))} objects of {len(plans)} batches")
+    attempt.staged, attempt.staged_plans = runtime.lakehouse.stage(table, attempt.base_id, attempt.name, write), plans
+
+
+def _delete_objects(
+    runtime: Runtime, target: str, columns: tuple[str, str], reach: set[Slice], keys: Set[str], also: str = "TRUE"
+) -> None:
+    """Copy-on-write: only data files that hold rows of these objects (and meet the condition `also`) are rewritten.
+
+    `columns`: of arrival days and of object keys.
+    """
+    day_column, key_column = columns
+    days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
+    projects = ", ".join(sql_text(project) for project in sorted({key.project_id for key in reach}))
+    named = sorted(keys)
+    for start in range(0, len(named), _KEYS_PER_STATEMENT):
+        listed = ", ".join(map(sql_text, named[start : start + _KEYS_PER_STATEMENT]))
+        runtime.spark.sql(
+            f"DELETE FROM {target} WHERE {day_column} IN ({days}) AND project_id IN ({projects}) "
+            f"AND {key_column} IN ({listed}) AND {also}"
+        )
+
+
+def quarantine(attempt: Attempt) -> None:
+    """Replace what raw.quarantine holds of the objects read; done before raw, and idempotent like it.
+
+    Of a refused batch the lines stand beside those of the version raw holds, until a version is accepted or gone.
+    """
+    runtime, summaries = attempt.runtime, attempt.summaries
+    restored = attempt.losses.of_lines & attempt.brought_back.keys()
+    # Lines beside those of a lost file would hide that it is gone; they are read again with it.
+    stuck = {BatchKey(attempt.source, key.project_id, key.event_date) for key in attempt.losses.of_lines - restored}
+    accepted = {plan.key: plan for plan in attempt.judged(BatchVerdict.ACCEPTED) if plan.key not in stuck}
+    refused = [*attempt.judged(BatchVerdict.REFUSED), *attempt.judged(BatchVerdict.WAITING)]
+    plans = [*accepted.values(), *(plan for plan in refused if plan.key not in stuck)]
+    of_accepted = {key for plan in accepted.values() for key in attempt.replaced(plan)}
+    # What was in the table: of any version of the object, or of refused versions alone.
+    old = {key for plan in accepted.values() for key in attempt.replaced(plan) if _is_bad(plan.recorded.get(key))}
+    old_refusals = {
+        key
+        for plan in plans
+        for key, record in plan.refused.items()
+        if _is_bad(record) and (plan.key in accepted or key in summaries or key in plan.stale_refusals)
+    }
+    unread = {key for key in attempt.details if summaries[key].error == NOT_READABLE}
+    new = {key for plan in plans for key in attempt.replaced(plan) if _is_bad(summaries.get(key))} - unread
+    concerned = old | old_refusals | new
+    if not (concerned or restored):
+        return
+    batches = [plan.key for plan in plans if not concerned.isdisjoint({*plan.listed, *plan.recorded, *plan.refused})]
+    slices = {*restored, *(Slice(batch.arrival_date, batch.project_id) for batch in batches)}
+
+    # Read once more: in one pass with the rows, every row would have to be kept for the sake of the few refused lines.
+    bad = [delivery for plan in plans for delivery in plan.changed if delivery.key in new]
+    # Those whose bytes raw holds already were not read before.
+    runtime.new_bytes.add(sum(one.size_bytes for one in bad if one.key in attempt.touched))
+    files, found = _write_refused(attempt, bad, accepted.keys())
+    _require_unmoved(found)
+
+    def write(target: str) -> None:
+        # A dead run may have left rows of what is written now, so those go first whatever the ledger knows.
+        columns = ("arrival_date", "object_key")
+        _delete_objects(runtime, target, columns, slices, old_refusals | new, "NOT is_batch_accepted")
+        _delete_objects(runtime, target, columns, slices, old | (new & of_accepted))
+        if files:
+            runtime.lakehouse.files.append(QUARANTINE, target, files)
+
+    if restored:
+        runtime.draft.record(QUARANTINE, _read_by_next_load(attempt, restored))
+    staged = runtime.lakehouse.stage(QUARANTINE, runtime.draft.pin(QUARANTINE), attempt.name, write)
+    runtime.draft.accept(staged, slices, is_whole=True)
+
+
+def _read_by_next_load(attempt: Attempt, slices: Collection[Slice]) -> Changes:
+    """Marks objects of the other source whose refused lines were lost, too: its next load reads them again."""
+    ledger, other = attempt.runtime.ledger, attempt.source.other
+    known = [
+        record
+        for key in slices
+        for kept in (True, False)
+        for record in ledger.deliveries(
+            other, [key.project_id], key.event_date, key.event_date, is_accepted=kept
+        ).values()
+    ]
+    marked = [
+        replace(one, etag=f"{UNREAD}{one.etag.removeprefix(UNREAD)}", sha256=None) for one in known if _is_bad(one)
+    ]
+    return Changes(deliveries=marked)
+
+
+def _is_bad(record: DeliveryRecord | None) -> bool:
+    return record is not None and bool(
+        record.quarantined or record.error or record.etag.startswith(UNREAD) or not record.etag
+    )
+
+
+_Found = tuple[list[str], dict[str, Summary]]
+"""Files, as `data_file` describes them, which no snapshot names yet; object key -> its summary."""
+
+
+def _write_rows(attempt: Attempt, deliveries: Sequence[Delivery]) -> _Found:
+    """Read objects into files of the attempt's table."""
+    if not deliveries:
+        return [], {}
+    runtime, table, files = attempt.runtime, attempt.table, attempt.runtime.lakehouse.files
+    layout = files.layout(table, is_ordered=True)
+    function = partial(write_objects.write_rows, _work(runtime), event_hashes(), layout, files.store(table))
+    tasks = _shares(runtime, deliveries, is_divided=True)
+    runtime.skew.forecast(_skew(table.key, deliveries, tasks), runtime)
+    written, found = _run(runtime, function, tasks)
+    runtime.skew.measured(table.key, _STEP, [one.rows for one in written], runtime)
+    return found
+
+
+def _write_refused(attempt: Attempt, deliveries: Sequence[Delivery], accepted: Collection[BatchKey]) -> _Found:
+    """Read objects, and write their refused lines to files of raw.quarantine; `accepted`: batches whose good lines are loaded."""
+    if not deliveries:
+        return [], {}
+    runtime, files = attempt.runtime, attempt.runtime.lakehouse.files
+    work, layout = replace(_work(runtime), only_refused=True), files.layout(QUARANTINE, is_ordered=False)
+    function = partial(write_objects.write_refused, work, layout, files.store(QUARANTINE), accepted)
+    return _run(runtime, function, _shares(runtime, deliveries))[1]
+
+
+def _run(
+    runtime: Runtime, function: Callable[[Sequence[Share]], Written], tasks: Sequence[Sequence[Share]]
+) -> tuple[list[Written], _Found]:
+    written = runtime.tasks.run(function, tasks, read_bytes=0)
+    parts: dict[str, list[Summary]] = {}
+    for summary in (summary for one in written for summary in one.summaries):
+        parts.setdefault(summary["object_key"], []).append(summary)
+    expected = Counter(share.delivery.key for task in tasks for share in task)
+    if lacking := {key for key, count in expected.items() if len(parts.get(key, ())) != count}:
+        raise LakehouseError(min(lacking), "was not accounted for by the parser", "This is a defect: report it")
+    files = [file for one in written for file in one.files]
+    return written, (files, {key: joined(of) for key, of in parts.items()})
 
 
 def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence[Share]]) -> StepSkew:
@@ -151,37 +312,11 @@ def joined(parts: Sequence[Summary]) -> Summary:
     first = parts[0]
     if len({(part["error"], part["sha256"]) for part in parts}) > 1:
         detail = "was read in parts, which saw different versions of it"
-        return {
-            **first,
-            **dict.fromkeys(SUMMARY_COUNTS, 0),
-            "sha256": None,
-            "line_reasons": None,
-            "error": MOVED,
-            "error_detail": detail,
-        }
+        counts = dict.fromkeys(SUMMARY_COUNTS, 0)
+        return {**first, **counts, "sha256": None, "line_reasons": None, "error": MOVED, "error_detail": detail}
     reasons = sum((Counter(json.loads(part["line_reasons"] or "{}")) for part in parts), Counter[str]())
     counts = {name: sum(part[name] for part in parts) for name in SUMMARY_COUNTS}
     return {**first, **counts, "line_reasons": json.dumps(reasons, sort_keys=True) if reasons else None}
-
-
-def write_rows(attempt: Attempt, deliveries: Collection[Delivery]) -> Writing:
-    """Read objects into files of the attempt's table; nothing is read before it is asked to run."""
-    runtime, table = attempt.runtime, attempt.table
-    files = runtime.lakehouse.files
-    layout = files.layout(table, is_ordered=True)
-    function = partial(write_objects.write_rows, _work(runtime), event_hashes(), layout, files.store(table))
-    tasks = _shares(runtime, deliveries, is_divided=True)
-    return WritingRaw(deliveries, runtime, function, tasks, table=table.key)
-
-
-def write_refused(attempt: Attempt, deliveries: Collection[Delivery], accepted: Collection[BatchKey]) -> Writing:
-    """Read objects, and write their refused lines to files of raw.quarantine; `accepted`: batches whose good lines are loaded."""
-    runtime = attempt.runtime
-    files = runtime.lakehouse.files
-    work = replace(_work(runtime), only_refused=True)
-    layout = files.layout(QUARANTINE, is_ordered=False)
-    function = partial(write_objects.write_refused, work, layout, files.store(QUARANTINE), accepted)
-    return Writing(deliveries, runtime, function, _shares(runtime, deliveries))
 
 
 def hashes_of(attempt: Attempt, deliveries: Collection[Delivery]) -> dict[str, str]:
@@ -202,48 +337,47 @@ def _shares(runtime: Runtime, deliveries: Collection[Delivery], *, is_divided: b
     return shares(sorted(deliveries), runtime.tasks.parallelism * READS_PER_CORE, is_divided=is_divided)
 
 
-def result_of(attempt: Attempt, plan: Plan, writing: Writing | None) -> ReadResult:
-    """What a finished writing found, for the verdicts on batches and for the ledger; None where nothing had to be read.
+def _require_unmoved(found: Mapping[str, Summary]) -> None:
+    """Objects that are read once more must be what they were the first time; raises ReadTwiceError."""
+    moved = sorted(key for key, row in found.items() if row["error"] in (MOVED, NOT_READABLE))
+    if moved:
+        raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")
 
-    Raises LandingAccessError where no object of landing can be read.
-    """
-    if writing is None:
-        return ReadResult(plan, plan.touched, {})
+
+def _take(attempt: Attempt, found: Mapping[str, Summary]) -> None:
+    """Keep what reading found, for the verdicts on batches and for the ledger."""
     code = attempt.table.code_version(attempt.runtime.settings)
-    rows = writing.summaries()
-    _require_readable(attempt, plan, rows)
-    summaries = dict(plan.touched)
-    for delivery in writing.deliveries:
-        key, row = delivery.key, rows[delivery.key]
-        known = plan.batches[delivery.batch].recorded.get(key)
-        # Bytes of which no hash is on record may be the same ones.
-        known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
-        summaries[key] = DeliveryRecord(
-            batch=delivery.batch,
-            object_key=key,
-            etag=delivery.etag,
-            size_bytes=delivery.size_bytes,
-            sha256=row["sha256"],
-            lines=row["lines"],
-            rows=row["rows"],
-            quarantined=row["quarantined"],
-            blank=row["blank"],
-            error=row["error"],
-            is_accepted=False,
-            code_version=code,
-            line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
-            recorded_at=known.recorded_at if known is not None else THIS_LOAD,
-            run_id=known.run_id if known is not None else None,
-        )
-    return ReadResult(plan, summaries, {key: row["error_detail"] for key, row in rows.items() if row["error"]})
+    for plan in attempt.work:
+        for delivery in attempt.to_parse([plan]):
+            row, known = found[delivery.key], plan.recorded.get(delivery.key)
+            # Bytes of which no hash is on record may be the same ones.
+            known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
+            attempt.summaries[delivery.key] = DeliveryRecord(
+                batch=delivery.batch,
+                object_key=delivery.key,
+                etag=delivery.etag,
+                size_bytes=delivery.size_bytes,
+                is_accepted=False,
+                code_version=code,
+                line_reasons=tuple(json.loads(row["line_reasons"] or "{}").items()),
+                recorded_at=known.recorded_at if known is not None else THIS_LOAD,
+                run_id=known.run_id if known is not None else None,
+                sha256=row["sha256"],
+                lines=row["lines"],
+                rows=row["rows"],
+                quarantined=row["quarantined"],
+                blank=row["blank"],
+                error=row["error"],
+            )
+    attempt.details = {key: row["error_detail"] for key, row in found.items() if row["error"]}
 
 
-def _require_readable(attempt: Attempt, plan: Plan, summaries: Mapping[str, Summary]) -> None:
+def _require_readable(attempt: Attempt, found: Mapping[str, Summary]) -> None:
     """Raise LandingAccessError where no object can be read."""
-    unread = {key: row["error_detail"] for key, row in sorted(summaries.items()) if row["error"] == NOT_READABLE}
-    if unread and len(unread) == len(summaries):
+    unread = {key: row["error_detail"] for key, row in sorted(found.items()) if row["error"] == NOT_READABLE}
+    if unread and len(unread) == len(found):
         # The last object that is wanted may be the one that is refused for good: others tell whether landing is.
-        listed = [delivery for batch in plan.batches.values() for delivery in batch.listed.values()]
+        listed = [delivery for plan in attempt.batches.values() for delivery in plan.listed.values()]
         if not any(attempt.runtime.landing.is_readable(witness) for witness in witnesses(listed, unread)):
             (key, reason), *more = unread.items()
             among = f", and so are all of {len(more) + 1} objects" if more else ", and no other object can be read"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -64,26 +64,39 @@ def evaluate_arrivals(
         plan = planned.from_its_start((first_arrivals if starts is None else starts).get(key.project_id))
         if plan.is_repeated_refusal:
             continue
-        hours = _hours_to_load(plan, settings)
+        hours, is_regular = _hours_to_load(plan, settings), key.source is Source.REGULAR
+        complete: set[int] = set()
         for hour, kind in hours.items():
-            if not _is_told_by_marker(plan, kind, settings):
-                name, objects = _name(key, hour), _objects(plan, hour)
-                known = observations.get(name)
-                is_same = known is not None and known.objects == objects
-                still[name] = known if known is not None and is_same else HourObservation(objects, now)
+            # A marker tells nothing of what is written after it, and recoveries come without.
+            if kind == NEW and is_regular and settings.hours_complete_by is Completeness.MARKERS:
+                is_complete = hour in plan.hours_marked or now > deadline(key.arrival_date, settings)
+            else:
+                name, objects = f"{key}/{hour}", _objects(plan, hour)
+                known = observations.get(name, HourObservation(objects, now))
+                still[name] = known if known.objects == objects else HourObservation(objects, now)
+                is_complete = now - still[name].since >= timedelta(minutes=settings.quiet_minutes)
+            complete |= {hour} if is_complete else set()
         reason, obstacle = None, None
         if hours:
-            complete = [hour for hour in hours if _is_complete(plan, hour, hours[hour], still, settings, now)]
-            incomplete[key] = frozenset(hours) - frozenset(complete)
-            reason, obstacle = _judge(plan, hours, complete, settings)
+            incomplete[key] = frozenset(hours) - complete
+            if not complete:
+                named = ", ".join(map(str, list(hours)[:6])) + (f" and {len(hours) - 6} more" if len(hours) > 6 else "")
+                obstacle = f"hours {named} are not complete yet"
+            elif is_regular and not plan.is_closed and not settings.load_open_days:
+                until = f"{deadline(key.arrival_date, settings):%Y-%m-%d %H:%M UTC}"
+                obstacle = f"the day is open until {until} or all 24 markers are there"
+            else:
+                counts = Counter(hours[hour] for hour in complete)
+                reason = ", ".join(f"{kind} hours: {count}" for kind, count in sorted(counts.items()))
         else:
             first = first_arrivals.get(key.project_id)
-            is_awaited = key.source is Source.REGULAR and first is not None and key.arrival_date >= first
+            is_awaited = is_regular and first is not None and key.arrival_date >= first
             is_elsewhere = key in delivered_elsewhere
             reason = _without_news(plan, settings, now, is_awaited=is_awaited, is_elsewhere=is_elsewhere)
-            obstacle = _told_partial(plan)
-        if plan.told_recovery is not None:
-            obstacle = plan.told_recovery
+            # What a day lacks, an operator has to hear until it is recovered or let go.
+            is_told = plan.told_partial is not None and not (plan.prior is not None and plan.prior.is_let_go)
+            obstacle = f"{plan.told_partial}: recover or accept it" if is_told else None
+        obstacle = plan.told_recovery or obstacle
         if reason is not None:
             due[key] = reason
         elif obstacle is not None:
@@ -97,47 +110,13 @@ def state_of(plan: BatchPlan, settings: Settings) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def _judge(
-    plan: BatchPlan, hours: Mapping[int, str], complete: Sequence[int], settings: Settings
-) -> tuple[str | None, str | None]:
-    """(why it is due, what it waits for); one of the two is None."""
-    if not complete:
-        return None, f"hours {_listed(hours)} are not complete yet"
-    if plan.key.source is Source.REGULAR and not plan.is_closed and not settings.load_open_days:
-        return (
-            None,
-            f"the day is open until {_told(deadline(plan.key.arrival_date, settings))} or all 24 markers are there",
-        )
-    counts = Counter(hours[hour] for hour in complete)
-    return ", ".join(f"{kind} hours: {count}" for kind, count in sorted(counts.items())), None
-
-
-def _is_told_by_marker(plan: BatchPlan, kind: str, settings: Settings) -> bool:
-    """A marker tells nothing of what is written after it, and recoveries come without."""
-    is_marked_export = plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS
-    return kind == NEW and is_marked_export
-
-
-def _is_complete(
-    plan: BatchPlan,
-    hour: int,
-    kind: str,
-    observations: Mapping[str, HourObservation],
-    settings: Settings,
-    now: datetime,
-) -> bool:
-    if _is_told_by_marker(plan, kind, settings):
-        return hour in plan.hours_marked or now > deadline(plan.key.arrival_date, settings)
-    return now - observations[_name(plan.key, hour)].since >= timedelta(minutes=settings.quiet_minutes)
-
-
 def _without_news(
     plan: BatchPlan, settings: Settings, now: datetime, *, is_awaited: bool, is_elsewhere: bool
 ) -> str | None:
+    """Why a batch is due although raw holds it as landing does; None if it is not."""
     prior = plan.prior
-    is_absent = not plan.listed and not plan.recorded
-    is_judged = prior is not None and prior.verdict in (BatchVerdict.ACCEPTED, BatchVerdict.REFUSED)
-    is_open = is_absent and not plan.refused and not (prior and prior.verdict is BatchVerdict.ACCEPTED)
+    is_accepted = prior is not None and prior.verdict is BatchVerdict.ACCEPTED
+    is_open = not (plan.listed or plan.recorded or plan.refused or is_accepted)
     # A recovery that somebody asked for in vain is no longer missing once the other source tells the day.
     if is_open and (is_awaited or prior is not None) and plan.told_recovery is None:
         if is_elsewhere:
@@ -145,31 +124,25 @@ def _without_news(
         if plan.is_told_whole:
             return "all hours have markers, and none has events"
     if is_open and is_awaited:
+        is_judged = prior is not None and prior.verdict is BatchVerdict.REFUSED
         is_past = now > deadline(plan.key.arrival_date, settings)
         return "its deadline has passed without a delivery" if is_past and not is_judged else None
     if prior is None or prior.verdict is BatchVerdict.WAITING:
         return None
-    if prior.verdict is BatchVerdict.MOVED:
-        return "objects changed while they were read"
-    if prior.is_missing:
-        return "what was missing is back, or behind the horizon"
-    if plan.hours_elsewhere and not prior.is_let_go and plan.partial_hours != prior.partial_hours:
-        return "the other source holds other hours of it than before"
-    is_loaded = prior.verdict is BatchVerdict.ACCEPTED and prior.deliveries > 0
-    if is_loaded and (prior.partial_hours is not None or prior.has_unplaced) and not plan.is_lacking:
-        return "the hours that it lacked are there, or were never its own"
-    if is_loaded and plan.is_closed and not prior.is_closed:
-        return "it is closed now: all hours have markers, or its deadline has passed"
-    if is_loaded and prior.is_closed and not plan.is_closed and prior.hours_marked < HOURS_A_DAY:
-        return "it was judged closed by a clock that was ahead"
-    return None
-
-
-def _told_partial(plan: BatchPlan) -> str | None:
-    """What a day lacks of which a person has to hear until it is recovered or let go."""
-    if plan.told_partial is None or (plan.prior is not None and plan.prior.is_let_go):
-        return None
-    return f"{plan.told_partial}: recover or accept it"
+    lacked, is_loaded = prior.partial_hours is not None or prior.has_unplaced, is_accepted and prior.deliveries > 0
+    other_hours = plan.hours_elsewhere and not prior.is_let_go and plan.partial_hours != prior.partial_hours
+    was_ahead = prior.is_closed and not plan.is_closed and prior.hours_marked < HOURS_A_DAY
+    reasons = {
+        "objects changed while they were read": prior.verdict is BatchVerdict.MOVED,
+        "what was missing is back, or behind the horizon": prior.is_missing,
+        "the other source holds other hours of it than before": other_hours,
+        "the hours that it lacked are there, or were never its own": is_loaded and lacked and not plan.is_lacking,
+        "it is closed now: all hours have markers, or its deadline has passed": (
+            is_loaded and plan.is_closed and not prior.is_closed
+        ),
+        "it was judged closed by a clock that was ahead": is_loaded and was_ahead,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 NEW = "new"
@@ -195,16 +168,3 @@ def _hours_to_load(plan: BatchPlan, settings: Settings) -> dict[int, str]:
 def _objects(plan: BatchPlan, hour: int) -> str:
     listed = sorted((d.key, d.etag) for d in plan.listed.values() if d.hour == hour)
     return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
-
-
-def _name(key: BatchKey, hour: int) -> str:
-    return f"{key}/{hour}"
-
-
-def _told(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _listed(hours: Mapping[int, str]) -> str:
-    named = ", ".join(str(hour) for hour in list(hours)[:6])
-    return named if len(hours) <= 6 else f"{named} and {len(hours) - 6} more"

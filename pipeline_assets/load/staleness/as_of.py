@@ -72,12 +72,8 @@ def version_of(delivery: SnapshotDelivery, settings: Settings) -> str:
 
 def standing_day(days: Mapping[date, SnapshotDelivery], settings: Settings, now: datetime) -> date | None:
     """The day of the newest delivery that has a marker or is past its deadline; None without any."""
-    able = (
-        day
-        for day, one in days.items()
-        if settings.calendar_start <= day <= now.date() and (one.is_marked or now > deadline(day, settings))
-    )
-    return max(able, default=None)
+    within = [day for day in days if settings.calendar_start <= day <= now.date()]
+    return max((day for day in within if days[day].is_marked or now > deadline(day, settings)), default=None)
 
 
 def month_of(table: Table, day: date) -> Slice:
@@ -123,15 +119,12 @@ def news_of(
     day = standing_day(days, settings, now)
     within = [one for one in days if settings.calendar_start <= one <= now.date()]
     waits = [f"{days[one].key} has no marker yet" for one in sorted(within) if day is None or one > day]
-    overdue = [
-        one
-        for one in (now.date() - timedelta(days=back) for back in range(_AWAITED_DAYS))
-        if now > deadline(one, settings)
-    ]
-    if day is not None and overdue and overdue[0] > day:
-        waits.append(f"no intervals as of {overdue[0]} were delivered by its deadline; those as of {day} stand")
     if day is None:
         return None, waits
+    back = (now.date() - timedelta(days=number) for number in range(_AWAITED_DAYS))
+    overdue = next((one for one in back if now > deadline(one, settings)), day)
+    if overdue > day:
+        waits.append(f"no intervals as of {overdue} were delivered by its deadline; those as of {day} stand")
     version = version_of(days[day], settings)
     if is_on_record(table, day, version, records):
         return None, waits
@@ -205,7 +198,6 @@ class ItemsOfDays:
         """`facts` must include the records of the dimension's tables."""
         self._facts, self._now = facts, now
         self._snapshot, self._validity = dimension.snapshot.key, dimension.validity
-        self._days: dict[date, date | None] = {}
 
     def begin_by(self, day: date) -> bool:
         """Whether a snapshot of this day or an earlier one is on record; before the first snapshot, no items are known.
@@ -225,9 +217,14 @@ class ItemsOfDays:
     def wait_of(self, day: date) -> Wait | None:
         """Why events of a day cannot be joined now; None if they can."""
         chosen = self._chosen(day)
+        record = self._record(self._snapshot, chosen or day)
         if chosen is None:
-            return self._missing(day)
-        record = self._record(self._snapshot, chosen)
+            if not self.begin_by(day):
+                return None
+            if record is not None and not record.verdict.is_good and record.verdict is not Verdict.WAITING:
+                return Wait(f"{self._snapshot} {day} is {record.verdict.value}")
+            early, late = f"{self._snapshot} {day} is not delivered yet", f"{self._snapshot} has no snapshot of {day}"
+            return self._missing(day, early, late, "the snapshot of the day")
         if record is not None and not self._is_good(record):
             return Wait(f"{self._snapshot} {chosen} is {record.verdict.value}")
         month = self._validity.kind.slice_day(chosen)
@@ -239,19 +236,11 @@ class ItemsOfDays:
             return Wait(f"{self._validity.key} {month:%Y-%m} is not built from the snapshot of {chosen} yet")
         return None
 
-    def _missing(self, day: date) -> Wait | None:
-        if not self.begin_by(day):
-            return None
-        record = self._record(self._snapshot, day)
-        if record is not None and not record.verdict.is_good and record.verdict is not Verdict.WAITING:
-            return Wait(f"{self._snapshot} {day} is {record.verdict.value}")
-        if self._now <= deadline(day, self._facts.settings):
-            return Wait(f"{self._snapshot} {day} is not delivered yet", is_early=True)
-        return self._by_policy(f"{self._snapshot} has no snapshot of {day}", "the snapshot of the day")
-
-    def _by_policy(self, reason: str, what: str) -> Wait:
-        """The wait, or the refusal, of a day past its deadline without a usable snapshot; `what` says what is missing."""
+    def _missing(self, day: date, early: str, reason: str, what: str) -> Wait:
+        """The wait, or the refusal, of a day without usable items: `early` before its deadline; `what` says what is missing."""
         settings = self._facts.settings
+        if self._now <= deadline(day, settings):
+            return Wait(early, is_early=True)
         if settings.missing_snapshot is MissingSnapshot.PREVIOUS:
             reason += f", and none of the {settings.previous_snapshot_days} days before it"
         reason += f" (missing_snapshot = {settings.missing_snapshot.value})"
@@ -262,11 +251,6 @@ class ItemsOfDays:
 
     def _chosen(self, day: date) -> date | None:
         """The day whose snapshot is used for `day`."""
-        if day not in self._days:
-            self._days[day] = self._choose(day)
-        return self._days[day]
-
-    def _choose(self, day: date) -> date | None:
         own = self._record(self._snapshot, day)
         if own is not None and own.digest != EMPTY:
             return day
@@ -336,13 +320,10 @@ class ItemsOfDelivery(ItemsOfDays):
             return None
         if record is not None and (is_held or record.verdict is Verdict.REFUSED):
             return Wait(f"{self._validity.key} {month:%Y-%m} is {record.verdict.value}")
-        if not self.begin_by(day):
-            return None
-        if self._now <= deadline(day, self._facts.settings):
-            return Wait(f"{self._validity.key} does not tell of {day} yet", is_early=True)
-        return self._by_policy(f"{self._validity.key} does not tell of {day}", "intervals")
+        untold = f"{self._validity.key} does not tell of {day}"
+        return self._missing(day, f"{untold} yet", untold, "intervals") if self.begin_by(day) else None
 
-    def _choose(self, day: date) -> date | None:
+    def _chosen(self, day: date) -> date | None:
         return day if self._holds(day) else self._previous(day)
 
     def _holds(self, day: date) -> bool:
@@ -358,36 +339,27 @@ def wait_of_snapshot(facts: Facts, table: Table, key: Slice, record: SliceRecord
     """Why the snapshot of a day is not loaded now; None if it is, or if there is nothing to do."""
     day, listed = key.event_date, facts.delivered.get(key)
     may_come = now <= deadline(day, facts.settings)
+    state = record.input_state if record is not None else None
     if listed is not None and listed.others:
         reason = f"{listed.key} and {listed.others[0].rpartition(' ')[0]} are both the snapshot of {day}"
-        return Wait(reason, failure=_refused(reason, "Remove one of them from landing"))
+        hint = "Remove one of them from landing"
+        return Wait(reason, failure=Evaluation(Check.SNAPSHOT_IS_WHOLE, False, reason, hint))
     if listed is not None:
-        is_loaded = (
-            record is not None and record.input_state is not None and record.input_state.delivered == listed.version
-        )
-        if listed.is_marked or is_loaded or not may_come:
-            return None
-        return Wait(f"{listed.key} has no marker yet", is_early=True)
+        is_loaded = state is not None and state.delivered == listed.version
+        is_due = listed.is_marked or is_loaded or not may_come
+        return None if is_due else Wait(f"{listed.key} has no marker yet", is_early=True)
     if record is not None and record.digest != EMPTY:
-        if is_ruled_out(facts.exclusions, record):
-            return None
-        if record.input_state is not None:
+        if state is not None or is_ruled_out(facts.exclusions, record):
             return None
         return Wait("landing holds no snapshot of the day, and what is published is not what a load published")
     first = facts.first_snapshots.get(table.key)
     if first is None:
         return Wait("landing holds no snapshot of the dimension at all")
-    if day < first:
-        return None
-    if may_come:
+    if day >= first and may_come:
         return Wait(f"the snapshot of {day} is not delivered yet", is_early=True)
-    if facts.settings.missing_snapshot is MissingSnapshot.PREVIOUS:
+    if day < first or facts.settings.missing_snapshot is MissingSnapshot.PREVIOUS:
         return None
-    policy = facts.settings.missing_snapshot.value
+    policy = f"(missing_snapshot = {facts.settings.missing_snapshot.value})"
     if key in facts.excluded:
-        return Wait(f"the snapshot of {day} is excluded: {facts.excluded[key]} (missing_snapshot = {policy})")
-    return Wait(f"no snapshot of {day} was delivered by its deadline (missing_snapshot = {policy})")
-
-
-def _refused(reason: str, hint: str) -> Evaluation:
-    return Evaluation(Check.SNAPSHOT_IS_WHOLE, False, reason, hint)
+        return Wait(f"the snapshot of {day} is excluded: {facts.excluded[key]} {policy}")
+    return Wait(f"no snapshot of {day} was delivered by its deadline {policy}")

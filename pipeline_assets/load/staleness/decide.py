@@ -27,7 +27,7 @@ from pipeline_assets.load.staleness.facts import (
     judging,
     rests_on,
 )
-from pipeline_assets.load.staleness.finality import is_final_day, is_moot, is_settled_day, was_final
+from pipeline_assets.load.staleness.finality import finality, is_moot, was_final
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.table import Table, is_dimension
 
@@ -53,6 +53,7 @@ class Todo(Enum):
     """An input is missing or ambiguous, and settings or rules refuse the slice without a build."""
 
 
+CHANGING = (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)
 _BLOCKED = (Todo.KEEP_REFUSED, Todo.WAIT, Todo.WAIT_TIED, Todo.HOLD, Todo.REFUSE)
 
 
@@ -89,6 +90,12 @@ class SlicePlan:
     """(table, slice) of each month of a delivered history that has days in `present` -> its digest."""
     is_judged_again: bool = False
     """It was refused in comparison with a slice that is built now; its own inputs did not change."""
+
+    @property
+    def waits_for(self) -> list[Slice]:
+        """The slices that it was refused without, if it was."""
+        rejection = self.record.rejection if self.record is not None else None
+        return [Slice(day, self.key.project_id) for day in (rejection.waits_for if rejection is not None else ())]
 
     @property
     def is_blocked(self) -> bool:
@@ -130,20 +137,30 @@ class _Rule:
             # A load of snapshots makes no plans for days whose events were never loaded.
             return None
         was_settled = was_final(self.facts, record, self.now)
-        is_settled = was_settled or is_settled_day(self.facts, key, self.now)
-        is_known_final = was_settled and record is not None and record.is_final
-        is_final = is_known_final or is_final_day(self.facts, key, self.now)
+        is_settled = is_final = was_settled and record is not None and record.is_final
+        if not is_final:
+            is_settled, is_final = finality(self.facts, key, self.now)
+        is_settled = is_settled or was_settled
         since = record.final_at if record is not None and was_settled else None
-        final_at = (since or self.now.isoformat()) if is_settled else None
         present = self.inputs.state(key)
-        plan = SlicePlan(key, Todo.KEEP, present, record, is_requested, is_final, was_settled, is_settled, final_at)
-        plan = replace(plan, delivered=self.facts.delivered.get(key), months=self.inputs.months_of(present))
+        plan = SlicePlan(
+            key,
+            Todo.KEEP,
+            present,
+            record,
+            is_requested,
+            is_final,
+            was_settled,
+            is_settled,
+            final_at=(since or self.now.isoformat()) if is_settled else None,
+            delivered=self.facts.delivered.get(key),
+            months=self.inputs.months_of(present),
+        )
         plan = self._obstructed(plan) or self._compared(plan)
         loss = self.facts.loss(self.table.key, key)
         if loss is None:
             return plan
-        is_readable = plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
-        is_able = is_readable and plan.todo not in (Todo.WAIT, Todo.HOLD, Todo.REFUSE)
+        is_able = self._is_readable(plan) and plan.todo not in (Todo.WAIT, Todo.HOLD, Todo.REFUSE)
         if self.facts.is_read_again and is_able:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FILES_GONE))
         return refused_as_lost(plan, loss)
@@ -171,12 +188,14 @@ class _Rule:
             return None
         obstacle = _obstacle(self.facts, self.table, self.inputs, key, self.now)
         if obstacle is not None:
-            is_early = key in self.facts.early and not any(
-                upstream.verdict in (Verdict.REFUSED, Verdict.HELD) for upstream in self.inputs.upstream(key)
-            )
-            return Wait(obstacle, is_early)
+            verdicts = {upstream.verdict for upstream in self.inputs.upstream(key)}
+            return Wait(obstacle, key in self.facts.early and verdicts.isdisjoint((Verdict.REFUSED, Verdict.HELD)))
         is_joined = self.items is not None and self.inputs.has_own_rows(key)
         return self.items.wait_of(key.event_date) if self.items is not None and is_joined else None
+
+    def _is_readable(self, plan: SlicePlan) -> bool:
+        """A delivery that landing no longer holds cannot be read again."""
+        return plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
 
     def _compared(self, plan: SlicePlan) -> SlicePlan:
         """The plan of a slice that can be built: compares its present inputs with those of its build and of its refusal."""
@@ -186,19 +205,20 @@ class _Rule:
         if record is None:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FIRST_BUILD))
         has_new_code = record.input_state is not None and record.code_version != self.code
-        # A delivery that landing no longer holds cannot be read again by new code.
-        is_readable = plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
-        is_code_asked = has_new_code and plan.is_requested and is_readable
+        is_code_asked = has_new_code and plan.is_requested and self._is_readable(plan)
         match = compare(record.input_state, present, day)
         if match is Match.SAME and not is_code_asked:
-            return replace(plan, present=_with_cross_day(present, record.input_state), is_outdated=has_new_code)
+            # The recorded digest of competing rows on other days still holds, because nothing changed.
+            same = replace(present, cross_day=record.input_state.cross_day) if record.input_state else present
+            return replace(plan, present=same, is_outdated=has_new_code)
         stale = replace(plan, cause=cause_of(record.input_state, present, has_new_code=has_new_code))
         rejection = _valid_rejection(self.facts.settings, self.table, self.accepted, record)
         if self.facts.item_counts is not None and is_compared_with_another(record, self.facts.item_counts):
             rejection = None
         refused = Match.DIFFERENT if rejection is None else compare(rejection.inputs, present, day)
         if rejection is not None and refused is Match.SAME:
-            return replace(stale, todo=_todo_of(rejection), present=_with_cross_day(present, rejection.inputs))
+            same = replace(present, cross_day=rejection.inputs.cross_day)
+            return replace(stale, todo=_todo_of(rejection), present=same)
         if Match.NEIGHBOURS_DIFFER in (match, refused) and not is_code_asked:
             return replace(stale, todo=Todo.CHECK)
         return replace(stale, todo=Todo.REBUILD)
@@ -210,11 +230,6 @@ def refused_as_lost(plan: SlicePlan, loss: Evaluation) -> SlicePlan:
     return replace(
         plan, todo=Todo.REFUSE, reason=loss.reason, failure=replace(loss, reason=f"{loss.reason}{also}"), is_early=False
     )
-
-
-def _with_cross_day(present: InputState, recorded: InputState | None) -> InputState:
-    """`present` with the recorded digest of competing rows on other days, which still holds because nothing changed."""
-    return present if recorded is None else replace(present, cross_day=recorded.cross_day)
 
 
 def _valid_rejection(settings: Settings, table: Table, accepted: Acceptances, record: SliceRecord) -> Rejection | None:
@@ -262,11 +277,8 @@ def release_waits(plans: Sequence[SlicePlan]) -> list[SlicePlan]:
     while not is_settled:
         is_settled = True
         for key, plan in by_slice.items():
-            rejection = plan.record.rejection if plan.record is not None else None
-            if plan.todo is not Todo.WAIT_TIED or rejection is None:
-                continue
-            others = [Slice(day, key.project_id) for day in rejection.waits_for]
-            if not any(other in by_slice and by_slice[other].is_blocked for other in others):
+            others = [by_slice[other] for other in plan.waits_for if other in by_slice]
+            if plan.todo is Todo.WAIT_TIED and not any(other.is_blocked for other in others):
                 by_slice[key] = replace(plan, todo=Todo.REBUILD)
                 is_settled = False
     return list(by_slice.values())
@@ -290,25 +302,17 @@ def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datet
         return None
     known = [facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in table.kind.delivered_by]
     batches = [batch for batch in known if batch is not None and not is_moot(facts, batch)]
-    # A day before the calendar cannot be requested, so the slice does not wait for it.
-    if not batches and key.event_date < facts.settings.calendar_start:
-        return None
-    if not batches and is_empty_by_setting(key.project_id, key.event_date, facts.settings, now):
-        return None
     if not batches:
-        return f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
+        # A day before the calendar cannot be requested, so the slice does not wait for it.
+        is_early = key.event_date < facts.settings.calendar_start
+        is_empty = is_early or is_empty_by_setting(key.project_id, key.event_date, facts.settings, now)
+        return None if is_empty else f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
     accepted = [batch for batch in batches if batch.verdict is BatchVerdict.ACCEPTED]
     # A source without deliveries does not make up for a refused delivery of the other.
     if len(accepted) == len(batches) or any(batch.deliveries or batch.is_loss_accepted for batch in accepted):
         return None
-    return "; ".join(
-        f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}"
-        for batch in batches
-        if batch.verdict is not BatchVerdict.ACCEPTED
-    )
-
-
-_CHANGING = (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)
+    blocking = [batch for batch in batches if batch.verdict is not BatchVerdict.ACCEPTED]
+    return "; ".join(f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}" for batch in blocking)
 
 
 def await_lost(facts: Facts, table: Table, plans: Sequence[SlicePlan]) -> list[SlicePlan]:
@@ -318,7 +322,7 @@ def await_lost(facts: Facts, table: Table, plans: Sequence[SlicePlan]) -> list[S
     while not is_settled:
         is_settled = True
         for key, plan in by_slice.items():
-            if plan.todo not in _CHANGING:
+            if plan.todo not in CHANGING:
                 continue
             near = neighbourhood([key], table.kind.exchange_days(facts.settings))
             beside = [(table.key, one) for one in near if one not in by_slice or by_slice[one].todo is not Todo.REBUILD]

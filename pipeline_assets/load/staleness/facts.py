@@ -52,10 +52,8 @@ def refusal_of_count(record: SliceRecord) -> Evaluation | None:
 
 def is_compared_with_another(record: SliceRecord, counts: Mapping[date, int]) -> bool:
     """Whether the count of a snapshot was refused in comparison with a count that is no longer on record."""
-    refusal = refusal_of_count(record)
-    former = former_day(counts, record.key.event_date)
-    present = None if former is None else counts[former]
-    return refusal is not None and refusal.figures.get(ROWS_BEFORE) != present
+    refusal, former = refusal_of_count(record), former_day(counts, record.key.event_date)
+    return refusal is not None and refusal.figures.get(ROWS_BEFORE) != (counts[former] if former else None)
 
 
 @dataclass(frozen=True)
@@ -95,38 +93,36 @@ class Facts:
 
     @classmethod
     def read(
-        cls,
-        ledger: Ledger,
-        settings: Settings,
-        slices: Collection[Slice],
-        tables: Sequence[Table],
-        now: datetime,
+        cls, ledger: Ledger, settings: Settings, slices: Collection[Slice], tables: Sequence[Table], now: datetime
     ) -> Facts:
         """Read the facts about these slices of these tables.
 
         A load passes no tables, because it reads their records only after pinning their snapshots (`reading`).
         """
-        projects = sorted({key.project_id for key in slices})
-        firsts = first_arrivals(ledger, settings, projects, now.date())
+        firsts = first_arrivals(ledger, settings, _projects(slices), now.date())
         return cls(settings, frozenset(slices), _batches(ledger, settings, slices), firsts).reading(ledger, tables)
 
     def reading(self, ledger: Ledger, tables: Sequence[Table]) -> Facts:
         """The facts plus the present records and holds of these tables and of their upstream tables."""
+        own = {key.event_date for key in self.slices}
         days: dict[str, set[date]] = {}
         for table in tables:
-            own = {key.event_date for key in self.slices}
             days.setdefault(table.key, set()).update(own)
             for name in table.upstream:
-                for day in own:
-                    days.setdefault(name, set()).update(table.kind.input_days(name, day, self.settings))
-        projects = [*self._projects, ALL_PROJECTS] if any(map(is_dimension, days)) else self._projects
+                inputs = (table.kind.input_days(name, day, self.settings) for day in own)
+                days.setdefault(name, set()).update(*inputs)
+        own_projects = _projects(self.slices)
+        projects = [*own_projects, ALL_PROJECTS] if any(map(is_dimension, days)) else own_projects
         records = {name: ledger.slices(name, projects, of) for name, of in days.items()}
-        holds = {table.key: ledger.interventions.holds(table.key, self._projects) for table in tables}
-        read = replace(self, records={**self.records, **records}, holds={**self.holds, **holds})
+        holds = {table.key: ledger.interventions.holds(table.key, own_projects) for table in tables}
         dimensions = [table.dimension for table in tables if table.dimension is not None]
         firsts = {name: ledger.first_day(name) for one in dimensions for name in one.delivered_tables(self.settings)}
-        known = {name: day for name, day in firsts.items() if day is not None}
-        return replace(read, first_snapshots={**self.first_snapshots, **known}) if known else read
+        return replace(
+            self,
+            records={**self.records, **records},
+            holds={**self.holds, **holds},
+            first_snapshots={**self.first_snapshots, **{name: day for name, day in firsts.items() if day is not None}},
+        )
 
     def extended(self, ledger: Ledger, slices: Collection[Slice], tables: Sequence[Table]) -> Facts:
         """The same facts about other slices of the same projects, read anew."""
@@ -154,10 +150,6 @@ class Facts:
         """Slices that wait for deliveries whose deadline lies ahead."""
         return early_slices(self.batches)
 
-    @cached_property
-    def _projects(self) -> list[str]:
-        return sorted({key.project_id for key in self.slices})
-
 
 def slices_to_look_at(
     ledger: Ledger, settings: Settings, projects: Sequence[str], days: Sequence[date]
@@ -174,12 +166,16 @@ def slices_to_look_at(
     return frozenset(neighbourhood(chosen, settings.dedupe_window_days))
 
 
+def _projects(slices: Iterable[Slice]) -> list[str]:
+    return sorted({key.project_id for key in slices})
+
+
 def _batches(ledger: Ledger, settings: Settings, slices: Collection[Slice]) -> Mapping[BatchKey, BatchRecord]:
     if not slices:
         return {}
     days = [key.event_date for key in slices]
     reach = timedelta(days=settings.reprocessing_window_days)
-    return ledger.batches(sorted({key.project_id for key in slices}), min(days), max(days) + reach)
+    return ledger.batches(_projects(slices), min(days), max(days) + reach)
 
 
 def slices_read(near: AbstractSet[Slice], settings: Settings, request: LoadRequest, table: Table) -> frozenset[Slice]:
@@ -197,16 +193,11 @@ def slices_read(near: AbstractSet[Slice], settings: Settings, request: LoadReque
 
 def judging(table: Table, settings: Settings) -> str:
     """The code, checks and bounds of a refusal, as text; if it differs, a refused slice is tried again."""
-    own = {
-        name: (bound.shrink, bound.growth)
-        for name, bound in sorted(settings.change_bounds.items())
-        if name.startswith(f"{table.key}:")
-    }
-    bounds = {
-        name: own if name == "change_bounds" else getattr(settings, name)
-        for rule in table.checks
-        for name in rule.settings_read
-    }
+    prefix = f"{table.key}:"
+    bounds_of = settings.change_bounds.items()
+    own = {name: (one.shrink, one.growth) for name, one in sorted(bounds_of) if name.startswith(prefix)}
+    names = [name for rule in table.checks for name in rule.settings_read]
+    bounds = {name: own if name == "change_bounds" else getattr(settings, name) for name in names}
     rules = [(rule.name, rule.is_blocking) for rule in table.checks]
     return f"{table.code_version(settings)} {rules} {bounds}"
 
@@ -270,8 +261,9 @@ class Inputs:
         """(table, slice) of each month of a delivered history with days in an input state -> the recorded digest."""
         months = {}
         for name in state.upstream:
-            if name.table in self._upstream and _is_part(name, self._settings):
-                month = Slice(table_by_key(name.table).kind.slice_day(name.day), ALL_PROJECTS)
+            upstream = table_by_key(name.table)
+            if name.table in self._upstream and upstream.reads_history(self._settings):
+                month = Slice(upstream.kind.slice_day(name.day), ALL_PROJECTS)
                 record = self._upstream[name.table].get(month)
                 months[name.table, month] = record.digest if record is not None else EMPTY
         return months
@@ -288,33 +280,18 @@ def rests_on(
 
     `months`: from `months_of`, because a day of a delivered history is not a slice, but its month is.
     """
-    expected = {
-        (name, of): state.upstream.get(InputDay(name, of.event_date), EMPTY)
-        for name in table.upstream
-        for of in table.kind.input_slices(name, key, settings)
-    }
-    named = {
-        (name.table, Slice(name.day, _project(name.table, key.project_id))): digest
-        for name, digest in state.upstream.items()
-        if not _is_part(name, settings)
-    }
-    return expected | named | dict(months)
-
-
-def _is_part(name: InputDay, settings: Settings) -> bool:
-    """Whether an input is a day of a delivered history, which is only a part of a slice."""
-    return table_by_key(name.table).reads_history(settings)
-
-
-def _project(table: str, project_id: str) -> str:
-    return ALL_PROJECTS if table_by_key(table).kind.is_shared else project_id
+    kind = table.kind
+    found = {(name, of): EMPTY for name in table.upstream for of in kind.input_slices(name, key, settings)}
+    for name, digest in state.upstream.items():
+        upstream = table_by_key(name.table)
+        if not upstream.reads_history(settings):
+            found[name.table, Slice(name.day, ALL_PROJECTS if upstream.kind.is_shared else key.project_id)] = digest
+    return found | dict(months)
 
 
 def compare(recorded: InputState | None, present: InputState, day: date) -> Match:
     """Compare the input states of the slice of `day`; upstream slices of the same day are its own inputs."""
-    if recorded is None:
-        return Match.DIFFERENT
-    if recorded.delivered != present.delivered:
+    if recorded is None or recorded.delivered != present.delivered:
         return Match.DIFFERENT
     differing = _differing(recorded, present)
     if not differing:

@@ -59,27 +59,22 @@ def first_arrivals(
     source: Source | None = None,
 ) -> dict[str, date]:
     """Project -> first arrival day, from settings, else from the listing and the ledger (one `source`, or both for None)."""
-    known = _first_days(ledger, projects, today, source)
-    for project, days in listing.arrival_days.items() if listing is not None else ():
-        known[project] = known.get(project, set()) | days
-    firsts = {project: settings.first_arrival or first_believable(days, today) for project, days in known.items()}
-    return {project: day for project, day in firsts.items() if day is not None}
-
-
-def _first_days(ledger: Ledger, projects: Sequence[str], today: date, source: Source | None) -> dict[str, set[date]]:
-    """Project -> its recorded arrival days, read from the first until two lie close together; later days do not matter."""
-    days: dict[str, set[date]] = {}
+    known: dict[str, set[date]] = {}
+    # Read from the first day until two lie close together: later days do not matter.
     passed = dict.fromkeys(projects, date.min)
     while passed:
         following = ledger.nearest_arrivals(passed, source)
         for project, day in following.items():
-            days.setdefault(project, set()).add(day)
+            known.setdefault(project, set()).add(day)
         passed = {
             project: day
             for project, day in following.items()
             if day - passed[project] > ALONE and day <= today + timedelta(days=1)
         }
-    return days
+    for project, days in listing.arrival_days.items() if listing is not None else ():
+        known[project] = known.get(project, set()) | days
+    firsts = {project: settings.first_arrival or first_believable(days, today) for project, days in known.items()}
+    return {project: day for project, day in firsts.items() if day is not None}
 
 
 def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
@@ -92,23 +87,19 @@ def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
     return record.final_at is not None or is_closed_window(facts, record.key, now)
 
 
-def is_final_day(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Whether the day is settled, and no hour that arrived on it is missing."""
-    own = [BatchKey(source, key.project_id, key.event_date) for source in Source]
-    return is_settled_day(facts, key, now) and not any(is_short(facts.batches, batch) for batch in own)
+def finality(facts: Facts, key: Slice, now: datetime) -> tuple[bool, bool]:
+    """Whether a day is settled, and whether it is final: then no hour that arrived on it is missing either.
 
-
-def is_settled_day(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Whether every batch that arrives in [D, D + reprocessing window] is closed, and none is refused or waits.
-
-    Changes of the day are bounded from then on, although missing hours of a regular export may keep it from being final.
+    It is settled where every batch that arrives in [D, D + reprocessing window] is closed, and none is refused or waits. Changes
+    of the day are bounded from then on, although missing hours of a regular export may keep it from being final.
     """
     first_arrival = facts.first_arrivals.get(key.project_id)
-    if first_arrival is None or key.event_date < first_arrival:
-        return False
-    return is_closed_window(facts, key, now) and not any(
-        _is_open_trouble(facts, key.project_id, arrival) for arrival in _window(facts.settings, key)
-    )
+    if first_arrival is None or key.event_date < first_arrival or not is_closed_window(facts, key, now):
+        return False, False
+    if any(_is_open_trouble(facts, key.project_id, arrival) for arrival in _window(facts.settings, key)):
+        return False, False
+    own = [BatchKey(source, key.project_id, key.event_date) for source in Source]
+    return True, not any(is_short(facts.batches, batch) for batch in own)
 
 
 def is_closed_window(facts: Facts, key: Slice, now: datetime) -> bool:
@@ -132,7 +123,7 @@ def is_moot(facts: Facts, batch: BatchRecord) -> bool:
     """Whether the batch is a recovery that never arrived, of a day whose regular exports are accepted."""
     if batch.key.source is not Source.BACKFILL or batch.deliveries or batch.verdict is BatchVerdict.ACCEPTED:
         return False
-    regular = facts.batches.get(BatchKey(Source.REGULAR, batch.key.project_id, batch.key.arrival_date))
+    regular = facts.batches.get(replace(batch.key, source=Source.REGULAR))
     return regular is not None and regular.verdict is BatchVerdict.ACCEPTED
 
 
@@ -142,13 +133,12 @@ def _window(settings: Settings, key: Slice) -> list[date]:
 
 def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
     """Whether a batch of the day is refused or waits, or only some hours of a day without regular deliveries were recovered."""
-    batches = {source: facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source}
-    regular = batches[Source.REGULAR]
-    if not (regular is not None and regular.deliveries) and lacks_hours(regular, batches[Source.BACKFILL]):
+    regular, backfill = (facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source)
+    if not (regular is not None and regular.deliveries) and lacks_hours(regular, backfill):
         return True
     return any(
         batch is not None and batch.verdict is not BatchVerdict.ACCEPTED and not is_moot(facts, batch)
-        for batch in batches.values()
+        for batch in (regular, backfill)
     )
 
 
@@ -178,9 +168,7 @@ def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Seq
 def warnings_of(found: Mapping[str, Lateness], settings: Settings) -> list[str]:
     """The same sentences from lateness that was already read by `recent_lateness`."""
     days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
-    told = {
-        project or "all projects": narrowness(found[project], days, tolerated) for project in deciding(found, tolerated)
-    }
+    told = {one or "all projects": narrowness(found[one], days, tolerated) for one in deciding(found, tolerated)}
     return [
         f"the reprocessing window is too narrow for {project}: {why}; see tidemark window"
         for project, why in sorted(told.items())

@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict, neighbourhood
-from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, decide, release_waits
+from pipeline_assets.load.staleness.decide import CHANGING, SlicePlan, Todo, await_lost, decide, release_waits
 from pipeline_assets.load.staleness.facts import REACH, Facts, counts_on_record, former_day, refusal_of_count
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS
 from pipeline_assets.tables.table import Table
@@ -29,12 +29,14 @@ def decide_with_neighbours(
     while beyond := not_yet_decided(plans, decided_about, table.kind.exchange_days(facts.settings)):
         decided_about |= beyond
         plans += decide(facts.extended(ledger, beyond, [table]), table, requested, accepted, now)
+    if facts.item_counts is None:
+        return plans
     return with_counts_judged_again(ledger, facts, table, plans, requested, accepted, now)
 
 
 def not_yet_decided(plans: Iterable[SlicePlan], decided_about: Set[Slice], window_days: int) -> set[Slice]:
     """Slices without a decision that lie at most `window_days` days from a slice that may change."""
-    changing = [plan.key for plan in plans if plan.todo in (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)]
+    changing = [plan.key for plan in plans if plan.todo in CHANGING]
     return neighbourhood(changing, window_days) - decided_about
 
 
@@ -49,17 +51,22 @@ def with_counts_judged_again(
 ) -> list[SlicePlan]:
     """The plans, with a rebuild of each snapshot whose count was refused in comparison with one that is built now, and so on.
 
-    Snapshots are built in the order of their days, so each is compared with the new state of the one before it. Plans of
-    facts without counts are not about snapshots and stay as they are.
+    Snapshots are built in the order of their days, so each is compared with the new state of the one before it.
     """
     found = {plan.key: plan for plan in plans}
     changing = {key.event_date for key, plan in found.items() if plan.todo is Todo.REBUILD}
-    while facts.item_counts is not None and changing:
-        refused = _refused_beside(ledger, table, changing)
+    while changing:
+        # Snapshots refused for their count whose preceding one is, or will be, that of a day that changes.
+        days = {day + timedelta(days=number) for day in changing for number in range(1, REACH.days + 1)}
+        counted = counts_on_record(ledger, table, days).keys() | set(changing)
+        refused = {
+            key
+            for key, record in ledger.slices(table.key, [ALL_PROJECTS], days).items()
+            if refusal_of_count(record) is not None and former_day(counted, key.event_date) in changing
+        }
         if refused - found.keys():
-            days = {key.event_date for key in refused}
-            beyond = replace(facts, item_counts=counts_on_record(ledger, table, days))
-            beyond = beyond.extended(ledger, refused - found.keys(), [table])
+            counts = counts_on_record(ledger, table, {key.event_date for key in refused})
+            beyond = replace(facts, item_counts=counts).extended(ledger, refused - found.keys(), [table])
             found |= {plan.key: plan for plan in decide(beyond, table, requested, accepted, now)}
         again = {key for key in refused & found.keys() if found[key].todo is Todo.KEEP_REFUSED}
         if not again:
@@ -67,17 +74,6 @@ def with_counts_judged_again(
         found |= {key: replace(found[key], todo=Todo.REBUILD, is_judged_again=True) for key in again}
         changing |= {key.event_date for key in again}
     return list(found.values())
-
-
-def _refused_beside(ledger: Ledger, table: Table, changing: Collection[date]) -> set[Slice]:
-    """Snapshots refused for their count whose preceding snapshot is, or will be, that of a day in `changing`."""
-    days = {day + timedelta(days=number) for day in changing for number in range(1, REACH.days + 1)}
-    counted = counts_on_record(ledger, table, days).keys() | set(changing)
-    return {
-        key
-        for key, record in ledger.slices(table.key, [ALL_PROJECTS], days).items()
-        if refusal_of_count(record) is not None and former_day(counted, key.event_date) in changing
-    }
 
 
 _UPSTREAM = sorted({name for table in DERIVED for name in table.upstream})
@@ -115,15 +111,13 @@ def scan_stale_days(
     in parts of about a month of 200 projects.
     """
     present = [one for one in DIMENSIONS if any(ledger.first_day(table.key) is not None for table in one.tables)]
-    of_dimensions = present if slices is None else []
     joined = [table for table in AS_OF_TABLES if table.dimension in present]
     stale: dict[date, list[Stale]] = {}
-    parts = _parts(ledger, settings, days) if slices is None else [slices]
-    for part in parts:
+    for part in _parts(ledger, settings, days) if slices is None else [slices]:
         facts = Facts.read(ledger, settings, part, (), now)
         for table in (*DERIVED, *joined) if part else ():
             _add(stale, table, _plans(ledger, facts, table, now))
-    for one in of_dimensions:
+    for one in present if slices is None else ():
         # News of delivered intervals can only come from landing, which a sensor watches.
         if one.intervals_are_delivered(settings):
             continue
@@ -153,20 +147,13 @@ def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[Sl
     """Plans for the slices of the facts; if slices wait for other days, those days are decided about too."""
     facts = facts.reading(ledger, [table])
     plans = decide(facts, table, (), Acceptances(), now)
-    asked, decided_about = set(facts.slices), set(facts.slices)
-    while beyond := _waited_for(plans) - decided_about:
+    decided_about = set(facts.slices)
+    while True:
+        beyond = {other for plan in plans if plan.todo is Todo.WAIT_TIED for other in plan.waits_for} - decided_about
+        if not beyond:
+            return [plan for plan in release_waits(await_lost(facts, table, plans)) if plan.key in facts.slices]
         decided_about |= beyond
         plans += decide(facts.extended(ledger, beyond, [table]), table, (), Acceptances(), now)
-    return [plan for plan in release_waits(await_lost(facts, table, plans)) if plan.key in asked]
-
-
-def _waited_for(plans: Iterable[SlicePlan]) -> set[Slice]:
-    rejections = [
-        (plan.key.project_id, plan.record.rejection)
-        for plan in plans
-        if plan.todo is Todo.WAIT_TIED and plan.record is not None
-    ]
-    return {Slice(day, project) for project, found in rejections if found is not None for day in found.waits_for}
 
 
 def _add(stale: dict[date, list[Stale]], table: Table, plans: Sequence[SlicePlan], not_before: date = date.min) -> None:

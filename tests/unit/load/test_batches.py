@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from types import MappingProxyType
+from functools import partial
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import click
@@ -26,8 +27,8 @@ from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from pipeline_assets.inspection.questions import AnswerKind, commands
 from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.load.deliveries.batch import Recorded, Relocated, plan_batches, sort_relocated
-from pipeline_assets.load.deliveries.plan import BatchPlan, Plan
-from pipeline_assets.load.deliveries.read import ReadResult, witnesses
+from pipeline_assets.load.deliveries.plan import BatchPlan
+from pipeline_assets.load.deliveries.read import Attempt, witnesses
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.load.deliveries.verdicts import judge
 from pipeline_assets.load.staleness.finality import is_short, lacks_hours
@@ -384,8 +385,7 @@ def test_what_was_delivered_after_an_object_lets_it_go(
 
 def verdict_of(plan: BatchPlan, *read: DeliveryRecord, **settings: Any) -> tuple[BatchVerdict, Evaluation]:
     """The verdict once these versions were read."""
-    result = ReadResult(Plan({BATCH: plan}), {one.object_key: one for one in read}, {})
-    return judge(result, Settings(**settings)).verdicts[BATCH]
+    return judge({BATCH: plan}, {one.object_key: one for one in read}, {}, Settings(**settings))[BATCH]
 
 
 def test_the_same_bytes_under_another_etag_are_no_new_delivery() -> None:
@@ -554,13 +554,13 @@ def test_small_batches_that_lose_rows_together_are_bounded_together() -> None:
     records += [a_record(5, 3, rows=0, lines=0, batch=batch) for batch in batches]
     listed = [a_delivery(5, shard, batch=batch) for batch in batches for shard in (2, 3)]
     plans = plans_of(listed, records, projects=[batch.project_id for batch in batches])
-    judged = judge(ReadResult(Plan(plans), {}, {}), Settings())
-    assert {verdict for verdict, _ in judged.verdicts.values()} == {BatchVerdict.REFUSED}
-    told = {evaluation.reason for _, evaluation in judged.verdicts.values()}
+    judged = judge(plans, {}, {}, Settings())
+    assert {verdict for verdict, _ in judged.values()} == {BatchVerdict.REFUSED}
+    told = {evaluation.reason for _, evaluation in judged.values()}
     assert all("rows vanished from landing: 200 of 400 (50.0%) in 10 small batches" in str(one) for one in told)
     few = dict(list(plans.items())[:5])
-    judged = judge(ReadResult(Plan(few), {}, {}), Settings())
-    assert {verdict for verdict, _ in judged.verdicts.values()} == {BatchVerdict.ACCEPTED}, "100 rows"
+    judged = judge(few, {}, {}, Settings())
+    assert {verdict for verdict, _ in judged.values()} == {BatchVerdict.ACCEPTED}, "100 rows"
 
 
 def test_rows_that_leave_by_an_exclusion_never_count() -> None:
@@ -739,7 +739,7 @@ def test_hours_that_never_came_are_told_after_the_deadline_where_the_exporter_wr
 
 def _judged_as(plan: BatchPlan, **settings: Any) -> BatchRecord:
     """The record of a batch whose objects raw holds already."""
-    verdict, evaluation = judge(ReadResult(Plan({BATCH: plan}), {}, {}), Settings(**settings)).verdicts[BATCH]
+    verdict, evaluation = judge({BATCH: plan}, {}, {}, Settings(**settings))[BATCH]
     return plan.record(verdict, evaluation, Settings(**settings))
 
 
@@ -777,7 +777,7 @@ def test_a_reason_for_a_lost_object_tells_of_hours_that_never_came_too() -> None
     plan = plan_of(came, [a_record(hour) for hour in range(12)], markers=markers_of([0]), reasons={DAY: "3 is lost"})
     told = plan.told_loss(Settings())
     assert told.startswith("lets go 1 objects with 5 rows of hours 3, first ")
-    assert told.endswith("; and hours of a regular export never came, and any source holds 11 of 24 hours: 3 is lost")
+    assert told.endswith("; hours of a regular export never came, and any source holds 11 of 24 hours: 3 is lost")
 
 
 def test_an_hour_whose_object_a_person_excluded_came() -> None:
@@ -1079,8 +1079,7 @@ def test_a_refusal_of_what_cannot_be_read_names_the_recovery_of_the_day(source: 
     record = a_record(batch=batch, error=error or None, **lines)
     unread = {delivery.key: "no rights"} if error == NOT_READABLE else {}
     plan = BatchPlan(batch, listed={delivery.key: delivery}, changed=(delivery,))
-    judged = judge(ReadResult(Plan({batch: plan}), {delivery.key: record}, unread), Settings())
-    verdict, evaluation = judged.verdicts[batch]
+    verdict, evaluation = judge({batch: plan}, {delivery.key: record}, unread, Settings())[batch]
     assert verdict is BatchVerdict.REFUSED
     (_, command, _) = commands(AnswerKind.ACCEPT_MISSING, source, (), (PROJECT,), DAY, DAY)
     is_named = bool(error) and source is Source.REGULAR
@@ -1170,10 +1169,11 @@ def test_excluded_bytes_under_another_etag_leave_the_plan_and_not_the_one_it_was
 
 def test_a_touched_object_is_neither_parsed_nor_replaced() -> None:
     batch = plan_of([a_delivery(9, etag="e2"), a_delivery(etag="e2")], [a_record(9), a_record(), a_record(9, 2)])
-    plan = Plan({BATCH: batch}, {a_delivery(9).key: a_record(9, etag="e2")})
-    assert plan.work == [batch]
-    assert plan.to_parse(batch) == [a_delivery(etag="e2")]
-    assert plan.replaced(batch) == sorted([a_delivery().key, a_record(9, 2).object_key])
+    attempt: Any = SimpleNamespace(touched={a_delivery(9).key: a_record(9, etag="e2")})
+    attempt.to_parse = partial(Attempt.to_parse, attempt)
+    assert batch.needs_work
+    assert attempt.to_parse([batch]) == [a_delivery(etag="e2")]
+    assert Attempt.replaced(attempt, batch) == sorted([a_delivery().key, a_record(9, 2).object_key])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
-from pipeline_assets.load.draft import Draft, _TableDraft, last_words, one_publication_per_slice
+from pipeline_assets.load.draft import Draft, _TableDraft, condensed
 from pipeline_assets.tables.aggregates import DAILY_REVENUE
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.changes import Changes
@@ -48,7 +48,7 @@ def test_a_slice_is_told_of_once_by_the_last_walk() -> None:
         publications=[a_publication(ONE, TWO)],
         head=(REFINED, 9, 6),
     )
-    (_, one), (_, other) = last_words(one_publication_per_slice([(REFINED, first), (REFINED, second)]))
+    (_, one), (_, other) = condensed([(REFINED, first), (REFINED, second)])
     assert (one.slices, one.publications, one.head) == ([], [], None)
     assert [(record.digest, record.read_hash) for record in other.slices] == [(TWO, "before")]
     assert [(record.digest_before, record.digest_after) for record in other.publications] == [(EMPTY, TWO)]

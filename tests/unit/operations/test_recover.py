@@ -111,7 +111,7 @@ class Place:
         """Hour -> objects that a load of the backfill source would read now, and what its sensor says when all has rested."""
         landing = LandingStore.from_settings(self.settings)
         listing = listing or landing.list(Source.BACKFILL, [PROJECT], DAY, DAY)
-        recorded = Recorded.read(self.ledger, Source.BACKFILL, [PROJECT], DAY, DAY, self.settings)
+        recorded = Recorded.read(self.ledger, landing, listing, Source.BACKFILL, [PROJECT], (DAY, DAY), self.settings)
         plans = plan_batches(
             Source.BACKFILL,
             [PROJECT],

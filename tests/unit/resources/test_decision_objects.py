@@ -86,7 +86,7 @@ def test_a_lost_ledger_gets_every_decision_back(deployment: Deployment) -> None:
     before = deployment.on_record("first")
 
     assert deployment.started("second") == [
-        "3 exclusions, 1 lifts, 3 holds and 1 releases were read back from the warehouse: the ledger had lost them"
+        "3 exclusions and 1 lifts and 3 holds and 1 releases were read back from the warehouse: the ledger had lost them"
     ]
     assert deployment.on_record("second") == before
     assert deployment.standing("second")[1] == {KEY: "still test data"}
