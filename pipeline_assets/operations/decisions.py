@@ -263,35 +263,27 @@ def release(ledger: Ledger, held: Sequence[Held], reason: str, run_id: str) -> N
 
 
 _FROM_LANDING = "becomes what landing holds, with the next load of the day"
-_SAID: Mapping[Todo, str] = {
+_THEN: Mapping[Todo, str] = {
+    Todo.REBUILD: "is built again ({cause})",
     Todo.CHECK: "is compared with the days near it, and built again where they share events",
     Todo.KEEP: "stays as it is: it matches its inputs",
     Todo.KEEP_REFUSED: "stays as it is: the checks refused what its inputs give",
+    Todo.WAIT: "waits: {reason}",
     Todo.WAIT_TIED: "waits for days that it shares events with",
-}
-_FOLLOWS: Mapping[Todo, str] = {
-    Todo.REBUILD: "follows {upstream}, which is built again",
-    Todo.CHECK: "follows {upstream}, if that is built again",
-    Todo.WAIT: "waits for {upstream}",
-    Todo.KEEP_REFUSED: "waits for {upstream}",
-    Todo.REFUSE: "waits for {upstream}",
-    Todo.WAIT_TIED: "waits for {upstream}",
+    Todo.REFUSE: "is refused: {reason}",
 }
 
 
 def _then(plan: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
     """The effect in words; `followed`: upstream table -> what happens to its slice, where that is released as well."""
-    for upstream, todo in followed.items():
-        if todo in _FOLLOWS:
-            return _FOLLOWS[todo].format(upstream=upstream)
+    upstream, todo = next(
+        ((name, todo) for name, todo in followed.items() if todo not in (Todo.KEEP, Todo.HOLD)), ("", Todo.KEEP)
+    )
+    if upstream:
+        follows = {Todo.REBUILD: "which is built again", Todo.CHECK: "if that is built again"}
+        return f"follows {upstream}, {follows[todo]}" if todo in follows else f"waits for {upstream}"
     if plan is None:
         return "stays as it is: its inputs are not on record"
-    if plan.todo is Todo.REBUILD:
-        return f"is built again ({plan.cause})"
-    if plan.todo is Todo.WAIT:
-        return f"waits: {plan.reason}"
-    if plan.todo is Todo.REFUSE:
-        return f"is refused: {plan.reason}"
-    if plan.is_outdated:
+    if plan.is_outdated and plan.todo not in (Todo.REBUILD, Todo.WAIT, Todo.REFUSE):
         return "stays as it is: another version of the code built it, and the next load of the day builds it again"
-    return _SAID[plan.todo]
+    return _THEN[plan.todo].format(cause=plan.cause, reason=plan.reason)

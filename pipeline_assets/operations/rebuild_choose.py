@@ -45,7 +45,8 @@ def begin(runtime: Runtime, request: Rebuild, who: str, run_id: str, is_live: Is
             runtime.log(f"rebuild {rebuild.number}: its reason stays: {rebuild.reason}")
     if rebuild.state is RebuildState.SWAPPING:
         raise rebuild.refused("is being swapped in", rebuild.next_of_swap.capitalize())
-    left = _left_behind(tables)
+    below = dict.fromkeys(other.key for table in tables for other in downstream_of(table.key))
+    left = [name for name in below if name not in asked.tables]
     if left:
         runtime.log(
             f"rebuild {rebuild.number}: {', '.join(left)} follow from what is rebuilt and are no part of it: the first load "
@@ -83,12 +84,6 @@ def tables_of(names: Sequence[str]) -> tuple[Table, ...]:
                 f"Raw keeps what was delivered: load its days. Others can be rebuilt: {', '.join(known)}",
             )
     return tuple(table for key, table in known.items() if not names or key in names)
-
-
-def _left_behind(tables: Sequence[Table]) -> list[str]:
-    chosen = {table.key for table in tables}
-    below = [other.key for table in tables for other in downstream_of(table.key)]
-    return [name for name in dict.fromkeys(below) if name not in chosen]
 
 
 def is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan: SlicePlan, live: SliceFiles) -> bool:
@@ -187,9 +182,10 @@ def choose(
     for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
         base_id = sync_ledger(runtime, table, rebuild.run_id or "")
         pins = {name: _pin(runtime, rebuild, name) for name in table.upstream}
-        facts = green_facts(runtime, rebuild, table, near, green, now)
+        facts = _green_facts(runtime, rebuild, table, near, green, now)
         on_main = {table.key: base_id} | {name: pin for name, pin in pins.items() if name not in rebuild.tables}
-        if all(_is_head(runtime, name, pin) for name, pin in on_main.items()):
+        heads = {name: (runtime.ledger.head(name), runtime.lakehouse.head(table_by_key(name))) for name in on_main}
+        if all(heads[name] == (Head(pin), pin) for name, pin in on_main.items()):
             break
     else:
         raise PublishConflictError(table.key, "what it is built from kept changing", "Start the rebuild again later")
@@ -232,10 +228,10 @@ def choose(
     )
 
 
-def green_facts(
+def _green_facts(
     runtime: Runtime, rebuild: RebuildRecord, table: Table, slices: Collection[Slice], green: GreenSlices, now: datetime
 ) -> Facts:
-    """What decisions rest on, with what the rebuild made of upstream slices in place of what main holds."""
+    """The facts of decisions, with the rebuilt upstream slices in place of those of main."""
     facts = Facts.read(runtime.ledger, runtime.settings, slices, (), now).reading(runtime.ledger, [table])
     rebuilt = {
         name: {**facts.records[name], **{key: one.record for key, one in green[name].items()}}
@@ -246,7 +242,7 @@ def green_facts(
 
 
 def accepted(rebuild: RebuildRecord, table: Table) -> Acceptances:
-    """The report is what a person accepts, so bounds on changes refuse no slice of a rebuild."""
+    """An operator accepts the report, so bounds on changes refuse no slice of a rebuild."""
     kind, reason = AcceptanceKind.CHANGE, rebuild.acceptance
     return Acceptances(tuple(Acceptance(kind, table.key, key, reason) for key in sorted(rebuild.slices)))
 
@@ -256,10 +252,6 @@ def _pin(runtime: Runtime, rebuild: RebuildRecord, name: str) -> int:
     head = runtime.lakehouse.branches.head(table, rebuild.branch) if name in rebuild.tables else None
     # Where nothing of it was built its slices are left out or empty, and nothing is read.
     return sync_ledger(runtime, table, rebuild.run_id or "") if head is None else head
-
-
-def _is_head(runtime: Runtime, name: str, pin: int) -> bool:
-    return runtime.ledger.head(name) == Head(pin) and runtime.lakehouse.head(table_by_key(name)) == pin
 
 
 def _left_out(table: Table, plan: SlicePlan) -> RebuiltSlice:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
-from pipeline_assets.domain.errors import PublishConflictError, TakenOverError, UsageError
+from pipeline_assets.domain.errors import PublishConflictError, TakenOverError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice
 from pipeline_assets.domain.records import PublicationRecord, SliceRecord
@@ -31,25 +31,20 @@ from resources.ledger.rebuilds import SwapOfRebuild
 from resources.publishing import PublishRequest, publisher_of
 
 
-@dataclass(frozen=True)
-class Swapped:
-    """What a swap did."""
-
-    rebuild: RebuildRecord
-    slices: GreenSlices
-
-
-def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, now: datetime) -> Swapped:
+def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, now: datetime) -> RebuildRecord:
     """Make main what the rebuild says, slice by slice that goes; the rest of main stays.
 
     A swap that was killed is completed by the same again. Raises UsageError where there is no report to accept, or where what
     main caught up with would change a reported slice beyond bounds; PublishConflictError where loads keep winning, or another
     run took the rebuild over.
     """
-    if rebuild.state is RebuildState.SWAPPED and _has_branches(runtime, rebuild):
+    if rebuild.state is RebuildState.SWAPPED and _branches(runtime, rebuild):
         return _ended(runtime, rebuild)
+    if rebuild.state is RebuildState.BUILDING:
+        hint = "Go on with it first: tidemark rebuild start, with the same tables and days"
+        raise rebuild.refused("has no report yet", hint)
     if rebuild.state not in (RebuildState.READY, RebuildState.SWAPPING):
-        raise _not_to_be_swapped(rebuild)
+        raise rebuild.refused(f"is {rebuild.state.value}", "Start another one: tidemark rebuild start")
     for attempt in range(runtime.settings.publish_attempts):
         try:
             main = catch_up(runtime, rebuild, now)
@@ -77,32 +72,23 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
     return _ended(runtime, runtime.ledger.rebuilds.get(rebuild.number))
 
 
-def _ended(runtime: Runtime, rebuild: RebuildRecord) -> Swapped:
+def _ended(runtime: Runtime, rebuild: RebuildRecord) -> RebuildRecord:
     """Main shows it: its branches are needed no more."""
     failpoint(Failpoint.AFTER_SWAPS)
     drop_branches(runtime, rebuild)
-    return Swapped(rebuild, runtime.ledger.rebuilds.slices(rebuild))
+    return rebuild
 
 
-def _has_branches(runtime: Runtime, rebuild: RebuildRecord) -> bool:
-    branches = runtime.lakehouse.branches
-    return any(branches.head(table_by_key(name), rebuild.branch) is not None for name in rebuild.tables)
+def _branches(runtime: Runtime, rebuild: RebuildRecord) -> list[Table]:
+    """Its tables that have a green branch."""
+    tables, branches = map(table_by_key, rebuild.tables), runtime.lakehouse.branches
+    return [table for table in tables if branches.head(table, rebuild.branch) is not None]
 
 
 def drop_branches(runtime: Runtime, rebuild: RebuildRecord) -> None:
-    """Let go of what was computed; files that main shows stay, the others go with maintenance."""
-    for name in rebuild.tables:
-        table = table_by_key(name)
-        if runtime.lakehouse.branches.head(table, rebuild.branch) is not None:
-            runtime.lakehouse.branches.drop(table, [runtime.lakehouse.branches.name(rebuild.branch)])
-
-
-def _not_to_be_swapped(rebuild: RebuildRecord) -> UsageError:
-    if rebuild.state is RebuildState.BUILDING:
-        reason, hint = "has no report yet", "Go on with it first: tidemark rebuild start, with the same tables and days"
-    else:
-        reason, hint = f"is {rebuild.state.value}", "Start another one: tidemark rebuild start"
-    return rebuild.refused(reason, hint)
+    """Drop what was computed; files that main shows stay, the others go with maintenance."""
+    for table in _branches(runtime, rebuild):
+        runtime.lakehouse.branches.drop(table, [runtime.lakehouse.branches.name(rebuild.branch)])
 
 
 def tables_shown(runtime: Runtime, rebuild: RebuildRecord) -> tuple[str, ...]:

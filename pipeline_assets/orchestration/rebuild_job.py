@@ -59,8 +59,8 @@ def rebuild_job(context: dg.OpExecutionContext, runtime: Runtime, request: Rebui
         rebuild, restores = undo(runtime, rebuild, who, why)
         changed = {(one.table, one.key.event_date) for one in restores}
     elif action is RebuildAction.SWAP or request.swap:
-        swapped = swap(runtime, rebuild, who, why, now)
-        rebuild, green = swapped.rebuild, swapped.slices
+        rebuild = swap(runtime, rebuild, who, why, now)
+        green = ledger.rebuilds.slices(rebuild)
         changed = {(name, key.event_date) for name in green for key, one in green[name].items() if one.goes}
     yield from standing_events(context.instance, runtime, changed, is_materialized=True)
     green = ledger.rebuilds.slices(rebuild)

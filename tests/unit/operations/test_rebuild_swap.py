@@ -104,7 +104,7 @@ class Story:
         self.steps.insert(0, lambda: slices)
         green.build(self.runtime, self.rebuild, NOW)
 
-    def swap(self, *catching_up: Step, run_id: str = "swap-1") -> swap.Swapped:
+    def swap(self, *catching_up: Step, run_id: str = "swap-1") -> RebuildRecord:
         self.steps = list(catching_up)
         return swap.swap(self.runtime, self.ledger.rebuilds.claim(self.rebuild, run_id), "bob", None, NOW)
 
@@ -179,11 +179,11 @@ def test_what_was_not_reported_to_go_stays_until_it_is(story: Story, was_refused
     slices = [made(1000, 1), *before, below]
     story.reported(*slices, tables=(REFINED, REVENUE))
 
-    done = story.swap(lambda: [unseen])
+    done = story.ledger.rebuilds.slices(story.swap(lambda: [unseen]))
 
     assert story.swapped == [f"{REFINED} {KEY}"]
-    assert done.slices[REFINED][NEXT].why_not == "was not in the report; start the rebuild again to report it"
-    assert done.slices[REVENUE][NEXT].why_not == f"cannot go without {REFINED} {NEXT}, left out as well"
+    assert done[REFINED][NEXT].why_not == "was not in the report; start the rebuild again to report it"
+    assert done[REVENUE][NEXT].why_not == f"cannot go without {REFINED} {NEXT}, left out as well"
     story.ledger.rebuilds.change(story.rebuild, state=RebuildState.BUILDING)
     story.start(unseen)
     assert all(
@@ -419,7 +419,7 @@ def test_a_swap_that_died_over_its_branches_is_ended_by_the_same_again(story: St
     story.runtime.lakehouse = SimpleNamespace(
         branches=SimpleNamespace(head=lambda table, _: 5 if table.key in branches else None)
     )
-    assert story.swap(run_id="swap-2").rebuild.state is RebuildState.SWAPPED
+    assert story.swap(run_id="swap-2").state is RebuildState.SWAPPED
     assert story.swapped == [f"{REFINED} {KEY}"]
     branches.clear()
     with pytest.raises(UsageError, match="rebuild 1: is swapped"):
