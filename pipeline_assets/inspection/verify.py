@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 import uuid
 from calendar import monthrange
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
 from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.days import chunks, days_between, stretches
-from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.records import DeliveryRecord
+from pipeline_assets.domain.records import DeliveryRecord, Exclusion, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood, widen
 from pipeline_assets.load.deliveries.snapshots import exclusions_of_dimensions
 from pipeline_assets.load.file_tasks import slice_digests
@@ -22,114 +21,15 @@ from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Runtime
 from pipeline_assets.load.staleness.as_of import days_on_record, month_of
 from pipeline_assets.tables.raw_events import RAW_TABLES
-from pipeline_assets.tables.registry import AS_OF_TABLES, ASSET_TABLES, DERIVED, DIMENSIONS, OPTIONAL_TABLES
-from pipeline_assets.tables.table import Dimension, Table
-
-
-def tables_of_dimensions(runtime: Runtime) -> tuple[Table, ...]:
-    """The tables of dimensions, and the tables joined with them, that the lake has."""
-    return tuple(table for table in OPTIONAL_TABLES if runtime.lakehouse.knows(table))
-
-
-def slices_of(table: Table, days: Sequence[date], projects: Sequence[str]) -> list[Slice]:
-    """The slices in which the table files these days."""
-    owners = table.kind.projects(projects)
-    return sorted({Slice(table.kind.slice_day(day), owner) for day in days for owner in owners})
-
-
-def days_to_replay(runtime: Runtime, days: Sequence[date], today: date) -> tuple[date, ...]:
-    """All days of these days' months, and of the months whose snapshots may stand in for them: a month is one slice."""
-    first = days[0] - timedelta(days=runtime.settings.previous_snapshot_days)
-    last = days[-1].replace(day=monthrange(days[-1].year, days[-1].month)[1])
-    begin = max(first.replace(day=1), runtime.settings.calendar_start)
-    return days_between(begin, min(last, today)) if begin <= min(last, today) else ()
-
-
-def copy_exclusions_of_dimensions(runtime: Runtime, scratch: Runtime) -> int:
-    """Exclude in the replay the object versions that an operator excluded; returns their number."""
-    exclusions = [one for own in exclusions_of_dimensions(runtime.ledger).values() for one in own]
-    scratch.ledger.interventions.exclude(exclusions, "proof")
-    return len(exclusions)
-
-
-def lacking_of_dimensions(
-    runtime: Runtime, scratch: Runtime, days: Sequence[date], projects: Sequence[str]
-) -> dict[tuple[str, Slice], str]:
-    """(table, slice) whose objects in landing differ from the loaded ones -> the difference in words."""
-    lacking: dict[tuple[str, Slice], str] = {}
-    for dimension in DIMENSIONS:
-        for table in dimension.tables:
-            if table.reads_landing(runtime.settings):
-                of_days = _by_history if table.reads_history(runtime.settings) else _by_snapshots
-                for day, reason in of_days(runtime, scratch, table).items():
-                    _add(lacking, runtime, dimension, table, day, projects, reason)
-    wanted = set(days)
-    joined = {table.key for table in AS_OF_TABLES}
-    return {
-        place: reason for place, reason in lacking.items() if place[0] not in joined or place[1].event_date in wanted
-    }
-
-
-def _add(
-    lacking: dict[tuple[str, Slice], str],
-    runtime: Runtime,
-    dimension: Dimension,
-    table: Table,
-    day: date,
-    projects: Sequence[str],
-    reason: str,
-) -> None:
-    lacking.setdefault((table.key, month_of(table, day)), reason)
-    lacking.setdefault((dimension.validity.key, month_of(dimension.validity, day)), reason)
-    for joined in (one for one in AS_OF_TABLES if one.dimension == dimension):
-        # The settings may let an older snapshot stand in for later days.
-        for number in range(runtime.settings.previous_snapshot_days + 1):
-            for project in projects:
-                lacking.setdefault((joined.key, Slice(day + timedelta(days=number), project)), reason)
-
-
-def _by_snapshots(runtime: Runtime, scratch: Runtime, table: Table) -> Mapping[date, str]:
-    known, again = _versions(runtime, table), _versions(scratch, table)
-    return {
-        key.event_date: _reason(version, again.get(key))
-        for key, version in known.items()
-        if version and version != again.get(key, "")
-    } | {
-        key.event_date: f"{version.partition(' ')[0]} is in landing and not loaded"
-        for key, version in again.items()
-        if key not in known and version
-    }
-
-
-def _by_history(runtime: Runtime, scratch: Runtime, table: Table) -> Mapping[date, str]:
-    """Compare versions of a history as a whole: another version affects every day it covers."""
-    known, again = (
-        (days_on_record(table, one.ledger.slices(table.key, [ALL_PROJECTS])), _versions(one, table))
-        for one in (runtime, scratch)
-    )
-    if not known[0]:
-        return {}
-    last, other = max(known[0]), max(again[0], default=None)
-    version = known[1].get(month_of(table, last), "")
-    present = again[1].get(month_of(table, other), "") if other is not None else ""
-    return {} if version == present else dict.fromkeys(known[0], _reason(version, present))
-
-
-def _versions(runtime: Runtime, table: Table) -> dict[Slice, str]:
-    """Slice -> the object version that it was read from; empty where nothing is published."""
-    return {
-        key: (record.input_state.delivered or "") if record.input_state is not None and record.digest != EMPTY else ""
-        for key, record in runtime.ledger.slices(table.key, [ALL_PROJECTS]).items()
-    }
-
-
-def _reason(version: str, present: str | None) -> str:
-    name = version.partition(" ")[0]
-    if not name:
-        return f"{(present or '').partition(' ')[0]} is in landing and not loaded"
-    if not present:
-        return f"landing no longer holds {name}, or holds a version that is refused"
-    return f"landing holds another version of {name} than the one loaded"
+from pipeline_assets.tables.registry import (
+    AS_OF_TABLES,
+    ASSET_TABLES,
+    DERIVED,
+    DIMENSIONS,
+    OPTIONAL_TABLES,
+    table_by_key,
+)
+from pipeline_assets.tables.table import Table
 
 
 class ReplayMatch(StrEnum):
@@ -190,49 +90,38 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
     """Replay all arrivals that contribute to the event days of the range, and compare; writes only to `scratch`."""
     started_at = time.monotonic()
     days = days_between(first, last)
-    of_dimensions = tables_of_dimensions(runtime)
-    tables = (*ASSET_TABLES, *of_dimensions)
-    snapshots = {table.key: runtime.lakehouse.head(table) for table in tables}
+    of_dimensions = tuple(table for table in OPTIONAL_TABLES if runtime.lakehouse.knows(table))
+    work = _Replay(runtime, scratch, days, tuple(_arrivals(runtime, days, projects)), tuple(projects), now)
+    snapshots = {table.key: runtime.lakehouse.head(table) for table in (*ASSET_TABLES, *of_dimensions)}
     lost: dict[str, dict[Slice, str]] = {}
     published = {}
-    for table in tables:
-        wanted, head = slices_of(table, days, projects), snapshots[table.key]
+    for table in (*ASSET_TABLES, *of_dimensions):
+        wanted, head = work.slices_of(table), snapshots[table.key]
         lost[table.key] = runtime.lakehouse.lost_slices(table, head, wanted)
         published[table.key] = dict.fromkeys(lost[table.key], EMPTY)
-        published[table.key] |= slice_digests(runtime, table, head, set(wanted) - lost[table.key].keys())
-    arrivals = _arrivals(runtime, days, projects)
-    excluded = _copy_exclusions(runtime, scratch, arrivals, projects)
-    _replay(scratch, days, arrivals, now, _accepted_losses(runtime, arrivals, projects), projects)
-    if of_dimensions:
-        excluded += copy_exclusions_of_dimensions(runtime, scratch)
-        _replay_dimensions(scratch, of_dimensions, days, now, projects)
-    replayed = {
-        table.key: slice_digests(scratch, table, scratch.lakehouse.head(table), slices_of(table, days, projects))
-        if scratch.lakehouse.knows(table)
-        else {}
-        for table in tables
-    }
-    of_events = _lacking(runtime, scratch, arrivals, projects)
-    lacking = {(table.key, key): reason for table in tables for key, reason in of_events.items()}
-    if of_dimensions:
-        lacking |= lacking_of_dimensions(runtime, scratch, days, projects)
-    compared = [
-        _compare(runtime, table, key, (published[table.key], replayed[table.key]), lacking, lost[table.key].get(key))
-        for table in tables
-        for key in sorted(published[table.key].keys() | replayed[table.key].keys())
-    ]
-    span = _reach(runtime, arrivals)
-    objects = sum(len(scratch.ledger.deliveries(source, projects, *span)) for source in Source)
+        published[table.key] |= slice_digests(runtime, table, head, wanted - lost[table.key].keys())
+    exclusions = work.copied_exclusions(is_of_dimensions=bool(of_dimensions))
+    work.replay(of_dimensions)
+    of_events, lacking = work.lacking(), work.lacking_of_dimensions() if of_dimensions else {}
+    compared: list[Compared] = []
+    for table in (*ASSET_TABLES, *of_dimensions):
+        replayed: Mapping[Slice, Digest] = {}
+        if scratch.lakehouse.knows(table):
+            replayed = slice_digests(scratch, table, scratch.lakehouse.head(table), work.slices_of(table))
+        for key in sorted(published[table.key].keys() | replayed.keys()):
+            sides = published[table.key].get(key, EMPTY), replayed.get(key, EMPTY)
+            why = lacking.get((table.key, key)) or of_events.get(key)
+            compared.append(Compared(table.key, key, *sides, *_match(runtime, table, key, sides, lost, why)))
     return Proof(
         first,
         last,
-        tuple(projects),
+        work.projects,
         now,
         snapshots,
-        {table.key: table.code_version(runtime.settings) for table in tables},
-        len(arrivals),
-        objects,
-        excluded,
+        {name: table_by_key(name).code_version(runtime.settings) for name in snapshots},
+        len(work.arrivals),
+        sum(len(scratch.ledger.deliveries(source, projects, *work.span)) for source in Source),
+        len(exclusions),
         round(time.monotonic() - started_at, 1),
         tuple(compared),
     )
@@ -240,8 +129,7 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
 
 def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:
     """The event days and their neighbours within the dedupe window, and all arrival days whose deliveries hold rows of those."""
-    settings = runtime.settings
-    near = widen(days, settings.dedupe_window_days)
+    near = widen(days, runtime.settings.dedupe_window_days)
     arrivals = set(near)
     for source in Source:
         for project in projects:
@@ -251,133 +139,166 @@ def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -
     return sorted(arrivals)
 
 
-def _copy_exclusions(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> int:
-    """Exclude in the replay the object versions that an operator excluded; returns their number."""
-    span = _reach(runtime, arrivals)
-    exclusions = [
-        exclusion
-        for source in Source
-        for of_object in runtime.ledger.interventions.exclusions(source, projects, *span).values()
-        for exclusion in of_object
-    ]
-    scratch.ledger.interventions.exclude(exclusions, "proof")
-    return len(exclusions)
-
-
-def _accepted_losses(runtime: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> Acceptances:
-    """The losses that an operator accepted when publishing, as acceptances for the replay."""
-    batches = runtime.ledger.batches(projects, *_reach(runtime, arrivals))
-    return Acceptances(
-        tuple(
-            Acceptance(
-                AcceptanceKind.MISSING,
-                RAW_TABLES[key.source].key,
-                Slice(key.arrival_date, key.project_id),
-                "accepted where it was published",
-            )
-            for key, batch in batches.items()
-            if batch.is_loss_accepted
-        )
-    )
-
-
-def _reach(runtime: Runtime, arrivals: Sequence[date]) -> tuple[date, date]:
-    """The first and last arrival day that loads of these days consider."""
-    reach = timedelta(days=runtime.settings.reprocessing_window_days)
-    return arrivals[0] - reach, arrivals[-1] + reach
-
-
-def _replay(
-    scratch: Runtime,
-    days: Sequence[date],
-    arrivals: Sequence[date],
-    now: datetime,
-    losses: Acceptances,
-    projects: Sequence[str],
-) -> None:
-    """Replay the latest arrivals first, recoveries before regular exports, in other chunk sizes; then the days, backwards."""
-    size = max(1, scratch.settings.days_per_run // 2 - 1)
-    derived = frozenset(table.key for table in DERIVED)
-    for part in reversed(stretches(arrivals, size)):
-        for source in (Source.BACKFILL, Source.REGULAR):
-            _load(scratch, part, frozenset({RAW_TABLES[source].key}), now, losses, projects)
-        scratch.log(f"replayed the arrivals of {part[0]} to {part[-1]}")
-    for part in reversed(chunks(tuple(days), size)):
-        _load(scratch, part, derived, now, losses, projects)
-
-
-def _replay_dimensions(
-    scratch: Runtime, tables: Sequence[Table], days: Sequence[date], now: datetime, projects: Sequence[str]
-) -> None:
-    """Load the dimensions of all months in one load, then the tables joined with them."""
-    whole = days_to_replay(scratch, days, now.date())
-    if whole:
-        of_landing = frozenset(table.key for table in tables if table.kind.is_shared)
-        _load(scratch, whole, of_landing, now, Acceptances(), projects)
-        joined = frozenset(table.key for table in tables) - of_landing
-        _load(scratch, tuple(days), joined, now, Acceptances(), projects)
-
-
-def _load(
-    scratch: Runtime,
-    days: tuple[date, ...],
-    tables: frozenset[str],
-    now: datetime,
-    losses: Acceptances,
-    projects: Sequence[str],
-) -> None:
-    request = LoadRequest(days, tuple(projects), tables, str(uuid.uuid4()), now, losses)
-    for _ in run_load(scratch, request, lambda _: True):
-        continue
-
-
-def _lacking(runtime: Runtime, scratch: Runtime, arrivals: Sequence[date], projects: Sequence[str]) -> dict[Slice, str]:
-    """Slices whose batches differ between raw and landing -> the difference in words."""
-    lacking: dict[Slice, str] = {}
-    span = _reach(runtime, arrivals)
-    for source in Source:
-        known = runtime.ledger.deliveries(source, projects, *span)
-        again = scratch.ledger.deliveries(source, projects, *span)
-        days = runtime.ledger.batch_days(source, projects, *span)
-        new_days = scratch.ledger.batch_days(source, projects, *span)
-        for batch, reason in _differing(known, again):
-            touched = {*days.get(batch, {}), *new_days.get(batch, {})}
-            slices = (Slice(day, batch.project_id) for day in touched)
-            for key in neighbourhood(slices, runtime.settings.dedupe_window_days):
-                lacking.setdefault(key, reason)
-    return lacking
-
-
-def _differing(
-    known: Mapping[str, DeliveryRecord], again: Mapping[str, DeliveryRecord]
-) -> Iterable[tuple[BatchKey, str]]:
-    for key in sorted(known.keys() | again.keys()):
-        if key not in again:
-            yield known[key].batch, f"landing no longer holds {key}, or holds a version that is refused"
-        elif key not in known:
-            yield again[key].batch, f"{key} is in landing and not loaded"
-        elif known[key].sha256 is not None and known[key].sha256 != again[key].sha256:
-            yield again[key].batch, f"landing holds another version of {key} than the one loaded"
-
-
-def _compare(
+def _match(
     runtime: Runtime,
     table: Table,
     key: Slice,
-    states: tuple[Mapping[Slice, Digest], Mapping[Slice, Digest]],
-    lacking: Mapping[tuple[str, Slice], str],
-    lost: str | None,
-) -> Compared:
-    left, right = (state.get(key, EMPTY) for state in states)
-    if lost is not None:
-        loss = lost_file(table.key, key, lost)
-        return Compared(table.key, key, left, right, ReplayMatch.LOST, f"{loss.reason}. {loss.hint}")
+    sides: tuple[Digest, Digest],
+    lost: Mapping[str, Mapping[Slice, str]],
+    why: str | None,
+) -> tuple[ReplayMatch, str | None]:
+    if key in lost[table.key]:
+        loss = lost_file(table.key, key, lost[table.key][key])
+        return ReplayMatch.LOST, f"{loss.reason}. {loss.hint}"
+    left, right = sides
     if left == right:
-        return Compared(table.key, key, left, right, ReplayMatch.EQUAL)
-    match = ReplayMatch.MISSING if left == EMPTY else ReplayMatch.EXTRA if right == EMPTY else ReplayMatch.DIFFERS
-    compared = Compared(table.key, key, left, right, match)
+        return ReplayMatch.EQUAL, None
     record = runtime.ledger.slices(table.key, [key.project_id], [key.event_date]).get(key)
-    if record is not None and not record.verdict.is_good:
-        return replace(compared, reason=f"is {record.verdict.value}: {record.reason}")
-    reason = lacking.get((table.key, key))
-    return compared if reason is None else replace(compared, match=ReplayMatch.UNPROVEN, reason=reason)
+    is_good = record is None or record.verdict.is_good
+    if is_good and why is not None:
+        return ReplayMatch.UNPROVEN, why
+    match = ReplayMatch.MISSING if left == EMPTY else ReplayMatch.EXTRA if right == EMPTY else ReplayMatch.DIFFERS
+    return match, None if record is None or is_good else f"is {record.verdict.value}: {record.reason}"
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """The replay of these days in `scratch`."""
+
+    runtime: Runtime
+    scratch: Runtime
+    days: tuple[date, ...]
+    arrivals: tuple[date, ...]
+    projects: tuple[str, ...]
+    now: datetime
+
+    @property
+    def span(self) -> tuple[date, date]:
+        """The first and last arrival day that loads of the arrivals consider."""
+        reach = timedelta(days=self.runtime.settings.reprocessing_window_days)
+        return self.arrivals[0] - reach, self.arrivals[-1] + reach
+
+    def slices_of(self, table: Table) -> set[Slice]:
+        """The slices in which the table files the days."""
+        owners = table.kind.projects(self.projects)
+        return {Slice(table.kind.slice_day(day), owner) for day in self.days for owner in owners}
+
+    def copied_exclusions(self, *, is_of_dimensions: bool) -> list[Exclusion]:
+        """Exclude in the replay the object versions that an operator excluded."""
+        own, found = self.runtime.ledger.interventions, []
+        for source in Source:
+            found += [one for of in own.exclusions(source, self.projects, *self.span).values() for one in of]
+        if is_of_dimensions:
+            found += [one for of in exclusions_of_dimensions(self.runtime.ledger).values() for one in of]
+        self.scratch.ledger.interventions.exclude(found, "proof")
+        return found
+
+    def replay(self, of_dimensions: Sequence[Table]) -> None:
+        """Replay the latest arrivals first, recoveries before regular exports, in other chunk sizes; then the days, backwards.
+
+        Dimensions of all months come last, in one load, and then the tables joined with them.
+        """
+        losses = self._accepted_losses()
+        size = max(1, self.scratch.settings.days_per_run // 2 - 1)
+        for part in reversed(stretches(self.arrivals, size)):
+            for source in (Source.BACKFILL, Source.REGULAR):
+                self._load(part, [RAW_TABLES[source]], losses)
+            self.scratch.log(f"replayed the arrivals of {part[0]} to {part[-1]}")
+        for part in reversed(chunks(self.days, size)):
+            self._load(part, DERIVED, losses)
+        # All days of these days' months, and of the months whose snapshots may stand in for them: a month is one slice.
+        settings, end = self.scratch.settings, self.days[-1]
+        first = (self.days[0] - timedelta(days=settings.previous_snapshot_days)).replace(day=1)
+        last = min(end.replace(day=monthrange(end.year, end.month)[1]), self.now.date())
+        if of_dimensions and max(first, settings.calendar_start) <= last:
+            whole = days_between(max(first, settings.calendar_start), last)
+            self._load(whole, [table for table in of_dimensions if table.kind.is_shared])
+            self._load(self.days, [table for table in of_dimensions if not table.kind.is_shared])
+
+    def _load(self, days: tuple[date, ...], tables: Sequence[Table], losses: tuple[Acceptance, ...] = ()) -> None:
+        keys = frozenset(table.key for table in tables)
+        request = LoadRequest(days, self.projects, keys, str(uuid.uuid4()), self.now, Acceptances(losses))
+        for _ in run_load(self.scratch, request, lambda _: True):
+            continue
+
+    def _accepted_losses(self) -> tuple[Acceptance, ...]:
+        """The losses that an operator accepted when publishing, as acceptances for the replay."""
+        kind, why = AcceptanceKind.MISSING, "accepted where it was published"
+        return tuple(
+            Acceptance(kind, RAW_TABLES[key.source].key, Slice(key.arrival_date, key.project_id), why)
+            for key, batch in self.runtime.ledger.batches(self.projects, *self.span).items()
+            if batch.is_loss_accepted
+        )
+
+    def lacking(self) -> dict[Slice, str]:
+        """Slices whose batches differ between raw and landing -> the difference in words."""
+        lacking: dict[Slice, str] = {}
+        for source in Source:
+            known, again = (
+                one.ledger.deliveries(source, self.projects, *self.span) for one in (self.runtime, self.scratch)
+            )
+            days, new_days = (
+                one.ledger.batch_days(source, self.projects, *self.span) for one in (self.runtime, self.scratch)
+            )
+            for key in sorted(known.keys() | again.keys()):
+                reason = _difference(key, known.get(key), again.get(key))
+                if reason is not None:
+                    batch = (known.get(key) or again[key]).batch
+                    touched = {*days.get(batch, {}), *new_days.get(batch, {})}
+                    slices = (Slice(day, batch.project_id) for day in touched)
+                    for near in neighbourhood(slices, self.runtime.settings.dedupe_window_days):
+                        lacking.setdefault(near, reason)
+        return lacking
+
+    def lacking_of_dimensions(self) -> dict[tuple[str, Slice], str]:
+        """(table, slice) whose objects in landing differ from the loaded ones -> the difference in words."""
+        lacking: dict[tuple[str, Slice], str] = {}
+        settings = self.runtime.settings
+        for dimension in DIMENSIONS:
+            read = [one for one in dimension.tables if one.reads_landing(settings)]
+            for table, (day, reason) in ((one, told) for one in read for told in self._differing(one).items()):
+                places = [(one.key, month_of(one, day)) for one in (table, dimension.validity)]
+                # The settings may let an older snapshot stand in for later days.
+                places += [
+                    (joined.key, Slice(day + timedelta(days=number), project))
+                    for joined in AS_OF_TABLES
+                    if joined.dimension == dimension
+                    for number in range(settings.previous_snapshot_days + 1)
+                    for project in self.projects
+                ]
+                for place in places:
+                    lacking.setdefault(place, reason)
+        return lacking
+
+    def _differing(self, table: Table) -> dict[date, str]:
+        """Day -> how its object in landing differs from the loaded one; every day of a history whose object differs."""
+        records = [one.ledger.slices(table.key, [ALL_PROJECTS]) for one in (self.runtime, self.scratch)]
+        known, again = ({key: _version(one) for key, one in side.items()} for side in records)
+        if not table.reads_history(self.runtime.settings):
+            pairs = {key: (known.get(key, ""), again.get(key, "")) for key in sorted(known.keys() | again.keys())}
+            return {key.event_date: _other_version(*pair) for key, pair in pairs.items() if pair[0] != pair[1]}
+        days = [days_on_record(table, side) for side in records]
+        newest = (month_of(table, max(of)) if of else None for of in days)
+        version, present = (of.get(key, "") if key else "" for of, key in zip((known, again), newest, strict=True))
+        return {} if version == present else dict.fromkeys(days[0], _other_version(version, present))
+
+
+def _version(record: SliceRecord) -> str:
+    """The object version that a snapshot was read from; empty where nothing is published."""
+    return (record.input_state.delivered or "") if record.input_state is not None and record.digest != EMPTY else ""
+
+
+def _difference(name: str, known: DeliveryRecord | None, again: DeliveryRecord | None) -> str | None:
+    if known is not None and again is not None and known.sha256 in (None, again.sha256):
+        return None
+    return _other_version(name if known is not None else "", name if again is not None else "")
+
+
+def _other_version(version: str, present: str) -> str:
+    """How landing differs from what was loaded; versions begin with the object's name, and are empty for none."""
+    name = version.partition(" ")[0]
+    if not name:
+        return f"{present.partition(' ')[0]} is in landing and not loaded"
+    if not present:
+        return f"landing no longer holds {name}, or holds a version that is refused"
+    return f"landing holds another version of {name} than the one loaded"
