@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from pipeline_assets.inspection.questions import (
     receiver_troubles,
     table_of,
 )
+from pipeline_assets.inspection.status import WORST_FIRST
 from pipeline_assets.inspection.window import late_times
 from pipeline_assets.load.golden import compare_recorded, faults_on_record
 from pipeline_assets.load.staleness.finality import is_short, warnings_of
@@ -39,7 +41,6 @@ from resources.publishing import Promise, promise_of
 
 OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
 """Shown only if the lake has them; a month of intervals is shown on its first day."""
-WORST_FIRST = (Verdict.REFUSED, Verdict.HELD, Verdict.WAITING, Verdict.PUBLISHED, Verdict.UNCHANGED)
 _OF_BATCH = {BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED, BatchVerdict.MOVED.value: Verdict.WAITING}
 """The verdicts of batches that slices do not have."""
 _NOT_AWAITED = {RAW_TABLES[Source.BACKFILL].key, *OF_DIMENSIONS}
@@ -121,7 +122,6 @@ def calendar(
 
 MOST_DAYS = 184
 """The days of a chart: the newest ones."""
-MOST_DAYS_OF_RUNS = 62
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -135,11 +135,6 @@ class Span:
 
     first: date
     last: date
-
-    @property
-    def is_by_month(self) -> bool:
-        """Whether percentiles of runs are shown by month: a day of a long span has too few runs."""
-        return (self.last - self.first).days > MOST_DAYS_OF_RUNS
 
     @property
     def days(self) -> list[date]:
@@ -190,38 +185,23 @@ class Volume:
         return 1000 * self.late_rows / self.rows if self.rows else math.nan
 
 
-@dataclass(frozen=True)
-class Volumes:
-    """Rows into and out of all slices of refined.events, grouped in several ways."""
-
-    volumes: Mapping[date, Volume]
-    """Day of the charts -> its volume, all projects together."""
-    recent: Volume
-    """The volume of the latest 28 days."""
-    of_project: Mapping[str, Volume]
-    """Project -> the volume of all its days."""
-    newest: Mapping[str, SliceFigures]
-    """Project -> its newest slice with published rows, up to today."""
-
-
 def volumes(
     slices: Iterable[SliceFigures], span: Span, recent_from: date, projects: Iterable[str], today: date
-) -> Volumes:
-    """The sums over slices; consumes the slices one by one without keeping them."""
+) -> dict[str, Any]:
+    """The sums over slices, by the names of the report's fields; consumes the slices one by one without keeping them."""
     by_day: dict[date, Volume] = {}
     recent, of_project = Volume(), {name: Volume() for name in projects}
     newest: dict[str, SliceFigures] = {}
     for one in slices:
-        if span.first <= one.day <= span.last:
-            by_day.setdefault(one.day, Volume()).add(one)
-        if recent_from <= one.day <= span.last:
-            recent.add(one)
-        of_project[one.project_id].add(one)
+        sums = [of_project[one.project_id]]
+        sums += [by_day.setdefault(one.day, Volume())] if span.first <= one.day <= span.last else []
+        for volume in [*sums, recent] if recent_from <= one.day <= span.last else sums:
+            volume.add(one)
         if one.rows and one.day <= today and one.day >= newest.get(one.project_id, one).day:
             newest[one.project_id] = one
     for volume in (*by_day.values(), recent, *of_project.values()):
         volume.lags = array("d", sorted(volume.lags))
-    return Volumes(by_day, recent, of_project, newest)
+    return {"volumes": by_day, "recent": recent, "of_project": of_project, "newest": newest}
 
 
 def lines_by_reason(found: Iterable[RefusedLines]) -> dict[date, Counter[str]]:
@@ -238,33 +218,23 @@ def refused_by_reason(found: Iterable[RefusedLines]) -> list[RefusedLines]:
     by_reason: dict[tuple[bool, str | None], list[RefusedLines]] = {}
     for one in sorted(found, key=lambda one: one.day):
         by_reason.setdefault((one.is_whole, one.reason), []).append(one)
-    made = [
+    made = (
         replace(listed[-1], objects=sum(one.objects for one in listed), lines=sum(one.lines for one in listed))
         for listed in by_reason.values()
-    ]
-
-    def order(one: RefusedLines) -> tuple[bool, bool, int, str]:
-        return not one.is_whole, one.reason is None, -(one.objects if one.is_whole else one.lines), one.reason or ""
-
-    return sorted(made, key=order)
-
-
-def summed(values: Iterable[tuple[date, float]]) -> dict[date, float]:
-    """Day -> the sum of its values."""
-    total: dict[date, float] = {}
-    for day, value in values:
-        total[day] = total.get(day, 0) + value
-    return total
+    )
+    count = {True: "objects", False: "lines"}
+    return sorted(
+        made, key=lambda of: (not of.is_whole, of.reason is None, -getattr(of, count[of.is_whole]), of.reason or "")
+    )
 
 
-def times_by_point(times: Iterable[RunTime], kind: str, span: Span) -> Mapping[date, tuple[float, float]]:
-    """First day of a point -> (p50, p95) in seconds of the loads of a kind that ended in it; a point is a day or a month."""
-    by_point: dict[date, list[float]] = {}
+def times_by_day(times: Iterable[RunTime], kind: str) -> Mapping[date, tuple[float, float]]:
+    """Day -> (p50, p95) in seconds of the loads of a kind that ended on it."""
+    by_day: dict[date, list[float]] = {}
     for one in times:
         if one.kind == kind:
-            day = one.ended_at.date()
-            by_point.setdefault(day.replace(day=1) if span.is_by_month else day, []).append(one.seconds)
-    return {point: (percentile(seconds, 0.5), percentile(seconds, 0.95)) for point, seconds in sorted(by_point.items())}
+            by_day.setdefault(one.ended_at.date(), []).append(one.seconds)
+    return {day: (percentile(seconds, 0.5), percentile(seconds, 0.95)) for day, seconds in sorted(by_day.items())}
 
 
 MOST_REVISIONS = 60
@@ -275,7 +245,7 @@ MISMATCH, DUPLICATES = "mismatch_count", "duplicate_keys_per_1000"
 
 
 @dataclass(frozen=True)
-class HealthReport(Volumes):
+class HealthReport:
     """The health of the pipeline at one moment."""
 
     made_at: datetime
@@ -284,6 +254,14 @@ class HealthReport(Volumes):
     """None where nothing is on record."""
     span: Span
     """The days on record up to today; charts show the newest of them."""
+    volumes: Mapping[date, Volume]
+    """Day of the charts -> rows into and out of refined.events, all projects together."""
+    recent: Volume
+    """The same of the latest 28 days."""
+    of_project: Mapping[str, Volume]
+    """Project -> the same of all its days."""
+    newest: Mapping[str, SliceFigures]
+    """Project -> its newest slice with published rows, up to today."""
     questions: tuple[Question, ...]
     early: frozenset[tuple[date, str]]
     """(day, project) pairs that wait for deliveries whose deadline is still ahead."""
@@ -358,7 +336,6 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     since = span.last - timedelta(days=ARRIVAL_DAYS - 1)
     recent_from = max(span.first, span.last - timedelta(days=RECENT_DAYS - 1))
     measured = summaries.slice_figures(REFINED_EVENTS.key, projects)
-    sums = volumes(measured, span.newest(), recent_from, projects, today)
     found = arrivals.refused_lines(projects)
     refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
@@ -374,7 +351,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         strays=tuple(ledger.strays.all(projects)),
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
-        **vars(sums),
+        **volumes(measured, span.newest(), recent_from, projects, today),
         mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
         duplicate_keys=figures[DUPLICATES],
         lateness=late,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import wraps
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from pipeline_assets.domain.lateness import SHARES
-from pipeline_assets.inspection.health import HealthReport, Span, percentile, summed, times_by_point
+from pipeline_assets.inspection.health import HealthReport, Span, percentile, times_by_day
 from pipeline_assets.inspection.pages import TEMPLATES
 
 SERIES = ("#0a0b11", "#0a0b12", "#0a0b13")
@@ -43,10 +43,7 @@ class Line:
 
 
 def _chart(draw: Callable[Concatenate[Axes, P], None]) -> Callable[Concatenate[str, str, P], Markup]:
-    """Turn a function that draws into one that returns an SVG.
-
-    Its first arguments are a name that is unique on the page, and the text for screen readers.
-    """
+    """Turn a function that draws into one that returns an SVG, from a name that is unique on the page and a text for readers."""
 
     @wraps(draw)
     def drawn(name: str, label: str, /, *args: P.args, **options: P.kwargs) -> Markup:
@@ -167,10 +164,9 @@ def drawn(report: HealthReport) -> dict[str, str]:
     size, unit = (3600, "hours") if max((max(of) for of in lags.values()), default=0) < 4 * 86_400 else (86_400, "days")
     half = Line({day: percentile(of, 0.5) / size for day, of in lags.items()})
     most = Line({day: max(of) / size for day, of in lags.items()}, 1)
-    mismatches = Line(summed((one.day, one.value) for one in report.mismatches), 1)
-    refused = Line(summed((one.day, one.lines) for one in report.refused_lines))
-    changed = summed((date.fromisoformat(one.published_at[:10]), 1) for one in report.revisions if one.published_at)
-    changes = _span_of(changed, report.span).newest().days
+    changed = _summed((date.fromisoformat(of.published_at[:10]), 1) for of in report.revisions if of.published_at)
+    mismatches = _summed((of.day, of.value) for of in report.mismatches)
+    refused = _summed((of.day, of.lines) for of in report.refused_lines)
     return {
         "rows": lines("rows", "rows a day", days, [rows], is_area=True),
         "duplicates": lines("duplicates", "duplicates per 1,000", days, [removed, Line(twice, 1)]),
@@ -179,10 +175,17 @@ def drawn(report: HealthReport) -> dict[str, str]:
         "lag": lines("lag", f"watermark lag in {unit}", days, [half, most]),
         "lateness": _lateness(report),
         **_backfills(report),
-        "mismatches": bars("mismatches", "mismatches", days, mismatches) if report.mismatches else "",
-        "quarantine": bars("quarantine", "quarantined lines", days, refused),
-        "revisions": bars("changes", "revisions", changes, Line(changed)),
+        "mismatches": bars("mismatches", "mismatches", days, Line(mismatches, 1)) if mismatches else "",
+        "quarantine": bars("quarantine", "quarantined lines", days, Line(refused)),
+        "revisions": bars("changes", "revisions", _span_of(changed, report.span), Line(changed)),
     }
+
+
+def _summed(values: Iterable[tuple[date, float]]) -> dict[date, float]:
+    total: dict[date, float] = {}
+    for day, value in values:
+        total[day] = total.get(day, 0) + value
+    return total
 
 
 def _lateness(report: HealthReport) -> str:
@@ -196,15 +199,18 @@ def _lateness(report: HealthReport) -> str:
 
 
 def _backfills(report: HealthReport) -> dict[str, str]:
-    span = _span_of([one.ended_at.date() for one in report.run_times], report.span)
-    times = times_by_point(report.run_times, "backfill", span)
+    times = times_by_day(report.run_times, "backfill")
     size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
     half, most = (Line({point: pair[at] / size for point, pair in times.items()}, at) for at in (0, 1))
     # Recoveries are rare, so the days between them are not gaps. p50 is last, so that it is visible where both are equal.
-    chart = lines("backfills", f"backfill runtime in {unit}", sorted(times) or span.newest().days, [most, half])
-    return {"backfills": chart, "backfill_unit": unit, "backfill_step": "month" if span.is_by_month else "day"}
+    days = sorted(times) or report.span.newest().days
+    return {
+        "backfills": lines("backfills", f"backfill runtime in {unit}", days, [most, half]),
+        "backfill_unit": unit,
+    }
 
 
-def _span_of(days: Collection[date], otherwise: Span) -> Span:
+def _span_of(days: Collection[date], otherwise: Span) -> list[date]:
     """The days on which runs took place, which may be far from the event days they load; at least four weeks."""
-    return Span(min(*days, max(days) - timedelta(days=27)), max(days)) if days else otherwise
+    span = Span(min(*days, max(days) - timedelta(days=27)), max(days)) if days else otherwise
+    return span.newest().days

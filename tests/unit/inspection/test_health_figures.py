@@ -23,7 +23,7 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Digest, Slice, Source, Verdict
-from pipeline_assets.inspection.health import HealthReport, Span, percentile, read_health, times_by_point
+from pipeline_assets.inspection.health import HealthReport, Span, percentile, read_health, times_by_day
 from pipeline_assets.inspection.questions import AnswerKind, is_early
 from pipeline_assets.orchestration.health_page import page_of
 from resources.ledger.changes import Changes
@@ -292,12 +292,8 @@ def test_run_times_are_told_by_the_exports_that_a_load_reads(ledger: Ledger) -> 
     record_run(ledger, "died", tables=["raw/backfill_events"], started_at=start.isoformat())
     times = health(ledger).run_times
     assert sorted(one.seconds for one in times if one.kind == "backfill") == [10, 20, 30, 1000]
-    span = Span(start.date(), start.date())
-    assert times_by_point(times, "backfill", span) == {start.date(): (20, 1000)}
-    assert times_by_point(times, "regular", span) == {start.date(): (0, 0)}
-    assert times_by_point(times, "backfill", Span(start.date(), LAST + timedelta(days=99))) == {
-        date(2026, 3, 1): (20, 1000)
-    }
+    assert times_by_day(times, "backfill") == {start.date(): (20, 1000)}
+    assert times_by_day(times, "regular") == {start.date(): (0, 0)}
 
 
 def test_quarantine_is_told_by_reason_of_objects_and_by_lines(ledger: Ledger) -> None:
