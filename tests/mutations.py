@@ -396,7 +396,7 @@ MUTATIONS = (
     ),
     Mutation(
         8, "a replay on other inputs counts as one", "pipeline_assets/inspection/replay_result.py",
-        "if not one.is_gone and not one.is_as_recorded:", "if False:",
+        "if not one.is_gone and not one.is_as_recorded", "if False",
         "tests/unit/inspection/test_replay_rules.py::test_the_first_cause_is_the_nearest_to_the_source",
     ),
     Mutation(

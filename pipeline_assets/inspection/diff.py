@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
@@ -17,8 +16,10 @@ from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.records import Head
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.inspection.pages import render
+from pipeline_assets.load.build.builder import kept
 from pipeline_assets.load.build.key_changes import MOVED, key_change
 from pipeline_assets.load.build.rebuild import builder_of
 from pipeline_assets.load.runtime import Outcome, Runtime, TableReport
@@ -26,7 +27,7 @@ from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, cause_of, slices_to_look_at
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, ancestors
 from pipeline_assets.tables.table import Measure, Table
-from pipeline_assets.transforms.digests import digest_aggregates, digest_of, with_row_hashes
+from pipeline_assets.transforms.digests import checked_hashes, digest_aggregates, digest_of
 from pipeline_assets.transforms.key_changes import ADDED, CHANGED, REMOVED, key_changes
 from resources.iceberg.errors import FAILURES
 from resources.iceberg.metadata import slices_condition
@@ -151,40 +152,33 @@ def samples_of(
 
     `changes`: the result of `key_changes` for the two frames, which hold the table's columns.
     """
-    chosen = {change: _first(changes, change, max(1, most // 3)) for change in (CHANGED, REMOVED, ADDED)}
-    pairs = [(row["_key_a"], row["_key_b"]) for rows in chosen.values() for row in rows]
-    if not pairs:
+    builder = builder_of(table)
+    place = ("_key_a", "_key_b")
+    chosen = {
+        change: changes.where(F.col("change") == change)
+        .orderBy(*place)
+        .limit(max(1, most // 3))
+        .select(*place, "is_moved")
+        .collect()
+        for change in (CHANGED, REMOVED, ADDED)
+    }
+    firsts = [row["_key_a"] for rows in chosen.values() for row in rows]
+    if not firsts:
         return
-    old, new = (_rows_of(table, frame, pairs) for frame in (live, proposed))
+    old, new = (
+        {(row["_key_a"], row["_key_b"]): row for row in found.where(F.col("_key_a").isin(firsts)).collect()}
+        for found in (builder.with_keys(live), builder.with_keys(proposed))
+    )
+    causes = {ADDED: keys.added, REMOVED: keys.removed, CHANGED: keys.changed}
     for change, rows in chosen.items():
+        other_cause = next((cause for cause in causes[change] if cause != MOVED), "")
         for row in rows:
-            pair = (row["_key_a"], row["_key_b"])
-            left, right = old.get(pair), new.get(pair)
+            left, right = (side.get((row["_key_a"], row["_key_b"])) for side in (old, new))
             shown = right or left
             if shown is not None:
-                cause = MOVED if row["is_moved"] else _other_cause(keys, change)
-                yield Sample(change, cause, _name(table, shown), _values(table, left, right))
-
-
-def _first(changes: DataFrame, change: str, most: int) -> list[Row]:
-    of_kind = changes.where(F.col("change") == change).orderBy("_key_a", "_key_b").limit(most)
-    return of_kind.select("_key_a", "_key_b", "is_moved").collect()
-
-
-def _name(table: Table, row: Row) -> str:
-    columns = builder_of(table).naming_columns
-    return ", ".join(f"{name} {row[name]}" for name in columns if row[name] is not None)
-
-
-def _other_cause(keys: KeyChange, change: str) -> str:
-    causes = {ADDED: keys.added, REMOVED: keys.removed, CHANGED: keys.changed}[change]
-    return next((cause for cause in causes if cause != MOVED), "")
-
-
-def _rows_of(table: Table, frame: DataFrame, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Row]:
-    firsts = [pair[0] for pair in pairs]
-    rows = builder_of(table).with_keys(frame).where(F.col("_key_a").isin(firsts)).collect()
-    return {(row["_key_a"], row["_key_b"]): row for row in rows}
+                named = [f"{name} {shown[name]}" for name in builder.naming_columns if shown[name] is not None]
+                cause = MOVED if row["is_moved"] else other_cause
+                yield Sample(change, cause, ", ".join(named), _values(table, left, right))
 
 
 def _values(table: Table, left: Row | None, right: Row | None) -> dict[str, tuple[str | None, str | None]]:
@@ -196,6 +190,28 @@ def _values(table: Table, left: Row | None, right: Row | None) -> dict[str, tupl
 
     both = {column: (text(left, column), text(right, column)) for column in table.content_columns}
     return {column: values for column, values in both.items() if values[0] != values[1]}
+
+
+@dataclass(frozen=True)
+class State:
+    """A slice as published, or as built from one set of inputs and settings."""
+
+    rows: DataFrame
+    digest: Digest
+    figures: Mapping[str, float]
+    """`rows` and the table's measures."""
+
+
+def state_of(table: Table, key: Slice, rows: DataFrame) -> State:
+    """Measure the slice among these rows in one pass; a caller that compares it with another state persists the rows."""
+    own = rows.where(slices_condition(table, [key]))
+    hashed, also = checked_hashes(own, table.content_columns)
+    measures = {"rows": Measure(lambda: F.count(F.lit(1))), **table.measures}
+    totals = [measure.total().alias(name) for name, measure in measures.items() if name != "rows"]
+    (measured,) = hashed.agg(*digest_aggregates(), *also, *totals).collect()
+    found = measured.asDict()
+    digest = digest_of(found) if found["rows"] else EMPTY
+    return State(own, digest, {name: float(number(found[name])) for name in measures})
 
 
 _UNKNOWN = Cause.of(CauseKind.UNKNOWN)
@@ -221,107 +237,70 @@ def compare(
     table = next((table for table in known if table.key == name), None)
     if table is None:
         raise UsageError(name, "is not a derived table", f"There are {', '.join(table.key for table in known)}")
-    key = Slice(day, project)
+    key, ledger, settings = Slice(day, project), runtime.ledger, runtime.settings
     heads = {pinned.key: runtime.lakehouse.head(pinned) for pinned in (*ancestors(table), table)}
-    recorded = _recorded(runtime, table, key, now, heads)
-    live = runtime.lakehouse.read(table, heads[name]).where(slices_condition(table, [key]))
-    builder = builder_of(table)
-    with builder.proposed(runtime, key, heads, on_published=on_published) as proposal:
-        changes = key_changes(
-            builder.contents(live),
-            builder.contents(proposal.rows),
-            proposal.published_near,
-            proposal.proposed_near,
-            table.kind.exchange_days(runtime.settings),
-        ).persist()
-        try:
-            return _difference(runtime, table, recorded, live, proposal.rows, changes, samples)
-        finally:
-            changes.unpersist()
-
-
-@dataclass(frozen=True)
-class _Recorded:
-    plan: SlicePlan
-    verdict: str
-    """The verdict with its reason, in words."""
-    is_settled: bool
-    """Whether the ledger agrees with the current tables; if not, a load first examines what else changed them."""
-
-
-def _recorded(runtime: Runtime, table: Table, key: Slice, now: datetime, heads: Mapping[str, int]) -> _Recorded:
-    ledger, settings = runtime.ledger, runtime.settings
-    slices = slices_to_look_at(ledger, settings, [key.project_id], [key.event_date])
-    facts = Facts.read(ledger, settings, slices, [table], now)
+    facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [project], [day]), [table], now)
     plan = next(plan for plan in decide(facts, table, [key], Acceptances(), now) if plan.key == key)
+    # Where the ledger does not agree with the current tables, a load first examines what else changed them.
     is_settled = all(ledger.head(name) in (Head(head), None) for name, head in heads.items())
-    record = plan.record
-    if record is None:
-        return _Recorded(plan, "not loaded", is_settled)
-    return _Recorded(plan, f"{record.verdict.value}{': ' + record.reason if record.reason else ''}", is_settled)
+    live, builder = runtime.lakehouse.read(table, heads[name]), builder_of(table)
+    own = live.where(slices_condition(table, [key]))
+    near = table.kind.exchange_days(settings)
+    with builder.proposed(runtime, key, heads, on_published=on_published) as proposal:
+        contents = (builder.contents(own), builder.contents(proposal.rows))
+        with kept(key_changes(*contents, proposal.published_near, proposal.proposed_near, near)) as changes:
+            states = state_of(table, key, own), state_of(table, key, proposal.rows)
+            return _difference(settings, table, plan, states, changes, samples, is_settled=is_settled)
 
 
 def _difference(
-    runtime: Runtime,
+    settings: Settings,
     table: Table,
-    recorded: _Recorded,
-    live: DataFrame,
-    proposed: DataFrame,
+    plan: SlicePlan,
+    states: tuple[State, State],
     changes: DataFrame,
     samples: int,
+    *,
+    is_settled: bool,
 ) -> Difference:
-    before, after = _measured(table, live), _measured(table, proposed)
-    plan, record = recorded.plan, recorded.plan.record
-    if record is None and not before["rows"] and not after["rows"]:
-        raise UsageError(
-            f"{table.key} {plan.key}", "has no rows, neither published nor to come", "Check day and project"
-        )
+    before, after, record = *states, plan.record
+    if record is None and not before.figures["rows"] and not after.figures["rows"]:
+        hint = "Check day and project"
+        raise UsageError(f"{table.key} {plan.key}", "has no rows, neither published nor to come", hint)
     counts = {
         (row["change"], row["is_moved"]): row["count"]
         for row in changes.groupBy("change", "is_moved").count().collect()
     }
-    has_new_code = record is not None and record.code_version not in (None, table.code_version(runtime.settings))
+    has_new_code = record is not None and record.code_version not in (None, table.code_version(settings))
     cause = cause_of(record.input_state if record else None, plan.present, has_new_code=has_new_code)
-    keys = key_change(cause if recorded.is_settled else _UNKNOWN, counts)
-    figures = [{name: number(measured[name]) for name in measures_of(table)} for measured in (before, after)]
-    old, new = ({name: value for name, value in state.items() if name in table.measures} for state in figures)
-    was_final = plan.was_final
+    keys = key_change(cause if is_settled else _UNKNOWN, counts)
+    old, new = ({name: state.figures[name] for name in table.measures} for state in states)
     known = record.baseline.of(new) if record is not None and record.baseline is not None else Baseline(old)
     evaluation = explain_change(
         table.key,
-        known if before["rows"] else Baseline(),
+        known if before.figures["rows"] else Baseline(),
         new,
         keys if table.kind.bounds_keys else None,
-        content=str(digest_of(after)),
-        was_final=was_final,
+        content=str(after.digest),
+        was_final=plan.was_final,
         accepted_reason=None,
         cause=cause.text,
-        settings=runtime.settings,
+        settings=settings,
     )
+    why = plan.reason or plan.cause.text
     return Difference(
         table.key,
         plan.key,
-        recorded.verdict,
-        _next_load(recorded),
-        digest_of(before) if before["rows"] else EMPTY,
-        digest_of(after) if after["rows"] else EMPTY,
-        {name: (figures[0][name], figures[1][name]) for name in figures[0]},
+        "not loaded" if record is None else ": ".join(filter(None, (record.verdict.value, record.reason))),
+        f"{_NEXT_LOAD[plan.todo]}{f' ({why})' if why else ''}" if is_settled else _UNSETTLED,
+        before.digest,
+        after.digest,
+        {name: (before.figures[name], after.figures[name]) for name in before.figures},
         keys,
         evaluation,
-        is_bounded(old, new, was_final=was_final, settings=runtime.settings),
-        tuple(samples_of(table, live, proposed, changes, keys, samples)) if samples else (),
+        is_bounded(old, new, was_final=plan.was_final, settings=settings),
+        tuple(samples_of(table, before.rows, after.rows, changes, keys, samples)) if samples else (),
     )
-
-
-def measures_of(table: Table) -> Mapping[str, Measure]:
-    """The measures by which two states of a slice are compared: its rows, and the table's measures."""
-    return {"rows": Measure(lambda: F.count(F.lit(1))), **table.measures}
-
-
-def _measured(table: Table, rows: DataFrame) -> dict[str, Any]:
-    own = [measure.total().alias(name) for name, measure in measures_of(table).items() if name != "rows"]
-    (measured,) = with_row_hashes(rows, table.content_columns).agg(*digest_aggregates(), *own).collect()
-    return dict(measured.asDict())
 
 
 _NEXT_LOAD = {
@@ -333,18 +312,9 @@ _NEXT_LOAD = {
     Todo.WAIT: "would leave it waiting",
     Todo.WAIT_TIED: "would leave it waiting",
 }
-
-
-def _next_load(recorded: _Recorded) -> str:
-    plan = recorded.plan
-    if not recorded.is_settled:
-        return (
-            "would look first at what changed in the tables since it was recorded, by a run that died or a foreign hand"
-        )
-    why = plan.reason or plan.cause.text
-    return f"{_NEXT_LOAD[plan.todo]}{f' ({why})' if why else ''}"
-
-
+_UNSETTLED = (
+    "would look first at what changed in the tables since it was recorded, by a run that died or a foreign hand"
+)
 _SAMPLES = 9
 
 

@@ -11,14 +11,13 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
 from pipeline_assets.domain.changes import KeyChange
-from pipeline_assets.domain.checks import number
 from pipeline_assets.domain.errors import LakehouseError, UsageError
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.records import Head, InputDay, PublicationRecord, differing, with_recorded
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, ROW_HASH_VERSION, Digest, Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.inspection.diff import measures_of, samples_of
+from pipeline_assets.inspection.diff import State, samples_of, state_of
 from pipeline_assets.inspection.replay_inputs import (
     Placed,
     Present,
@@ -49,7 +48,6 @@ from pipeline_assets.inspection.replay_result import (
     origin_of,
 )
 from pipeline_assets.load.build.builder import Inputs, kept
-from pipeline_assets.load.build.builder import kept as kept_frame
 from pipeline_assets.load.build.rebuild import builder_of
 from pipeline_assets.load.build.refined import PLACE, losers_among, losing, with_source
 from pipeline_assets.load.runtime import Runtime
@@ -60,9 +58,6 @@ from pipeline_assets.transforms.digests import (
     HASH_A,
     HASH_B,
     MEANING_HASH,
-    checked_hashes,
-    digest_aggregates,
-    digest_of,
     with_row_hashes,
 )
 from pipeline_assets.transforms.event_hashes import KEY
@@ -71,56 +66,25 @@ from resources.iceberg.errors import lakehouse_failures
 from resources.iceberg.metadata import slices_condition
 
 
-@dataclass(frozen=True)
-class State:
-    """A slice as built from one set of inputs and settings, or as published."""
-
-    rows: DataFrame
-    digest: Digest
-    figures: Mapping[str, float]
-    """`rows` and the table's measures."""
-
-
-def state_of(table: Table, key: Slice, rows: DataFrame) -> State:
-    """Measure the slice among these rows in one pass; a caller that compares it with another state persists the rows."""
-    own = rows.where(slices_condition(table, [key]))
-    hashed, also = checked_hashes(own, table.content_columns)
-    figures = [measure.total().alias(name) for name, measure in measures_of(table).items() if name != "rows"]
-    (measured,) = hashed.agg(*digest_aggregates(), *also, *figures).collect()
-    found = measured.asDict()
-    digest = digest_of(found) if found["rows"] else EMPTY
-    return State(own, digest, {name: float(number(found[name])) for name in measures_of(table)})
-
-
 def changes_between(table: Table, before: State, after: State) -> DataFrame:
     """The change of each key, as `key_changes` gives it; a key that moves to another day shows only as removed or added.
 
     All content columns are hashed again: the digest also covers how an event travelled, and stored hashes are wrong where
     somebody changed a file in place.
     """
-    contents = [_contents(table, state.rows) for state in (before, after)]
-    nowhere = contents[0].limit(0)
-    return key_changes(contents[0], contents[1], nowhere, nowhere, 0)
-
-
-def _contents(table: Table, rows: DataFrame) -> DataFrame:
-    keyed = builder_of(table).with_keys(rows)
-    return with_row_hashes(keyed, table.content_columns).select("event_date", "project_id", *KEY, HASH_A, HASH_B)
+    then, now = (
+        with_row_hashes(builder_of(table).with_keys(state.rows), table.content_columns).select(
+            "event_date", "project_id", *KEY, HASH_A, HASH_B
+        )
+        for state in (before, after)
+    )
+    return key_changes(then, now, then.limit(0), then.limit(0), 0)
 
 
 def count_keys(changes: DataFrame) -> Keys:
     """The number of keys per kind of change."""
     counts = {row["change"]: row["count"] for row in changes.groupBy("change").count().collect()}
     return Keys(*(counts.get(change, 0) for change in (KEPT, ADDED, REMOVED, CHANGED)))
-
-
-def moved_figures(before: State, after: State) -> dict[str, float]:
-    """Measure -> difference, for measures that differ."""
-    return {
-        name: after.figures[name] - before.figures[name]
-        for name in before.figures
-        if after.figures[name] != before.figures[name]
-    }
 
 
 _NAME = ("_name_a", "_name_b")
@@ -199,7 +163,9 @@ def _widened(runtime: Runtime, table: Table, key: Slice, settings: Settings, the
 def _share(table: Table, cause: str, before: State, after: State) -> Share:
     if before.digest == after.digest:
         return Share(cause, Keys(kept=after.digest.rows))
-    return Share(cause, count_keys(changes_between(table, before, after)), moved_figures(before, after))
+    moved = {name: after.figures[name] - value for name, value in before.figures.items()}
+    changed = {name: by for name, by in moved.items() if by}
+    return Share(cause, count_keys(changes_between(table, before, after)), changed)
 
 
 def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[Share]:
@@ -385,7 +351,7 @@ class _Replay:
             )
             if not causes:
                 return done
-            stack.enter_context(kept_frame(state.rows))
+            stack.enter_context(kept(state.rows))
             return self._compared(_because(done, causes), state, self._published(stack, today))
 
     def current(self, origin: Origin | Obstacle) -> Replay:
@@ -409,7 +375,7 @@ class _Replay:
                 done = replace(done, differing=differing_inputs, settings=self._settings(origin))
             if is_equal:
                 return done
-            stack.enter_context(kept_frame(state.rows))
+            stack.enter_context(kept(state.rows))
             published = self._published(stack, today)
             done = self._compared(done, state, published)
             return self._with_shares(done, origin, present, state, published)
@@ -466,16 +432,16 @@ class _Replay:
         if today is not None and not isinstance(today.rows, str):
             place: int | None = head
         else:
-            kept = kept_of(self.runtime, self.table, [self.key])
+            known = kept_of(self.runtime, self.table, [self.key])
             day, pin = InputDay(self.table.key, self.key.event_date), self.chosen.publication.snapshot_id
-            found = find_slice(self.runtime, self.table, self.key, kept, self.recorded, pin, day)
+            found = find_slice(self.runtime, self.table, self.key, known, self.recorded, pin, day)
             if not found.is_as_recorded:
                 return None
             place = found.read_from
         rows = self.runtime.lakehouse.read(self.table, head if place is None else place)
         own = rows.where(slices_condition(self.table, [self.key] if place is not None else []))
         state = state_of(self.table, self.key, own)
-        stack.enter_context(kept_frame(state.rows))
+        stack.enter_context(kept(state.rows))
         return state
 
     def _compared(self, done: Replay, state: State, published: State | None) -> Replay:
@@ -484,7 +450,7 @@ class _Replay:
             figures = {name: (recorded[name], now) for name, now in state.figures.items() if name in recorded}
             return replace(done, figures=figures)
         figures = {name: (published.figures[name], now) for name, now in state.figures.items()}
-        with kept_frame(changes_between(self.table, published, state)) as changes:
+        with kept(changes_between(self.table, published, state)) as changes:
             shown = samples_of(self.table, published.rows, state.rows, changes, KeyChange(), self.samples)
             samples = tuple(shown) if self.samples else ()
             return replace(done, figures=figures, keys=count_keys(changes), samples=samples)

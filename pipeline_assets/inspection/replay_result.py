@@ -364,31 +364,25 @@ def gone(inputs: Sequence[InputSlice]) -> list[Obstacle]:
 def as_published_causes(
     origin: Origin, inputs: Sequence[InputSlice], recorded: Digest, replayed: Digest, published: PublishedToday | None
 ) -> list[Obstacle]:
-    """Why a publication recomputed from its own inputs differs from the record; empty where it does not.
+    """Why a publication recomputed from its own inputs differs from the record, nearest to the source first; may be empty.
 
     `published`: None where the publication is not the slice's last one.
     """
-    return [*_of_inputs(inputs), *_of_build(origin, inputs, recorded, replayed), *of_published(recorded, published)]
-
-
-def _of_inputs(inputs: Sequence[InputSlice]) -> Iterator[Obstacle]:
-    for one in inputs:
-        if not one.is_gone and not one.is_as_recorded:
-            yield Obstacle(f"input {one.day.table} {one.day.day} is not what it was: {one.change}", _FILES)
-
-
-def _of_build(origin: Origin, inputs: Sequence[InputSlice], recorded: Digest, replayed: Digest) -> Iterator[Obstacle]:
-    if replayed == recorded:
-        return
-    if not origin.are_settings_known:
+    causes = [
+        Obstacle(f"input {one.day.table} {one.day.day} is not what it was: {one.change}", _FILES)
+        for one in inputs
+        if not one.is_gone and not one.is_as_recorded
+    ]
+    if replayed != recorded and not origin.are_settings_known:
         text = "settings: those of then are not on record, and its code version says that they or the code were others"
-        yield Obstacle(text, _REPLAY_ELSEWHERE)
-    elif not origin.is_same_code:
+        causes.append(Obstacle(text, _REPLAY_ELSEWHERE))
+    elif replayed != recorded and not origin.is_same_code:
         text = "code: another version published it, and this one makes other rows of the same inputs"
-        yield Obstacle(text, _REPLAY_ELSEWHERE)
-    elif all(one.is_as_recorded for one in inputs):
+        causes.append(Obstacle(text, _REPLAY_ELSEWHERE))
+    elif replayed != recorded and not causes:
         text = "code: inputs, settings and code version are those on record, so code or a library changed without it"
-        yield Obstacle(text, _DEFECT)
+        causes.append(Obstacle(text, _DEFECT))
+    return [*causes, *of_published(recorded, published)]
 
 
 def of_published(recorded: Digest, published: PublishedToday | None) -> Iterator[Obstacle]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -48,24 +47,20 @@ def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[
     try:
         yield
     finally:
-        if (path := runtime.settings.metrics_file) is not None:
-            _write(runtime, instance, path)
+        path, now = runtime.settings.metrics_file, datetime.now(UTC)
+        if path is not None:
+            from pipeline_assets.inspection import metrics  # noqa: PLC0415 - only runs with a metrics file need the library
 
-
-def _write(runtime: Runtime, instance: dg.DagsterInstance, path: Path) -> None:
-    from pipeline_assets.inspection.metrics import read_samples, samples_of_nothing, text_of, write_textfile  # noqa: PLC0415 - only runs with a metrics file need the library
-
-    now = datetime.now(UTC)
-    try:
-        try:
-            samples = read_samples(runtime.ledger, runtime.settings, now, run_queue(instance))
-        except Exception as error:
-            runtime.log(f"metrics: {shown(str(error))}; {path} says that the ledger cannot be read")
-            samples = samples_of_nothing(now)
-        write_textfile(text_of(samples), path)
-    except Exception as error:
-        # No failure of metrics may fail a load.
-        runtime.log(f"metrics: {shown(str(error))}; the figures of this run are not written")
+            try:
+                try:
+                    samples = metrics.read_samples(runtime.ledger, runtime.settings, now, run_queue(instance))
+                except Exception as error:
+                    runtime.log(f"metrics: {shown(str(error))}; {path} says that the ledger cannot be read")
+                    samples = metrics.samples_of_nothing(now)
+                metrics.write_textfile(metrics.text_of(samples), path)
+            except Exception as error:
+                # No failure of metrics may fail a load.
+                runtime.log(f"metrics: {shown(str(error))}; the figures of this run are not written")
 
 
 @contextmanager

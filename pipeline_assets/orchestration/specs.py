@@ -100,26 +100,24 @@ def _key(name: str) -> dg.AssetKey:
 def _description(table: Table, settings: Settings) -> str:
     name = f"{settings.catalog_name}.{table.identifier}"
     source = SOURCE_OF_TABLE.get(table.key)
+    again = "*Materialize…* lists landing and loads what is new or changed there."
     if source is not None:
         day = "the UTC day on which objects arrived (its checks) and on which events happened (its rows)"
-        again = "*Materialize…* lists landing and loads what is new or changed there."
-        command = f"tidemark load --source {source.value} --from DAY --to DAY"
     elif table.kind.is_shared:
         day = "the UTC day that a snapshot is of; intervals of a month are filed under its first day"
-        again = "*Materialize…* lists landing and loads the snapshots that are new or changed there."
-        command = "tidemark load --source dimensions --from DAY --to DAY"
     else:
         day = "the UTC day on which events happened, all projects together"
         again = (
             "*Materialize…* builds it from the tables before it; *Materialize all…* of the group loads landing first."
         )
-        command = "tidemark load --source regular --from DAY --to DAY"
+    option = "dimensions" if table.kind.is_shared else (source or Source.REGULAR).value
     return "\n\n".join(
         [
             table.description,
             f"**A partition** is {day}. The Iceberg table `{name}` is partitioned by `{table.day_column}` and `project_id`.",
             f"**When a day is red:** {table.recovery} The red check of that day gives the reason.",
-            f"**To load a day again:** {again} On the shell: `{command}`. Nothing is ever counted twice.",
+            f"**To load a day again:** {again} On the shell: `tidemark load --source {option} --from DAY --to DAY`. Nothing is "
+            "ever counted twice.",
             f"**A range with days that are not delivered yet:** {UNCOUNTED}",
         ]
     )
