@@ -50,26 +50,11 @@ def publish(ledger: Ledger, table: str, key: Slice, rows: int, run_id: str, *, i
     snapshot = len(ledger.publications()) + 1
     figures = {"rows": rows, "revenue": 1.5 * rows}
     record = replace(
-        read,
-        verdict=Verdict.PUBLISHED,
-        reason=None,
-        digest=digest(rows),
-        file_hash=str(snapshot),
-        is_final=is_final,
-        input_state=InputState(),
-        figures=figures,
-    )
-    publication = PublicationRecord(
-        table,
-        key,
-        snapshot,
-        snapshot - 1,
-        read.digest,
-        digest(rows),
-        Cause.of(CauseKind.DELIVERY),
-        run_id,
-        figures=figures,
-    )
+        read, verdict=Verdict.PUBLISHED, reason=None, digest=digest(rows), file_hash=str(snapshot), is_final=is_final,
+        input_state=InputState(), figures=figures,
+    )  # fmt: skip
+    place, digests = (table, key, snapshot, snapshot - 1), (read.digest, digest(rows))
+    publication = PublicationRecord(*place, *digests, Cause.of(CauseKind.DELIVERY), run_id, figures=figures)
     ledger.record(Changes(slices=[record], publications=[publication]), run_id)
 
 
@@ -183,12 +168,8 @@ def test_bad_usage_is_one_sentence(shell: Callable[..., Any], words: tuple[str, 
 
 
 def test_downstream_is_transitive_and_in_order() -> None:
-    below = [
-        "aggregates/daily_revenue",
-        "aggregates/event_counts",
-        "aggregates/active_users",
-        "aggregates/active_item_events",
-    ]
+    names = ("daily_revenue", "event_counts", "active_users", "active_item_events")
+    below = [f"aggregates/{name}" for name in names]
     assert [table.key for table in downstream_of(EVENTS)] == below
     assert [table.key for table in downstream_of(RAW)] == [EVENTS, *below]
     assert downstream_of(REVENUE) == ()

@@ -17,7 +17,7 @@ from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import UNREADABLE, BatchKey
 from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading, GoldenSource, GoldenTotal
-from pipeline_assets.domain.lateness import Lateness, LatenessSketch
+from pipeline_assets.domain.lateness import LatenessSketch
 from pipeline_assets.domain.plain_text import as_html
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord, PublicationRecord, SliceRecord
@@ -99,14 +99,18 @@ def test_each_red_day_is_in_the_calendar_and_in_one_question_with_the_command_th
     }  # fmt: skip
 
 
-def test_the_answers_are_commands_that_the_shell_knows(history: HealthReport) -> None:
+def require_known(command: str) -> None:
+    """Fail with a UsageError for an option or argument that the command does not take."""
     shell: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
+    program, name, *words = shlex.split(command)
+    assert program == "tidemark"
+    shell.commands[name].make_context(name, words)
+
+
+def test_the_answers_are_commands_that_the_shell_knows(history: HealthReport) -> None:
     for question in history.questions:
         for command in question.commands:
-            program, name, *words = shlex.split(command)
-            assert program == "tidemark"
-            # Raises UsageError for an option or argument that the command does not take.
-            shell.commands[name].make_context(name, words)
+            require_known(command)
 
 
 _START = "tidemark rebuild start --from 2026-03-31 --to 2026-03-31 --table refined/events --project 10001"
@@ -129,10 +133,8 @@ def test_an_open_rebuild_waits_for_a_person(ledger: Ledger, state: RebuildState,
     ledger.rebuilds.change(begun, state=state)
     found = health(ledger).for_a_person
     assert [one.commands for one in found] == ([commands] if commands else [])
-    shell: click.Group = typer.main.get_command(app)  # type: ignore[assignment]
     for command in commands:
-        _, name, *words = shlex.split(command)
-        shell.commands[name].make_context(name, words)
+        require_known(command)
     assert all(one.reason == f"rebuild 1 is {state.value}: other meaning" for one in found)
 
 
@@ -235,25 +237,6 @@ def test_golden_totals_on_record_count_as_mismatches_while_they_do_not_agree(led
     assert health(ledger).mismatches == []
     say(5)
     assert len(health(ledger).mismatches) == 1
-
-
-def test_the_windows_are_those_that_catch_99_and_99_9_percent(ledger: Ledger) -> None:
-    """Counted are rows of regular deliveries by their arrival; what arrives before its day counts as punctual."""
-    shares = {-1: 500, 0: 9_389, 1: 20, 2: 60, 9: 30, 40: 1}
-    days = {LAST - timedelta(days=late): BatchDay(Digest(rows, 1, 1)) for late, rows in shares.items()}
-    old, recovered = (
-        BatchKey(Source.REGULAR, "10001", LAST - timedelta(days=91)),
-        BatchKey(Source.BACKFILL, "10001", LAST),
-    )
-    noise = {LAST - timedelta(days=300): BatchDay(Digest(10**6, 1, 1))}
-    batches = [a_batch(LAST), a_batch(LAST - timedelta(days=100))]
-    ledger.record(Changes(batches=batches, batch_days={batches[0].key: days, old: noise, recovered: noise}), "run")
-    late = health(ledger).lateness[""]
-    assert late.rows == 10_000
-    assert (late.window(0.99), late.window(0.999), late.window(1.0)) == (1, 9, 40)
-    assert late.caught_within(2) == 0.9969
-    assert health(ledger).lateness["10001"] == late
-    assert Lateness({}).caught_within(3) == 1.0
 
 
 def test_times_of_arrivals_and_a_window_that_is_too_narrow_are_told(ledger: Ledger) -> None:

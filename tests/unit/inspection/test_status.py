@@ -72,9 +72,8 @@ def test_a_raw_day_has_the_verdict_of_its_batches(ledger: Ledger) -> None:
     assert (status.verdict, status.rows, status.is_final) == (Verdict.REFUSED, 5, False)
     assert status.reasons == ("10002: unreadable. export it again",)
     loss = lost_file(RAW, Slice(DAY, "10001"), "a.parquet")
-    lost = replace(
-        a_slice("10001", Verdict.REFUSED, RAW), reason=loss.reason, hint=loss.hint, refused_evaluations=(loss,)
-    )
+    lost = a_slice("10001", Verdict.REFUSED, RAW)
+    lost = replace(lost, reason=loss.reason, hint=loss.hint, refused_evaluations=(loss,))
     ledger.record(Changes(slices=[lost]), "run")
     assert "10001: its data file a.parquet is gone from the warehouse. Put it back" in status_of(ledger, RAW).reasons[0]
 

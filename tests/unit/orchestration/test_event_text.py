@@ -107,19 +107,8 @@ def test_a_difference_tells_dagster_columns_and_no_value_id_or_time() -> None:
     told = "insert_id i-7, uuid u-7, event_type bought, event_time 2026-02-02 10:00:00"
     sample = Sample("changed", "new delivery", told, {"platform": ("ios", "web")})
     passed = Evaluation(Check.CHANGE_IS_EXPLAINED, True)
-    found = Difference(
-        "refined/events",
-        Slice(DAY, "10001"),
-        "published",
-        "would build it",
-        EMPTY,
-        EMPTY,
-        {"rows": (1, 2)},
-        KeyChange(),
-        passed,
-        False,
-        (sample,),
-    )
+    words = "refined/events", Slice(DAY, "10001"), "published", "would build it"
+    found = Difference(*words, EMPTY, EMPTY, {"rows": (1, 2)}, KeyChange(), passed, False, (sample,))
     assert told in "\n".join(lines_of(found))
     kept = "\n".join(lines_of(found, with_values=False))
     assert "changed (new delivery): platform" in kept
