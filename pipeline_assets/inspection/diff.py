@@ -22,7 +22,7 @@ from pipeline_assets.inspection.pages import render
 from pipeline_assets.load.build.builder import kept
 from pipeline_assets.load.build.key_changes import MOVED, key_change
 from pipeline_assets.load.build.rebuild import builder_of
-from pipeline_assets.load.runtime import Outcome, Runtime, TableReport
+from pipeline_assets.load.runtime import Runtime, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, cause_of, slices_to_look_at
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, ancestors
@@ -324,8 +324,9 @@ def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: 
     Each slice is built again for this: refusals are rare, and the staged data is gone by then. A slice that cannot be
     compared is logged and skipped, so that the load can still report the refusal.
     """
-    refused = [outcome for outcome in report.outcomes if _is_refused_change(outcome)]
-    for outcome in refused[:most]:
+    refused = (one for one in report.outcomes if one.verdict is Verdict.REFUSED and not one.is_repeat)
+    failed = ((one, {of.check for of in one.evaluations if not of.is_passed}) for one in refused)
+    for outcome in [one for one, checks in failed if checks == {Check.CHANGE_IS_EXPLAINED}][:most]:
         day, project = outcome.key.event_date, outcome.key.project_id
         try:
             yield compare(runtime, outcome.table, day, project, now, samples=_SAMPLES, on_published=True)
@@ -333,8 +334,3 @@ def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: 
             runtime.log(
                 f"{outcome.table} {outcome.key}: cannot be compared with what is published: {shown(error, 300)}"
             )
-
-
-def _is_refused_change(outcome: Outcome) -> bool:
-    failed = {evaluation.check for evaluation in outcome.evaluations if not evaluation.is_passed}
-    return outcome.verdict is Verdict.REFUSED and not outcome.is_repeat and failed == {Check.CHANGE_IS_EXPLAINED}

@@ -339,6 +339,11 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     found = arrivals.refused_lines(projects)
     refused = [one for one in found if not (one.line_reason or "").startswith(UNREADABLE)]
     figures = summaries.check_figures((MISMATCH, DUPLICATES), projects)
+    of_batches = [
+        CheckFigure(table_of(one.place), one.day, one.project_id, value)
+        for one in batches
+        if (value := sum(of.figures.get(MISMATCH, 0) for of in one.evaluations))
+    ]
     late = lateness(arrivals.arrivals(Source.REGULAR, projects, since, span.last))
     times_of = late_times(arrivals, Source.REGULAR, projects, since, span.last)
     return HealthReport(
@@ -352,7 +357,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
         troubles=tuple(receiver_troubles(ledger, settings)),
         golden_faults=tuple(faults_on_record(ledger, settings)),
         **volumes(measured, span.newest(), recent_from, projects, today),
-        mismatches=[*_mismatches(batches), *figures[MISMATCH], *_golden(ledger, settings, projects)],
+        mismatches=[*of_batches, *figures[MISMATCH], *_golden(ledger, settings, projects)],
         duplicate_keys=figures[DUPLICATES],
         lateness=late,
         late_times={project: sketch for project, (sketch, _) in times_of.items()},
@@ -377,14 +382,6 @@ def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
         good = {key.event_date for key, record in records.items() if record.verdict.is_good and record.digest == EMPTY}
         found |= {(table.key, day) for day in good if day > first}
     return frozenset(found)
-
-
-def _mismatches(batches: Sequence[Fault]) -> list[CheckFigure]:
-    return [
-        CheckFigure(table_of(fault.place), fault.day, fault.project_id, value)
-        for fault in batches
-        if (value := sum(one.figures.get(MISMATCH, 0) for one in fault.evaluations))
-    ]
 
 
 def _golden(ledger: Ledger, settings: Settings, projects: Sequence[str]) -> list[CheckFigure]:

@@ -92,8 +92,7 @@ def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
         scratch_name(runtime.spark, runtime.settings, "proof", runtime.log) as name,
         tempfile.TemporaryDirectory(prefix=f"tidemark-{name}-") as folder,
     ):
-        warehouse = replay_warehouse(runtime.settings, folder, name)
-        settings = replay_settings(runtime.settings, folder, warehouse)
+        settings = replay_settings(runtime.settings, folder, replay_warehouse(runtime.settings, folder, name))
         configure_catalog(runtime.spark, settings)
         lakehouse = Lakehouse(runtime.spark, settings.catalog_name)
         with closing(Ledger(settings.ledger_database_url)) as ledger:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from datetime import date, timedelta
+from typing import NamedTuple
 
 import dagster as dg
 
@@ -76,6 +76,11 @@ def _arrivals(tick: Tick, source: Source) -> dg.SensorResult:
     looked_at = {str(key) for key in plans}
     kept = {name: observation for name, observation in cursor.seen.items() if name.rpartition("/")[0] not in looked_at}
     cursor.seen = kept | dict(status.observations)
+    waits = [describe_strays([stray.key for stray in strays])] if strays else []
+    waits += [f"{key}: {why}" for key, why in status.waiting.items()]
+    if source is Source.REGULAR and not firsts:
+        hint = "check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS if it should"
+        waits.append(f"landing lists nothing for {', '.join(settings.projects)}; {hint}")
     return request(
         tick,
         JOB_OF_SOURCE[source],
@@ -85,22 +90,9 @@ def _arrivals(tick: Tick, source: Source) -> dg.SensorResult:
         },
         reach=settings.reprocessing_window_days,
         is_looked_at=lambda subject: any(first <= subject.day <= last for (first, last), _ in found),
-        waits=_waits(source, status, firsts, strays, settings),
+        waits=waits,
         events=_materializations(source, plans, status, settings, cursor),
     )
-
-
-def _waits(
-    source: Source, status: ArrivalStatus, firsts: Mapping[str, date], strays: Sequence[Delivery], settings: Settings
-) -> list[str]:
-    waits = [describe_strays([stray.key for stray in strays])] if strays else []
-    waits += [f"{key}: {why}" for key, why in status.waiting.items()]
-    if source is Source.REGULAR and not firsts:
-        names = ", ".join(settings.projects)
-        waits.append(
-            f"landing lists nothing for {names}; check TIDEMARK_LANDING_URL and TIDEMARK_PROJECTS if it should"
-        )
-    return waits
 
 
 def _materializations(
@@ -110,29 +102,30 @@ def _materializations(
     events = []
     for day, keys in _by_day(plans).items():
         deliveries = [delivery for key in keys for delivery in plans[key].listed.values()]
-        complete = {(key.project_id, hour) for key in keys for hour in _complete_hours(plans[key], status, settings)}
+        complete: set[tuple[str, int]] = set()
+        for key in keys:
+            hours = plans[key].hours_marked
+            if source is Source.BACKFILL or settings.hours_complete_by is not Completeness.MARKERS:
+                # Where the exporter writes no markers, hours that are loaded or no longer change.
+                hours = frozenset(one.hour for one in plans[key].listed.values()) - status.incomplete.get(
+                    key, frozenset()
+                )
+            complete |= {(key.project_id, hour) for hour in hours}
         reported = cursor.reported.get(day.isoformat())
         state = digest([*(f"{delivery.key} {delivery.etag}" for delivery in deliveries), *map(str, sorted(complete))])
         if reported != state and (deliveries or complete or reported is not None):
             cursor.reported[day.isoformat()] = state
-            hours = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
+            delivered = {(delivery.batch.project_id, delivery.hour) for delivery in deliveries}
             metadata: dict[str, int | str] = {
                 "objects": len(deliveries),
                 "bytes": sum(delivery.size_bytes for delivery in deliveries),
-                "hours_delivered": len(hours),
+                "hours_delivered": len(delivered),
                 "hours_complete": len(complete),
-                "projects": ", ".join(sorted({project for project, _ in (*hours, *complete)})),
+                "projects": ", ".join(sorted({project for project, _ in (*delivered, *complete)})),
             }
             key_of_source = landing_key(f"{source.value}_exports")
             events.append(dg.AssetMaterialization(key_of_source, partition=day.isoformat(), metadata=metadata))
     return events
-
-
-def _complete_hours(plan: BatchPlan, status: ArrivalStatus, settings: Settings) -> frozenset[int]:
-    """Hours with a marker. Where the exporter writes no markers, hours that are loaded or no longer change."""
-    if plan.key.source is Source.REGULAR and settings.hours_complete_by is Completeness.MARKERS:
-        return plan.hours_marked
-    return frozenset(delivery.hour for delivery in plan.listed.values()) - status.incomplete.get(plan.key, frozenset())
 
 
 def _by_day(batches: Collection[BatchKey]) -> dict[date, list[BatchKey]]:
@@ -155,17 +148,15 @@ Window = tuple[date, date]
 """First and last day, both inclusive."""
 
 
-@dataclass(frozen=True)
-class _Look:
+class _Look(NamedTuple):
     """The windows of an evaluation, and where the next one continues."""
 
-    windows: tuple[Window, ...]
+    windows: list[Window]
     horizon_from: date | None
     sweep_from: date | None
 
     @property
     def days(self) -> int:
-        """Number of days in the windows."""
         return sum((last - first).days + 1 for first, last in self.windows)
 
 
@@ -245,7 +236,7 @@ def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> 
     if older:
         windows.append(_next_part(settings.calendar_start, recent, older, sweep_from))
         sweep_from = windows[-1][1] + timedelta(days=1)
-    return _Look(tuple(windows), horizon_from, sweep_from)
+    return _Look(windows, horizon_from, sweep_from)
 
 
 def _next_part(start: date, end: date, days: int, goes_on: date | None) -> Window:

@@ -42,6 +42,7 @@ _MOST_DAYS = 10
 """Days that a run's log names."""
 
 
+_NEWS = (Verdict.PUBLISHED, Verdict.REFUSED)
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 
@@ -70,7 +71,8 @@ def events_of(
         day: [*outcomes, *others.get(day, ())]
         for day, outcomes in (requested if table.kind.is_shared else filed | requested).items()
         if calendar is not None and calendar.has_partition_key(day.isoformat())
-        if day in request.days or any(_is_news(outcome) for outcome in outcomes)
+        if day in request.days
+        or any(one.verdict in _NEWS or (one.verdict.is_good and not one.was_good) for one in outcomes)
     }
     changes = ledger.outbox.of_run(request.run_id, report.table)
     yield from _events(context.instance, table, by_day, report, request.days, shown, changes)
@@ -129,11 +131,6 @@ def _events(
         for check in table.checks:
             if day in requested or any(outcome.evaluations for outcome in outcomes):
                 yield _evaluation(key, day, check, outcomes, targets, shown)
-
-
-def _is_news(outcome: Outcome) -> bool:
-    has_recovered = outcome.verdict.is_good and not outcome.was_good
-    return has_recovered or outcome.verdict in (Verdict.PUBLISHED, Verdict.REFUSED)
 
 
 def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, days: Collection[date]) -> dict[str, Target]:

@@ -27,12 +27,8 @@ _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 def under_way(instance: dg.DagsterInstance, ledger: Ledger, job_name: str | None = None) -> list[dg.DagsterRun]:
     """Return queued and running runs, without those whose process is dead, whatever their status in Dagster."""
     runs = instance.get_runs(dg.RunsFilter(job_name=job_name, statuses=[*_WAITING, *WORKING]))
-    return [run for run in runs if run.status in _WAITING or not _is_dead(ledger, run.run_id)]
-
-
-def _is_dead(ledger: Ledger, run_id: str) -> bool:
-    process = ledger.processes.find(run_id)
-    return process is not None and process.has_died_with_its_run(sight(process.identity))
+    processes = ((run, ledger.processes.find(run.run_id) if run.status not in _WAITING else None) for run in runs)
+    return [run for run, one in processes if one is None or not one.has_died_with_its_run(sight(one.identity))]
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
