@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
 
 import dagster as dg
 import pytest
+
+from pipeline_assets.domain.settings import Settings
+from tests.support.builders import PROJECT
 
 
 @pytest.fixture
@@ -13,3 +18,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
     """An instance in memory, closed after the test."""
     with dg.DagsterInstance.ephemeral() as found:
         yield found
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A deployment in the test's folder, of one project."""
+    (tmp_path / "landing").mkdir()
+    return Settings(
+        landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),
+        catalog_url=f"sqlite:///{tmp_path}/ledger.db", projects=(PROJECT,), calendar_start=date(2026, 2, 1),
+    )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,13 @@ NOW = datetime(2026, 2, 10, tzinfo=UTC)
 
 
 @pytest.mark.usefixtures("spark")  # an empty catalog starts an engine: not a large one, which later tests would keep
-def test_the_job_turns_the_check_yellow_and_green_again(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_the_job_turns_the_check_yellow_and_green_again(
+    settings: Settings, ledger: Ledger, instance: dg.DagsterInstance
+) -> None:
     """Scenario: a total that differs, the same within tolerance, bad lines, no totals at all. Outcome: the run fails with what
     differs; the check of the day tells the same; without totals nothing is wrong."""
-    (tmp_path / "landing" / "golden").mkdir(parents=True)
-    settings = Settings(
-        landing_url=str(tmp_path / "landing"), warehouse_url=str(tmp_path / "warehouse"),
-        catalog_url=f"sqlite:///{tmp_path}/catalog.db", projects=(PROJECT,),
-    )  # fmt: skip
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        record = SliceRecord("refined/events", Slice(DAY, PROJECT), Verdict.PUBLISHED, digest=Digest(60, 1, 1))
-        ledger.record(Changes(slices=[record]), "run")
+    record = SliceRecord("refined/events", Slice(DAY, PROJECT), Verdict.PUBLISHED, digest=Digest(60, 1, 1))
+    ledger.record(Changes(slices=[record]), "run")
 
     def run(**changes: Any) -> tuple[bool, str]:
         job = build_defs(settings.model_copy(update=changes), clock=Clock(NOW)).resolve_job_def(RECONCILE_JOB)
@@ -46,7 +41,8 @@ def test_the_job_turns_the_check_yellow_and_green_again(tmp_path: Path, instance
         return done.success, "".join(told)
 
     assert run() == (True, "")
-    file = tmp_path / "landing" / "golden" / f"{DAY}.csv"
+    file = Path(settings.landing_url) / "golden" / f"{DAY}.csv"
+    file.parent.mkdir()
     file.write_text(f"day,project,measure,value\n{DAY},{PROJECT},rows,61\n")
     assert run() == (False, "2026-02-02/10001 refined/events: rows 60 published, 61 golden (-1, 1.64%)")
     assert run(golden_absolute_tolerance=1.0) == (True, "")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from datetime import date
-from pathlib import Path
 
 import dagster as dg
 
@@ -28,40 +26,29 @@ def _no_engine() -> None:
 
 
 def test_a_day_may_be_rolled_back_again_and_each_time_dagster_is_told(
-    tmp_path: Path, instance: dg.DagsterInstance
+    settings: Settings, ledger: Ledger, instance: dg.DagsterInstance
 ) -> None:
     """Scenario: the same day is told of by two runs, released in between. Outcome: both runs succeed, and the check of the day
     shows both."""
-    settings = Settings(
-        landing_url=str(tmp_path / "landing"),
-        warehouse_url=str(tmp_path / "warehouse"),
-        catalog_url=f"sqlite:///{tmp_path}/catalog.db",
-        projects=(PROJECT,),
-    )
-    with closing(Ledger(settings.ledger_database_url)) as ledger:
-        key, passed = Slice(DAY, PROJECT), (Evaluation(Check.UNIQUE_EVENT_KEY, True),)
-        record = SliceRecord(TABLE, key, Verdict.PUBLISHED, digest=Digest(60, 1, 1), evaluations=passed)
-        ledger.record(Changes(slices=[record]), "load")
-        runtime = Runtime(
-            Lakehouse(_no_engine, "lake"),  # type: ignore[arg-type]
-            ledger,
-            LandingStore.from_settings(settings),
-            settings,
-        )
+    key, passed = Slice(DAY, PROJECT), (Evaluation(Check.UNIQUE_EVENT_KEY, True),)
+    record = SliceRecord(TABLE, key, Verdict.PUBLISHED, digest=Digest(60, 1, 1), evaluations=passed)
+    ledger.record(Changes(slices=[record]), "load")
+    lakehouse = Lakehouse(_no_engine, "lake")  # type: ignore[arg-type]
+    runtime = Runtime(lakehouse, ledger, LandingStore.from_settings(settings), settings)
 
-        @dg.op
-        def tell(context):
-            yield from standing_events(context.instance, runtime, [(TABLE, DAY)])
-            yield dg.Output(None)
+    @dg.op
+    def tell(context):
+        yield from standing_events(context.instance, runtime, [(TABLE, DAY)])
+        yield dg.Output(None)
 
-        @dg.job
-        def telling() -> None:
-            tell()
+    @dg.job
+    def telling() -> None:
+        tell()
 
-        for number in (1, 2):
-            if number == 1:
-                ledger.interventions.hold({TABLE: [key]}, "it was wrong", "run-1")
-            assert telling.execute_in_process(instance=instance).success, f"run {number}"
+    for number in (1, 2):
+        if number == 1:
+            ledger.interventions.hold({TABLE: [key]}, "it was wrong", "run-1")
+        assert telling.execute_in_process(instance=instance).success, f"run {number}"
     check = dg.AssetCheckKey(dg.AssetKey(TABLE.split("/")), Check.UNIQUE_EVENT_KEY.name)
     history = instance.event_log_storage.get_asset_check_execution_history(check, limit=10)
     assert len({one.run_id for one in history}) == 2

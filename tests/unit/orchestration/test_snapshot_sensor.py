@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -73,15 +72,8 @@ class Deployment:
 
 
 @pytest.fixture
-def p(tmp_path: Path) -> Iterator[Deployment]:
-    landing = tmp_path / "landing"
-    landing.mkdir()
-    settings = Settings(
-        landing_url=str(landing), warehouse_url=str(tmp_path / "warehouse"), catalog_url=f"sqlite:///{tmp_path}/c.db",
-        projects=("10001",), calendar_start=date(2026, 2, 1),
-    )  # fmt: skip
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Deployment(landing, settings, instance)
+def p(settings: Settings, instance: dg.DagsterInstance) -> Deployment:
+    return Deployment(Path(settings.landing_url), settings, instance)
 
 
 def test_a_deployment_without_dimensions_is_asked_for_nothing(p: Deployment) -> None:
