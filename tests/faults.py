@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.drill.process import VictimError
+from pipeline_assets.drill.sandbox import VictimError
 from tests.support.fault_lake import FIRST, SECOND, Lake, State, Story, a_lake
 from tests.support.fault_loads import Loaded
 from tests.support.outside_faults import FAULTS, OutsideFault, Promise

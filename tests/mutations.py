@@ -451,7 +451,7 @@ MUTATIONS = (
         f"{_ONE}::test_another_ledger_is_refused_until_the_mark_names_it",
     ),
     Mutation(
-        11, "a lake is taken without the name of its owner", "pipeline_assets/cli/attach.py",
+        11, "a lake is taken without the name of its owner", "pipeline_assets/cli/run.py",
         "    if take != name:", "    if False:", "tests/unit/cli/test_attach.py::test_a_lake_is_taken_by_the_name_of_its_owner",
     ),
     Mutation(

@@ -59,8 +59,8 @@ COMMANDS: Mapping[str, Mapping[type[ask.Request], str]] = {
     "Operate the lakehouse": {
         ask.Maintenance: "run",
         ask.Notify: "report",
-        ask.Attach: "attach",
-        ask.Dev: "dev",
+        ask.Attach: "run",
+        ask.Dev: "install",
     },
     "Correct what is published": {
         ask.Exclude: "correct",
@@ -68,14 +68,14 @@ COMMANDS: Mapping[str, Mapping[type[ask.Request], str]] = {
         ask.Rollback: "correct",
         ask.ReleaseCommand: "correct",
         ask.RebuildCommand: "rebuild",
-        ask.SplitLanding: "split",
+        ask.SplitLanding: "correct",
     },
     "Test that it can recover": {
         ask.Verify: "prove",
         ask.Drill: "prove",
         ask.Replay: "prove",
         ask.ReconcileCommand: "reconcile",
-        ask.Doctor: "doctor",
+        ask.Doctor: "prove",
     },
 }
 """Panel of the help -> request -> the module with the command's function."""

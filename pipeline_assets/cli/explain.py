@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-from rich.text import Text
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import line, page, plainly, show, stacked, styled, terminal, write_json
+from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, stacked, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.identity import KeyKind, RankPart, RawRow, RowFate
 from pipeline_assets.domain.report import Table
@@ -19,8 +16,6 @@ from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection import explain as inspection
 from pipeline_assets.inspection.event_rows import MAX_QUARANTINED, MAX_ROWS, QuarantinedLine
 from pipeline_assets.inspection.explain import Delivered, Event, Explanation, Published, Standing, place, spelled
-
-Parts = Iterator[Table | Text | str]
 
 
 def explain(request: Explain) -> int:

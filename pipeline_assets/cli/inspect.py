@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from rich.text import Text
 
 from pipeline_assets.cli.command import EXIT_OK
-from pipeline_assets.cli.terminal import PlainConsole, line, page, show, styled, write_json
+from pipeline_assets.cli.terminal import Parts, PlainConsole, line, page, show, styled, write_json
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.days import days_between, describe_strays, parse_day, parse_moment
 from pipeline_assets.domain.errors import UsageError
@@ -96,7 +96,7 @@ def status_table(statuses: Sequence[DayStatus]) -> Table:
     return Table(("day", "table", "verdict", "rows", "reason"), rows)
 
 
-def _grid(statuses: Sequence[DayStatus]) -> Iterator[Table | Text]:
+def _grid(statuses: Sequence[DayStatus]) -> Parts:
     """Days and tables, and below them reasons."""
     tables = list(dict.fromkeys(one.table for one in statuses))
     by_day: dict[date, dict[str, Text]] = {}
@@ -217,7 +217,7 @@ def changes(request: Changes) -> int:
     return EXIT_OK
 
 
-def _changes(found: ChangesSince) -> Iterator[Table | Text]:
+def _changes(found: ChangesSince) -> Parts:
     since = found.since.isoformat(timespec="minutes")
     rows: list[tuple[object, ...]] = []
     for one in found.changes:

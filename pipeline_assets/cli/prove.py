@@ -1,24 +1,28 @@
-"""Commands that compute published days again and compare: verify, diff, replay; and drill, which kills loads on purpose."""
+"""Commands that test whether a deployment can recover: verify, diff, replay, drill, doctor."""
 
 from __future__ import annotations
 
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime
 from typing import Any
 
-from rich.text import Text
+from dagster_aws.s3 import S3Resource
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import line, page, plainly, show, styled, terminal, write_json
+from pipeline_assets.cli.terminal import Parts, line, page, plainly, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings
+from pipeline_assets.doctor.examine import examine
+from pipeline_assets.doctor.rules import Light, Point, recomputed, worst
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.report import Table
-from pipeline_assets.domain.requests import Diff, Drill, Replay, Verify
+from pipeline_assets.domain.requests import Diff, Doctor, Drill, Replay, Verify
+from pipeline_assets.domain.settings import Settings
 from pipeline_assets.drill.drill import PROJECT, Result, carry_out
 from pipeline_assets.drill.sandbox import require_catalog_of_its_own
 from pipeline_assets.drill.scenarios import planned
@@ -26,12 +30,12 @@ from pipeline_assets.inspection import diff as differences
 from pipeline_assets.inspection import replay as replays
 from pipeline_assets.inspection import replay_result
 from pipeline_assets.inspection.scratch import replay_runtime
-from pipeline_assets.inspection.verify import Proof, ReplayMatch, prove
+from pipeline_assets.inspection.verify import Compared, Proof, ReplayMatch, prove
 from pipeline_assets.load.runtime import Runtime
-from resources.ledger.store import own_ledger
+from pipeline_assets.tables.refined_events import REFINED_EVENTS
+from resources.landing.store import LandingStore
+from resources.ledger.store import Ledger, own_ledger
 from resources.publishing import promise_of
-
-Parts = Iterator[Table | Text | str]
 
 
 def verify(request: Verify) -> int:
@@ -193,3 +197,58 @@ def drilled(results: Sequence[Result]) -> Parts:
     invariants = "same rows as undisturbed loads, no change twice or missing on record, no branch left, each day shown by Dagster"
     style = "bold green" if survivors == len(results) else "bold red"
     yield line(styled(f"{survivors} of {len(results)} survived", style), f" in {minutes:.0f} minutes: {invariants}")
+
+
+_INDENT = " " * 8
+_STYLES = {Light.RED: "bold red", Light.YELLOW: "yellow", Light.GREEN: "green"}
+
+
+def doctor(request: Doctor) -> int:
+    """Print each point with its evidence and what to do, then the number of points of each light."""
+    settings = load_settings()
+    settings.require_projects()
+    with closing(Ledger(settings.ledger_database_url)) as ledger:
+        landing = lambda: LandingStore.from_settings(settings, S3Resource())  # noqa: E731 - opened where it is needed
+        points = list(examine(ledger, settings, landing, datetime.now(UTC)))
+        days = _newest_final(ledger, settings) if request.deep else []
+    if request.deep:
+        points.append(_replayed(settings, days))
+    light = worst(point.light for point in points)
+    if request.as_json:
+        write_json({"light": light.value, "points": [point._asdict() for point in points]})
+    else:
+        show(page(), *_told(points))
+    return EXIT_INCOMPLETE if light is Light.RED else EXIT_OK
+
+
+def _told(points: Sequence[Point]) -> Parts:
+    for point in points:
+        lamp = styled(f"{point.light.value:<8}", _STYLES[point.light])
+        yield line(lamp, styled(f"{point.name}: ", "bold"), point.question)
+        yield f"{_INDENT}{point.found}"
+        if point.fix is not None:
+            yield f"{_INDENT}fix: {point.fix}"
+    counts = Counter(point.light for point in points)
+    yield ", ".join(f"{counts[light]} {light.value}" for light in Light)
+
+
+def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
+    """The newest day of refined.events with rows, final in all its projects; only one, as a replay costs as much as a load."""
+    by_day: dict[date, list[bool]] = {}
+    for key, record in ledger.slices(REFINED_EVENTS.key, settings.projects).items():
+        if record.digest.rows and record.verdict.is_good:
+            by_day.setdefault(key.event_date, []).append(record.is_final)
+    return sorted(day for day, are_final in by_day.items() if all(are_final))[-1:]
+
+
+def _replayed(settings: Settings, days: Sequence[date]) -> Point:
+    slices: list[Compared] = []
+    if days:
+        with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
+            slices += prove_range(runtime, days[0], days[-1], settings.projects).slices
+    unequal = [one for one in slices if one.match is not ReplayMatch.EQUAL]
+    differing = [
+        f"{one.table} {one.key} is {one.match.value}" for one in unequal if one.match is not ReplayMatch.UNPROVEN
+    ]
+    answer = recomputed(len(slices), differing, len(unequal) - len(differing), days)
+    return Point("recomputed", "Does a replay from landing give what is published?", *answer)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator
 from typing import Any
-
-from rich.text import Text
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, print_failures, require_reasons
 from pipeline_assets.cli.run import config_of, run_operation
-from pipeline_assets.cli.terminal import line, page, show, styled, terminal, write_json
+from pipeline_assets.cli.terminal import Parts, line, page, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
@@ -97,7 +94,7 @@ def _print_all(ledger: Ledger, *, as_json: bool) -> None:
     show(page(), Table(("id", "state", "tables", "days", "started", "by", "reason"), rows))
 
 
-def _report(rebuild: RebuildRecord, green: GreenSlices) -> Iterator[Table | Text | str]:
+def _report(rebuild: RebuildRecord, green: GreenSlices) -> Parts:
     """The rebuild's state, the changes by day, and what is left out."""
     yield line(f"{rebuild.title}: ", styled(rebuild.state.value, _STYLES[rebuild.state]))
     yield f"reason: {rebuild.reason} ({rebuild.who}, {rebuild.started_at[:16]})"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from datetime import UTC, date, datetime
 from typing import Any
 
 import typer
 from dagster_aws.s3 import S3Resource
-from rich.text import Text
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
 from pipeline_assets.cli.run import open_runtime
-from pipeline_assets.cli.terminal import PlainConsole, line, page, plainly, show, styled, terminal, write_json
+from pipeline_assets.cli.terminal import Parts, PlainConsole, line, page, plainly, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import requested_range
 from pipeline_assets.domain.errors import UsageError
@@ -40,7 +39,6 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import own_ledger
 
 _MOST_LINES, _MOST_DAYS = 40, 60
-Parts = Iterator[Table | Text | str]
 
 
 def reconcile(request: ReconcileCommand) -> int:

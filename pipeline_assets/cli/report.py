@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from rich.text import Text
-
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK
-from pipeline_assets.cli.terminal import line, page, show, styled, write_json
+from pipeline_assets.cli.terminal import Parts, line, page, show, styled, write_json
 from pipeline_assets.config import dagster_home, load_settings
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.lateness import RELATIVE_ERROR, percent
@@ -24,7 +21,6 @@ from pipeline_assets.inspection.window import PERCENTILES, WindowReport, read_wi
 from resources.ledger.store import own_ledger
 
 _MiB = 1024**2
-Parts = Iterator[Table | Text | str | None]
 
 
 def report(request: Report) -> int:

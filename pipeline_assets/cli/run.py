@@ -1,39 +1,47 @@
-"""Commands that run a job in this process, and the runtime of commands that work without Dagster."""
+"""Commands that load, maintain or attach tables in this process, and how others run a job or open the tables."""
 
 from __future__ import annotations
 
 import logging
+import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime
 from typing import Any
 
 import dagster as dg
+import typer
 from dagster_aws.s3 import S3Resource
 from rich.console import Console
 
 from pipeline_assets.cli.command import EXIT_INCOMPLETE, EXIT_OK, exit_code, print_failures, require_reasons
 from pipeline_assets.cli.inspect import status_table
-from pipeline_assets.cli.terminal import VERBOSE, line, page, show, styled, terminal, write_json
+from pipeline_assets.cli.terminal import VERBOSE, Parts, line, page, plainly, show, styled, terminal, write_json
 from pipeline_assets.config import load_settings
 from pipeline_assets.domain.days import chunks, requested_range
 from pipeline_assets.domain.errors import LedgerUnavailableError, UsageError
-from pipeline_assets.domain.requests import LoadCommand, LoadSource, Maintenance, Request
+from pipeline_assets.domain.masking import masked
+from pipeline_assets.domain.report import Table
+from pipeline_assets.domain.requests import Attach, LoadCommand, LoadSource, Maintenance, Request
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.in_process import run_job
 from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension_statuses, joined_statuses
+from pipeline_assets.load.ledger_sync import UNKNOWN, attach_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, JOB_OF_SOURCE
 from pipeline_assets.orchestration.operation_job import MAINTENANCE_JOB, MAINTENANCE_OP
+from pipeline_assets.orchestration.runtime import production_ledger
 from pipeline_assets.orchestration.specs import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, DIMENSIONS, EVERY_TABLE
-from pipeline_assets.tables.table import Table
 from resources.failpoints import Failpoint, failpoint
+from resources.iceberg import lake_identity as catalog
 from resources.iceberg.errors import lakehouse_failures
-from resources.iceberg.lake_identity import Purpose
+from resources.iceberg.lake_identity import Mark, Purpose, read_mark
 from resources.iceberg.lakehouse import Lakehouse
+from resources.iceberg.metadata import JavaTables
 from resources.landing.store import LandingStore
 from resources.ledger.engine import OUT_OF_REACH
 from resources.ledger.store import Ledger
@@ -134,14 +142,12 @@ def acceptances(
     reasons: Mapping[str, str | None],
 ) -> dict[str, dict[str, str]]:
     """Return the run config of acceptances: missing deliveries are accepted for raw only, changes only for the tables below."""
-    tables: dict[str, tuple[Table, ...]] = {
-        "accept_missing": (),
-        "accept_changes": tuple(table for one in DIMENSIONS for table in one.tables if table.reads_landing(settings))
-        + AS_OF_TABLES,
-    }
-    if source is not LoadSource.DIMENSIONS:
+    if source is LoadSource.DIMENSIONS:
+        delivered = [table for one in DIMENSIONS for table in one.tables if table.reads_landing(settings)]
+        tables = {"accept_missing": [], "accept_changes": [*delivered, *AS_OF_TABLES]}
+    else:
         raw = RAW_TABLES[Source(source.value)]
-        tables = {"accept_missing": (raw,), "accept_changes": (*DERIVED, *AS_OF_TABLES)}
+        tables = {"accept_missing": [raw], "accept_changes": [*DERIVED, *AS_OF_TABLES]}
     return {
         option: {
             f"{table.key}:{Slice(table.kind.slice_day(day), project)}": reason
@@ -208,3 +214,86 @@ def open_runtime(settings: Settings, log: Callable[[str], None], purpose: Purpos
         with naming_a_dead_engine(lambda: session, words, settings.spark_driver_memory), lakehouse_failures("tables"):
             lakehouse.require_own(settings, EVERY_TABLE, purpose, ledger.lake)
             yield Runtime(lakehouse, ledger, landing, settings, words)
+
+
+def attach(request: Attach) -> int:
+    """Print whose lake it is and what can be attached; attach it if that is asked."""
+    settings = load_settings()
+    with terminal() as console, lakehouse_failures("tables"):
+        session = spark_resource(settings).spark_session
+        configure_catalog(session, settings)
+        tables = JavaTables(session, settings.catalog_name)
+        # A ledger alone is attached whatever a killed publish left beside the tables.
+        is_of_ledger = request.ledger and not request.apply
+        candidates = [] if is_of_ledger else catalog.attachable(tables, settings, EVERY_TABLE)
+        mark, taken = read_mark(settings), catalog.taken_from(tables, settings)
+        show(page(), *_owner(mark, candidates, is_ours=taken is None))
+        if mark is not None and (request.ledger or (request.apply and taken is not None)):
+            _require_meant(mark, request.take)
+        done = catalog.attach(tables, settings, candidates) if request.apply else []
+        if candidates:
+            show(page(), *_attached(candidates, done, is_applied=request.apply, is_ours=taken is None))
+        if request.ledger:
+            with closing(production_ledger(settings)) as ledger:
+                landing = LandingStore.from_settings(settings, S3Resource())
+                lakehouse = Lakehouse(session, settings.catalog_name)
+                attach_ledger(Runtime(lakehouse, ledger, landing, settings, plainly(console)), str(uuid.uuid4()))
+            own = f"{masked(settings.ledger_database_url)} is the ledger of this lake. It does not know:"
+            show(page(), own, *(f"  - {unknown}" for unknown in UNKNOWN))
+    return EXIT_OK
+
+
+def _owner(mark: Mark | None, candidates: Sequence[catalog.Attachable], *, is_ours: bool) -> Parts:
+    if mark is None:
+        yield "the warehouse has no mark: nobody is known to own this lake"
+        return
+    last = max((one.updated_at for one in candidates if one.updated_at is not None), default=None)
+    committed = "" if last is None else f", last commit {last:%Y-%m-%d %H:%M:%S}"
+    also = ", which is this one" if is_ours else ""
+    yield f"the lake is of {mark.owner}{also}: marked {(mark.made_at or 'long ago')[:19]}{committed}"
+    yield f"its ledger is {mark.ledger_url or 'not on record'}"
+
+
+def _require_meant(mark: Mark, take: str | None) -> None:
+    """Raise UsageError unless the operator names the catalog whose lake or ledger is replaced."""
+    name = mark.catalog or "unknown"
+    if take is None and sys.stdin.isatty():
+        take = typer.prompt(f"Who uses it is refused from then on. Type {name} to go on", err=True)
+    if take != name:
+        raise UsageError(
+            "--take",
+            f"is {'not given' if take is None else take}, and the lake is of {mark.owner}; nothing was touched",
+            f"Check that what is replaced is lost, and not only mistyped here; then add --take {name}",
+        )
+
+
+def _attached(
+    candidates: Sequence[catalog.Attachable],
+    done: Sequence[catalog.Attachable],
+    *,
+    is_applied: bool,
+    is_ours: bool,
+) -> Parts:
+    rows: list[tuple[object, ...]] = []
+    there = [one for one in candidates if one.metadata_file is not None]
+    for one in candidates:
+        if one.metadata_file is None:
+            rows.append((one.table.key, "", "", None, "nothing there: the next load creates it"))
+            continue
+        behind = "changed since" if one.known_at is not None else "to attach"
+        state = "known already" if one.is_attached else "attached" if one in done else behind
+        rows.append((one.table.key, f"{one.updated_at:%Y-%m-%d %H:%M:%S}", str(one.snapshot_id), one.rows, state))
+    yield Table(("table", "written", "snapshot", "rows", ""), rows)
+    # A line of its own, which is never cut, so that the path can be copied.
+    yield from (f"{one.table.key}: {one.metadata_file}" for one in there)
+    for one in candidates:
+        if one.left_out:
+            reason = "ahead of this machine's clock, or of a commit that failed, see docs/operations.md"
+            yield f"{one.table.key}: {one.left_out} newer files are left out: {reason}"
+    waiting = sum(not one.is_attached for one in there)
+    if is_applied:
+        yield f"{len(done)} tables attached; go on with tidemark load"
+    elif waiting or not is_ours:
+        yield f"{waiting} tables can be attached, and the lake is then this catalog's: tidemark attach --apply"
+    else:
+        yield "the catalog knows all of them: nothing to attach"

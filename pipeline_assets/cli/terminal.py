@@ -23,6 +23,8 @@ from pipeline_assets.domain.plain_text import shown
 from pipeline_assets.domain.report import Styled, Table
 from resources.spark.jars import WATCH
 
+Parts = Iterator[Table | Text | str | None]
+"""What `show` prints."""
 LOG_NAME = "tidemark-load.log"
 VERBOSE = ContextVar("verbose", default=False)
 """Whether the command shows logs and stack traces."""
@@ -55,7 +57,7 @@ def stacked(*parts: str) -> Text:
     return Text("\n").join(styled(part) for part in parts)
 
 
-def show(console: Console, *parts: Table | object) -> None:
+def show(console: Console, *parts: object) -> None:
     """Print a report: its tables, of which numbers stand to the right, and its sentences, of which None is left out."""
     for part in parts:
         if isinstance(part, Table) and part.rows:
@@ -142,47 +144,26 @@ def terminal() -> Iterator[Console]:
             os.dup2(kept, 2)
 
 
-class _Shown:
-    """The display; it shows nothing before the first download starts."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-        self._told: set[str] = set()
-
-    def __call__(self, name: str, done: int, total: int | None) -> None:
-        if not self._console.is_terminal:
-            if name not in self._told:
-                self._told.add(name)
-                size = f" ({total / 1024**2:,.0f} MiB)" if total else ""
-                self._console.print(f"fetching {name}{size}")
-            return
-        if self._bar is None:
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-            )
-            self._bar = Progress(*columns, console=self._console, transient=True)
-            self._bar.start()
-        if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(name, total=total)
-        self._bar.update(self._tasks[name], completed=done, total=total)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
 @contextmanager
 def downloads_shown(console: Console) -> Iterator[None]:
-    """Show the downloads of the block on this console."""
-    shown = _Shown(console)
-    token = WATCH.set(shown)
+    """Show the downloads of the block: a bar on a terminal, from the first one on, and elsewhere a line for each."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    tasks: dict[str, TaskID] = {}
+
+    def watch(name: str, done: int, total: int | None) -> None:
+        if name not in tasks:
+            tasks[name] = bar.add_task(name, total=total)
+            if console.is_terminal:
+                bar.start()
+            else:
+                console.print(f"fetching {name}{f' ({total / 1024**2:,.0f} MiB)' if total else ''}")
+        bar.update(tasks[name], completed=done, total=total)
+
+    token = WATCH.set(watch)
     try:
         yield
     finally:
         WATCH.reset(token)
-        shown.close()
+        if console.is_terminal:
+            bar.stop()

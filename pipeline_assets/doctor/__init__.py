@@ -2,5 +2,5 @@
 
 Contains: the points, their rules, the reading of their evidence.
 Add here: another point: its rule, and the reading of its evidence.
-Does not contain: printing (cli/doctor.py).
+Does not contain: printing (cli/prove.py).
 """

@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.drill.process import VictimError, a_victim, tidemark
-from pipeline_assets.drill.sandbox import Scratch, scratch
+from pipeline_assets.drill.sandbox import Scratch, VictimError, a_victim, scratch, tidemark
 from pipeline_assets.drill.scenarios import (
     COUNTS,
     REVENUE,

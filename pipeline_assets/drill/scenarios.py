@@ -21,8 +21,7 @@ import obstore
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey, Delivery
 from pipeline_assets.domain.slices import EMPTY, Slice, Source
-from pipeline_assets.drill.process import failure, kill_at, tidemark
-from pipeline_assets.drill.sandbox import Scratch
+from pipeline_assets.drill.sandbox import Scratch, failure, kill_at, tidemark
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.operations.recover import NO_DATA_MARKER
 from resources.failpoints import Failpoint

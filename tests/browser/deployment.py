@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
-from pipeline_assets.drill.process import kill_session
+from pipeline_assets.drill.sandbox import kill_session
 from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from resources.ledger.store import Ledger
 from tests.support.builders import LandingFolder, events_on

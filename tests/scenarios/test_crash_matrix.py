@@ -20,7 +20,7 @@ from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.records import Head
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY
-from pipeline_assets.drill.process import Victim
+from pipeline_assets.drill.sandbox import Victim
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.orchestration.live_runs import report_dead_runs

@@ -17,8 +17,7 @@ from pipeline_assets.cli.prove import drilled
 from pipeline_assets.cli.terminal import show
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.drill import drill
-from pipeline_assets.drill.process import VictimError
-from pipeline_assets.drill.sandbox import scratch
+from pipeline_assets.drill.sandbox import VictimError, scratch
 from pipeline_assets.drill.scenarios import AGGREGATE, Disturbance, Trial
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint

@@ -22,8 +22,7 @@ from pipeline_assets.domain.errors import TakenOverError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.requests import Rebuild
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.drill.process import a_victim
-from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.drill.sandbox import a_victim, as_environment
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rebuild_build import build
 from pipeline_assets.operations.rebuild_choose import begin, claimed

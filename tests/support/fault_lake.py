@@ -19,8 +19,7 @@ from typing import Any
 import boto3
 
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
-from pipeline_assets.drill.process import Victim, a_victim
-from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.drill.sandbox import Victim, a_victim, as_environment
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.fault_loads import CalmProcess, Loaded, said_in, tried_again, words_of_load
 from tests.support.fault_reader import digests

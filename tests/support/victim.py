@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.drill.process import Victim
-from pipeline_assets.drill.process import a_victim as paused
-from pipeline_assets.drill.sandbox import as_environment
+from pipeline_assets.drill.sandbox import Victim, as_environment
+from pipeline_assets.drill.sandbox import a_victim as paused
 from tests.support.small_spark import SMALL
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import typer
 
-from pipeline_assets.cli.attach import _require_meant
+from pipeline_assets.cli.run import _require_meant
 from pipeline_assets.domain.errors import UsageError
 from resources.iceberg.lake_identity import Mark
 

@@ -270,23 +270,23 @@ def test_when_one_of_both_ends_the_other_does_too_and_what_it_started(
 ) -> None:
     """Scenario: real processes in place of Dagster's: one ends by itself, the other has a child that ignores SIGTERM. Outcome:
     exit 1, nobody lives."""
-    from pipeline_assets.cli import dev
+    from pipeline_assets.cli import install
 
-    monkeypatch.setattr(dev, "_ENDING_SECONDS", 1)
+    monkeypatch.setattr(install, "_ENDING_SECONDS", 1)
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); open('child', 'w').close(); time.sleep(600)"
     parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {stubborn!r}]); time.sleep(600)"
     ends = "import os, sys, time\nwhile not os.path.exists('child'): time.sleep(0.05)\nsys.exit(3)"
-    served = dev._Served(1, is_read_only=False)
+    served = install._Served(1, is_read_only=False)
     served.words = [["-c", parent], ["-c", ends]]
     with served:
         groups = [process.pid for process in served._processes]
         assert served.watch() is False
-    assert not any(dev._has_members(group) for group in groups)
+    assert not any(install._has_members(group) for group in groups)
 
 
 def test_all_that_dev_started_ends_with_a_signal(tmp_path: Path) -> None:
     program = (
-        "import os, signal, threading\nfrom pipeline_assets.cli import dev\nserved = dev._Served(1, is_read_only=False)\n"
+        "import os, signal, threading\nfrom pipeline_assets.cli import install\nserved = install._Served(1, is_read_only=False)\n"
         "served.words = [['-c', 'import time; time.sleep(600)']] * 2\n"
         "with served:\n"
         "    print(*[process.pid for process in served._processes], flush=True)\n"

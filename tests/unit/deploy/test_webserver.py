@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_assets.cli.dev import _Served
+from pipeline_assets.cli.install import _Served
 from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from tests.support.listening import heard_from_elsewhere, listening

@@ -13,7 +13,7 @@ from obstore.store import LocalStore
 
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.drill import process
+from pipeline_assets.drill import sandbox
 from pipeline_assets.drill.sandbox import Scratch, as_environment
 from pipeline_assets.drill.scenarios import Change, Disturbance, DrillState, faults, planned, recovery_faults
 from pipeline_assets.inspection.scratch import ledger_url
@@ -139,7 +139,7 @@ def test_a_drilled_recovery_is_survived_and_what_is_lost_is_told(
         (tmp_path / f"landing/{ours}_{DAY}_9_complete").write_bytes(b"another's")
         return subprocess.CompletedProcess(words, 1, "", "it did not start")
 
-    monkeypatch.setattr(process.subprocess, "run", recovers_nothing)
+    monkeypatch.setattr(sandbox.subprocess, "run", recovers_nothing)
     told = recovery_faults(place, sample, "10001", DAY - timedelta(days=1), "after_object")
     assert told[0] == "the recovery that came after it failed: it did not start"
     assert f"{ours}_2026-02-01_1#4.json.gz is not there" in told
