@@ -25,7 +25,6 @@ from pipeline_assets.domain.errors import (
     ExportAnswerError,
     ExportContentError,
     ExportRefusedError,
-    ExportTooLargeError,
     ExportUnavailableError,
     SettingsError,
     TidemarkError,
@@ -59,12 +58,6 @@ _EU = "https://analytics.eu.amplitude.com/api/2/export"
 _WORDS = 200
 """Characters of what a server says that are repeated."""
 _ZIP = b"PK"
-_OF_SIZE = re.compile(
-    r"\bsize\b.{0,80}\b(?:limit|exceed|maximum|too )|\b(?:limit|maximum|exceed)\w*\b.{0,40}\bsize\b|\b[0-9.]+ ?GB\b"
-    r"|\b(?:file|data|export|archive|amount|range)\w*\b.{0,80}\btoo (?:large|big|much)\b|\btoo much data\b",
-    re.IGNORECASE,
-)
-"""What the words of a 400 have where it is of size; the documentation knows no other, but the vendor sends others."""
 _CURE_OF_URL = f"Check TIDEMARK_EXPORT_API_URL (projects in the EU: {_EU}), and proxies on the way"
 
 
@@ -91,10 +84,7 @@ def _failure_of(subject: str, project_id: str, response: httpx.Response, body: s
             f"Check {names}: API key and secret key of this very project; in the EU set TIDEMARK_EXPORT_API_URL={_EU}"
         )
         return ExportAccessError(subject, f"{said}: it does not take the project's keys", hint)
-    if status == HTTPStatus.GATEWAY_TIMEOUT or (status == HTTPStatus.BAD_REQUEST and _OF_SIZE.search(_words(body))):
-        hint = "Have the vendor export these hours to the bucket by hand (Amazon S3 export, manual), below the backfill prefix"
-        return ExportTooLargeError(subject, f"{said}: it is more than the vendor exports at once", hint)
-    if status == HTTPStatus.BAD_REQUEST:
+    if status in (HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.BAD_REQUEST):
         return _refused(subject, said if _words(body) else f"{said} without a word of why")
     if (
         status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
@@ -123,7 +113,10 @@ def _require_archive(subject: str, response: httpx.Response, beginning: bytes) -
 
 
 def _refused(subject: str, reason: str) -> ExportRefusedError:
-    hint = "Do what the vendor's words ask for, or ask it why it refuses these hours; then run the same recovery again"
+    hint = (
+        "Do what the vendor's words ask for, or ask it why; of a single hour that is too large, have it export that to the "
+        "bucket by hand (Amazon S3 export, manual), below the backfill prefix. Then run the same recovery again"
+    )
     return ExportRefusedError(subject, reason, hint)
 
 
@@ -184,8 +177,8 @@ class ExportApi:
     ) -> Iterator[Download]:
         """The archive of these hours; `received` is told of bytes as they come.
 
-        Raises ExportAccessError and SettingsError (keys), ExportTooLargeError (a shorter range may do), ExportRefusedError (other
-        words), ExportAnswerError (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond
+        Raises ExportAccessError and SettingsError (keys), ExportRefusedError (a shorter range may
+        do), ExportAnswerError (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond
         the retries), DiskFullError.
         """
         keys = export_keys(project_id)

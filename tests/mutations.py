@@ -346,14 +346,9 @@ MUTATIONS = (
         f"{_RECOVER}::test_one_contradicted_hour_discredits_the_whole_answer",
     ),
     Mutation(
-        7, "every 400 of the vendor is told as one of size", "resources/export_api.py",
-        " and _OF_SIZE.search(_words(body))", "",
-        "tests/unit/resources/test_export_api.py::test_a_refusal_in_words_is_told_in_these_words_and_not_as_size",
-    ),
-    Mutation(
         9, "a refusal is halved though halving does not help", "pipeline_assets/operations/recover.py",
         "refusals += isinstance(error, ExportRefusedError)", "refusals += 0",
-        f"{_RECOVER}::test_a_refusal_that_is_not_of_size_ends_a_day_and_three_days_a_project",
+        f"{_RECOVER}::test_a_refusal_ends_a_day_and_three_days_a_project",
     ),
     Mutation(
         8, "a drill looks at the last recovery alone", "pipeline_assets/drill/scenarios.py",

@@ -76,12 +76,8 @@ class ExportContentError(PermanentError):
     """The Export API's answer cannot be used: a truncated or bad archive, or a member that must not be in it."""
 
 
-class ExportTooLargeError(PermanentError):
-    """The Export API refuses to export this range of hours in one piece; a shorter range may work."""
-
-
 class ExportRefusedError(PermanentError):
-    """The Export API answers a request in words that do not speak of size; other hours may be answered otherwise."""
+    """The Export API refuses a range of hours, in words or by a timeout; a shorter range or other hours may work."""
 
 
 class ExportUnavailableError(TransientError):

@@ -19,7 +19,6 @@ from pipeline_assets.domain.errors import (
     ExportAnswerError,
     ExportContentError,
     ExportRefusedError,
-    ExportTooLargeError,
     ExportUnavailableError,
     LandingConflictError,
     SettingsError,
@@ -48,7 +47,7 @@ HOURS_AT_ONCE = 24
 """Number of hours in one request to the vendor; if the process dies, these are fetched again."""
 _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError, SettingsError)
 """Errors that all other hours of the project would meet as well."""
-_OF_THE_RANGE = (ExportTooLargeError, ExportContentError, ExportRefusedError)
+_OF_THE_RANGE = (ExportContentError, ExportRefusedError)
 """Errors that a smaller range may avoid."""
 _DEEPEST = 6
 """Refusals in a row that lead from all hours of a day to one; one more ends the day."""

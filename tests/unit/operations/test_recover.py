@@ -215,7 +215,7 @@ def test_a_range_that_is_too_large_is_halved_down_to_one_hour(place: Place, answ
     assert fates == {**dict.fromkeys("01235", "recovered"), "4": "not recovered"}
     (error,) = place.errors
     assert "2026-02-02T04" in error
-    assert "Have the vendor export these hours to the bucket by hand" in error
+    assert "have it export that to the bucket by hand" in error
     assert f"{PREFIX}/{PREFIX}_{DAY}_4_complete" not in place.files()
 
 
@@ -225,11 +225,9 @@ _IN_WORDS = [_OTHER, Answer(400), Answer(200, b'{"error": "soon"}', {"Content-Ty
 
 @pytest.mark.parametrize("answer", _IN_WORDS)
 @pytest.mark.parametrize("days", [1, 4])
-def test_a_refusal_that_is_not_of_size_ends_a_day_and_three_days_a_project(
-    place: Place, answer: Answer, days: int
-) -> None:
-    """Scenario: every request is answered in words that do not speak of size, or without any. Outcome: the newest day, the
-    oldest one and one between them are asked for; nothing is written, and no hour is called too large."""
+def test_a_refusal_ends_a_day_and_three_days_a_project(place: Place, answer: Answer, days: int) -> None:
+    """Scenario: every request is answered in words that refuse it, or without any. Outcome: the newest day, the
+    oldest one and one between them are asked for; nothing is written."""
     place.vendor.always(answer, lambda asked: asked.project_id == PROJECT)
     place.vendor.add(OTHER, Hour(DAY, 4), a_body(events_on(DAY, 2, app=int(OTHER))))
     hours = HourRange(Hour(DAY - timedelta(days=days - 1), 0), Hour(DAY, 23))
@@ -243,7 +241,6 @@ def test_a_refusal_that_is_not_of_size_ends_a_day_and_three_days_a_project(
     (error,) = [one for one in place.errors if one.startswith(f"export of {PROJECT}: the vendor ")]
     assert answer.body.decode() in error
     assert "after 7 such answers in a row it was not asked again" in error
-    assert not any(re.search("too large|more than the vendor|size", one) for one in place.errors)
     assert {name.partition("/")[0] for name in place.files()} == {f"{OTHER}-backfill"}
 
 

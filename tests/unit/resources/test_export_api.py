@@ -19,7 +19,6 @@ from pipeline_assets.domain.errors import (
     ExportAnswerError,
     ExportContentError,
     ExportRefusedError,
-    ExportTooLargeError,
     ExportUnavailableError,
     SettingsError,
     TidemarkError,
@@ -138,34 +137,12 @@ def test_missing_keys_are_named_and_nobody_is_asked(vendor: Vendor, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (
-            400,
-            "The file size of the exported data is too large. Shorten the time ranges and try again. The limit size is 4GB.",
-        ),
-        (400, '{"error": {"message": "Exported data exceeds 4 GB"}}'),
-        (
-            400,
-            "<html><title>400</title><body><h1>Size limit</h1>The size of the export exceeds the maximum</body></html>",
-        ),
-        (400, "This export is too big"),
-        (504, ""),
-        (504, "upstream timed out"),
-    ],
-)
-def test_too_large_is_not_asked_again(vendor: Vendor, status: int, words: str) -> None:
-    vendor.always(Answer(status, words.encode()))
-    with pytest.raises(ExportTooLargeError, match=f"{status} .*it is more than the vendor exports at once"):
-        Asking(vendor)()
-    assert len(vendor.asked) == 1
-
-
-@pytest.mark.parametrize(
     ("answer", "said"),
     [
         (Answer(400, b"start lies outside of the retention of this project"), "(start lies outside of the retention of"),
         (Answer(400), "the vendor answered 400 Bad Request without a word of why"),
+        (Answer(504), "the vendor answered 504 Gateway Timeout without a word of why"),
+        (Answer(400, b"The limit size is 4GB. Shorten the time ranges"), "(The limit size is 4GB. Shorten the time ranges)"),
         (Answer(400, b'{"error":"data retention limit: 365 days"}'), '({"error":"data retention limit: 365 days"})'),
         (Answer(400, b'{"error":"expired"' + b"," * 9000), '({"error":"expired",'),
         (Answer(400, b"Start is larger than end; the page size is 20"), "(Start is larger than end; the page size is 20)"),
@@ -178,12 +155,12 @@ def test_too_large_is_not_asked_again(vendor: Vendor, status: int, words: str) -
         (Answer(200, b"export is being built", {"Content-Type": "text/plain; charset=utf-8"}), "(text/plain: export is being"),
     ],
 )  # fmt: skip
-def test_a_refusal_in_words_is_told_in_these_words_and_not_as_size(vendor: Vendor, answer: Answer, said: str) -> None:
+def test_a_refusal_is_told_in_its_words_and_not_asked_again(vendor: Vendor, answer: Answer, said: str) -> None:
     vendor.always(answer)
     with pytest.raises(ExportRefusedError) as caught:
         Asking(vendor)()
     assert said in caught.value.reason
-    assert "more than the vendor exports" not in str(caught.value)
+    assert "have it export that to the bucket by hand" in caught.value.hint
     assert len(vendor.asked) == 1
 
 
