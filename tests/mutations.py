@@ -212,7 +212,7 @@ MUTATIONS = (
     Mutation(
         10, "a delete file of another program is no change of a slice", "resources/iceberg/metadata.py",
         "sorted(self.paths | self.deletes)", "sorted(self.paths)",
-        "tests/unit/resources/test_live_files.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",
+        "tests/unit/resources/test_table_files.py::test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone",
     ),
     Mutation(
         7, "a slice of raw comes back with the rows of some of its batches", "pipeline_assets/load/deliveries/accept.py",
@@ -232,7 +232,7 @@ MUTATIONS = (
     Mutation(
         2, "a publish that was killed between two tables is attached by half", "resources/iceberg/catalog_at_rest.py",
         "if name in states and _lacks(states[name], head)}", "if name not in states}",
-        "tests/unit/resources/test_metadata_files.py::test_a_publish_counts_where_every_table_that_it_names_showed_it",
+        "tests/unit/resources/test_at_rest.py::test_a_publish_counts_where_every_table_that_it_names_showed_it",
     ),
     Mutation(
         3, "a backfill builds other tables than a daily load", "pipeline_assets/orchestration/jobs.py",

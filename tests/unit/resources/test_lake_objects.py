@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, TidemarkError
 from pipeline_assets.domain.settings import Settings
-from resources.iceberg.lake_objects import LakeObjects
+from resources.iceberg.lake_objects import LakeObjects, require_true_clock
 from tests.support.s3 import BUCKET
 
 
@@ -96,3 +97,18 @@ def test_a_folder_that_cannot_be_listed_is_not_empty(
 def test_another_program_may_name_a_bucket_as_hadoop_does() -> None:
     names = ("s3://lake/data", "s3a://lake/data/", "s3n://lake/data")
     assert {LakeObjects(name).url for name in names} == {"s3://lake/data"}
+
+
+def test_a_clock_that_is_hours_away_from_the_stores_is_refused(bucket: Any) -> None:
+    objects = LakeObjects(f"s3://{BUCKET}/lake/_tidemark")
+    for minutes in (-50, 0, 50):
+        require_true_clock(objects, lambda minutes=minutes: datetime.now(UTC) + timedelta(minutes=minutes))  # type: ignore[misc]
+    for minutes in (-70, 70, 60 * 24 * 365):
+        with pytest.raises(LakehouseError, match=r"while this machine has .*Correct this machine's clock"):
+            require_true_clock(objects, lambda minutes=minutes: datetime.now(UTC) + timedelta(minutes=minutes))  # type: ignore[misc]
+    assert list(objects.list()) == []
+
+
+def test_a_folder_has_the_clock_of_its_machine(tmp_path: Path) -> None:
+    require_true_clock(LakeObjects(str(tmp_path)), lambda: datetime(2062, 2, 2, tzinfo=UTC))
+    assert list(tmp_path.iterdir()) == []

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,71 +79,56 @@ CAUSES = {
 }
 
 
-def _stored(url: str, table: sa.Table, name: str) -> Any:
+def _stored(ledger: Ledger, table: sa.Table, name: str) -> Any:
     """The JSON text of the one row."""
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
+    with ledger.engine.connect() as connection:
         (text,) = connection.exec_driver_sql(f"SELECT {name} FROM {table.name}").one()
-    engine.dispose()
     return text
 
 
-def _store(url: str, table: sa.Table, name: str, text: str) -> None:
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE {table.name} SET {name} = ?", (text,))
-    engine.dispose()
+def _with(ledger: Ledger, name: str, stored: Any) -> SliceRecord:
+    """The record of a slice of which a column holds this."""
+    ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.REFUSED)]), "run")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {SLICES.name} SET {name} = ?", (json.dumps(stored),))
+    return ledger.slices(TABLE, None)[KEY]
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_an_input_state_keeps_its_stored_form(tmp_path: Path, name: str) -> None:
-    """Scenario: a ledger holds a state of any version. Outcome: it is read as a value, and written again as it was."""
+def test_an_input_state_keeps_its_stored_form(ledger: Ledger, name: str) -> None:
+    """Scenario: a ledger holds a state. Outcome: it is read as a value, and written again as it was."""
     stored, state = STATES[name]
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Ledger(url)) as ledger:
-        ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.PUBLISHED)]), "run")
-        _store(url, SLICES, "input_state", json.dumps(stored))
-        record = ledger.slices(TABLE, None)[KEY]
-        assert record.input_state == state
-        publication = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", state)
-        ledger.record(Changes(slices=[record], publications=[publication]), "next")
-        assert [found.input_state for found in ledger.publications()] == [state]
-    for table in (SLICES, PUBLICATIONS):
-        assert _stored(url, table, "input_state") == json.dumps(stored)
+    record = _with(ledger, "input_state", stored)
+    assert record.input_state == state
+    publication = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run", state)
+    ledger.record(Changes(slices=[record], publications=[publication]), "next")
+    assert [found.input_state for found in ledger.publications()] == [state]
+    assert [_stored(ledger, table, "input_state") for table in (SLICES, PUBLICATIONS)] == [json.dumps(stored)] * 2
 
 
 @pytest.mark.parametrize("name", REJECTIONS)
-def test_a_rejection_keeps_its_stored_form(tmp_path: Path, name: str) -> None:
+def test_a_rejection_keeps_its_stored_form(ledger: Ledger, name: str) -> None:
     stored, rejection = REJECTIONS[name]
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Ledger(url)) as ledger:
-        ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.REFUSED)]), "run")
-        _store(url, SLICES, "refused_state", json.dumps(stored))
-        record = ledger.slices(TABLE, None)[KEY]
-        assert record.rejection == rejection
-        ledger.record(Changes(slices=[record]), "next")
-    assert _stored(url, SLICES, "refused_state") == json.dumps(stored)
+    record = _with(ledger, "refused_state", stored)
+    assert record.rejection == rejection
+    ledger.record(Changes(slices=[record]), "next")
+    assert _stored(ledger, SLICES, "refused_state") == json.dumps(stored)
 
 
 @pytest.mark.parametrize("stored", [{"raw": "8:c:d"}, {f"{RAW}:2026-02-02": "eight"}, {f"{RAW}:yesterday": "8:c:d"}])
-def test_a_state_that_names_no_days_and_digests_is_unknown(tmp_path: Path, stored: dict[str, str]) -> None:
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Ledger(url)) as ledger:
-        ledger.record(Changes(slices=[SliceRecord(TABLE, KEY, Verdict.PUBLISHED)]), "run")
-        for name in ("input_state", "refused_state"):
-            _store(url, SLICES, name, json.dumps(stored))
-        record = ledger.slices(TABLE, None)[KEY]
-        assert (record.input_state, record.rejection, record.knows_inputs) == (None, None, False)
+def test_a_state_that_names_no_days_and_digests_is_unknown(ledger: Ledger, stored: dict[str, str]) -> None:
+    _with(ledger, "input_state", stored)
+    record = _with(ledger, "refused_state", stored)
+    assert (record.input_state, record.rejection, record.knows_inputs) == (None, None, False)
 
 
 @pytest.mark.parametrize("text", CAUSES)
-def test_a_cause_keeps_its_text(tmp_path: Path, text: str) -> None:
+def test_a_cause_keeps_its_text(ledger: Ledger, text: str) -> None:
     kind, has_new_code = CAUSES[text]
     cause = Cause.parse(text)
     assert (cause.kind, cause.text, cause.has_new_code) == (kind, text, has_new_code)
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        ledger.record(Changes(publications=[PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, cause, "run")]), "run")
-        assert [found.cause for found in ledger.publications()] == [cause]
+    ledger.record(Changes(publications=[PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, cause, "run")]), "run")
+    assert [found.cause for found in ledger.publications()] == [cause]
 
 
 def test_a_cause_is_what_its_text_says() -> None:
@@ -162,58 +145,53 @@ def test_a_doubted_head_is_stored_as_the_negative() -> None:
     assert [head_number(head) for head in (Head(7), Head(7, is_trusted=False))] == [7, -7]
 
 
-def test_a_publication_keeps_what_it_was_built_from(tmp_path: Path) -> None:
+def test_a_publication_keeps_what_it_was_built_from(ledger: Ledger) -> None:
     """Scenario: publications with and without snapshots and settings. Outcome: both come back, ids as exact text; of a day's
     publications only those of the projects asked for."""
     plain = PublicationRecord(TABLE, KEY, 2, 1, EMPTY, EMPTY, Cause.of(CauseKind.DELIVERY), "run")
     built = replace(
         plain, snapshot_id=3, parent_id=2, pins={RAW: 6012345678901234567}, settings={"b": ["x", "y"], "a": 1}
     )
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    with closing(Ledger(url)) as ledger:
-        other = replace(built, key=Slice(KEY.event_date, "10002"))
-        ledger.record(Changes(publications=[built]), "run")
-        assert _stored(url, PUBLICATIONS, "pins") == f'{{"{RAW}": "6012345678901234567"}}'
-        ledger.record(Changes(publications=[plain, other]), "run")
-        found = ledger.publications(TABLE, [KEY.project_id], [KEY.event_date])
-        assert [(one.pins, one.settings) for one in found] == [(built.pins, built.settings), (None, None)]
-        assert ledger.publications(TABLE, [KEY.project_id], []) == []
+    other = replace(built, key=Slice(KEY.event_date, "10002"))
+    ledger.record(Changes(publications=[built]), "run")
+    assert _stored(ledger, PUBLICATIONS, "pins") == f'{{"{RAW}": "6012345678901234567"}}'
+    ledger.record(Changes(publications=[plain, other]), "run")
+    found = ledger.publications(TABLE, [KEY.project_id], [KEY.event_date])
+    assert [(one.pins, one.settings) for one in found] == [(built.pins, built.settings), (None, None)]
+    assert ledger.publications(TABLE, [KEY.project_id], []) == []
 
 
-def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(tmp_path: Path) -> None:
+def test_the_first_day_of_a_table_stays_its_first_when_a_person_rolls_it_back(ledger: Ledger) -> None:
     """Scenario: the second day is published, then the first; the first is rolled back to nothing and held, then released, and
     another table knows an empty day alone. Outcome: the first day stays the first; a day that never held rows is none."""
     digest, cause = _THREE, Cause.of(CauseKind.DELIVERY)
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        empty = SliceRecord(RAW, KEY, Verdict.WAITING)
-        later = SliceRecord(TABLE, Slice(NEXT, "10001"), Verdict.PUBLISHED, digest=digest)
-        ledger.record(Changes(slices=[empty, later]), "run")
-        assert (ledger.first_day(RAW), ledger.first_day(TABLE)) == (None, NEXT)
-        held = SliceRecord(TABLE, KEY, Verdict.HELD)
-        ledger.record(Changes(slices=[held]), "rollback")
-        assert ledger.first_day(TABLE) == DAY, "held, whatever it holds"
-        ledger.record(Changes(slices=[replace(held, verdict=Verdict.WAITING)]), "release")
-        assert ledger.first_day(TABLE) == NEXT
-        published = [PublicationRecord(TABLE, KEY, 1, 0, EMPTY, digest, cause, "run")]
-        published.append(PublicationRecord(TABLE, KEY, 2, 1, digest, EMPTY, Cause.of(CauseKind.ROLLBACK), "rollback"))
-        ledger.record(Changes(publications=published), "run")
-        assert ledger.first_day(TABLE) == DAY
+    empty = SliceRecord(RAW, KEY, Verdict.WAITING)
+    later = SliceRecord(TABLE, Slice(NEXT, "10001"), Verdict.PUBLISHED, digest=digest)
+    ledger.record(Changes(slices=[empty, later]), "run")
+    assert (ledger.first_day(RAW), ledger.first_day(TABLE)) == (None, NEXT)
+    held = SliceRecord(TABLE, KEY, Verdict.HELD)
+    ledger.record(Changes(slices=[held]), "rollback")
+    assert ledger.first_day(TABLE) == DAY, "held, whatever it holds"
+    ledger.record(Changes(slices=[replace(held, verdict=Verdict.WAITING)]), "release")
+    assert ledger.first_day(TABLE) == NEXT
+    published = [PublicationRecord(TABLE, KEY, 1, 0, EMPTY, digest, cause, "run")]
+    published.append(PublicationRecord(TABLE, KEY, 2, 1, digest, EMPTY, Cause.of(CauseKind.ROLLBACK), "rollback"))
+    ledger.record(Changes(publications=published), "run")
+    assert ledger.first_day(TABLE) == DAY
 
 
-def test_the_same_bytes_keep_the_moment_of_their_delivery(tmp_path: Path) -> None:
+def test_the_same_bytes_keep_the_moment_of_their_delivery(ledger: Ledger) -> None:
     """Scenario: a version is recorded, then again under another etag as a load read it from the ledger, then with other bytes.
     Outcome: only other bytes are a later delivery."""
     batch = BatchKey(Source.REGULAR, "10001", DAY)
     first = DeliveryRecord(batch, "key", "e1", 9, "bytes", 1, 1, 0, 0, None, True)
 
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
+    def recorded(record: DeliveryRecord) -> DeliveryRecord:
+        ledger.record(Changes(deliveries=[record]), "run")
+        return ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)["key"]
 
-        def recorded(record: DeliveryRecord) -> DeliveryRecord:
-            ledger.record(Changes(deliveries=[record]), "run")
-            return ledger.deliveries(Source.REGULAR, ["10001"], DAY, DAY)["key"]
-
-        known = recorded(first)
-        again = recorded(replace(known, etag="e2"))
-        other = recorded(replace(first, etag="e3", sha256="others"))
+    known = recorded(first)
+    again = recorded(replace(known, etag="e2"))
+    other = recorded(replace(first, etag="e3", sha256="others"))
     assert (again.etag, again.recorded_at) == ("e2", known.recorded_at)
     assert known.recorded_at < other.recorded_at < THIS_LOAD

@@ -28,7 +28,8 @@ from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.tables.registry import ALL_TABLES, OPTIONAL_TABLES
 from pipeline_assets.tables.table import Table
 from resources.iceberg.catalog_at_rest import CatalogAtRest
-from resources.iceberg.lake_identity import MARKER, NAMESPACE, PROPERTY, Mark, Purpose, is_one_lake, read_mark
+from resources.iceberg.lake_identity import FORMAT, MARKER, NAMESPACE, PROPERTY, Mark, Purpose, is_one_lake, read_mark
+from resources.iceberg.lake_objects import LakeObjects
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 from tests.support.builders import PROJECT
@@ -257,3 +258,87 @@ def test_a_warehouse_that_cannot_be_read_vouches_for_no_empty_ledger(settings: S
     for one in (settings, empty):
         with pytest.raises(LakehouseError, match="is no identity of a warehouse"), own_ledger(one):
             pass
+
+
+OURS, THEIRS = str(uuid.uuid4()), str(uuid.uuid4())
+REFUSAL = r"is the ledger of another lake .*Check TIDEMARK_LEDGER_URL .*each lake needs a ledger of its own"
+
+
+def test_a_look_takes_no_ledger(ledger: Ledger) -> None:
+    assert not ledger.lake.require(OURS)
+    assert not ledger.lake.require(None)
+    ledger.lake.bind(THEIRS)
+    with pytest.raises(LedgerError, match=REFUSAL):
+        ledger.lake.require(OURS)
+
+
+def test_a_ledger_stays_with_its_lake(ledger: Ledger) -> None:
+    for _ in range(2):
+        ledger.lake.bind(OURS)
+    with pytest.raises(LedgerError, match=REFUSAL):
+        ledger.lake.bind(THEIRS)
+    for lake in (THEIRS, None):
+        with pytest.raises(LedgerError, match=REFUSAL):
+            ledger.lake.require(lake)
+    assert ledger.lake.require(OURS)
+
+
+def test_a_ledger_has_one_identity_and_is_refused_where_the_mark_names_another(ledger: Ledger, tmp_path: Path) -> None:
+    own = ledger.lake.identity()
+    with closing(Ledger(ledger.url)) as again, closing(Ledger(f"sqlite:///{tmp_path}/other.db")) as other:
+        assert again.lake.identity() == own
+        mark = Mark(OURS, OURS).of_ledger(own, ledger.url)
+        # The process that wrote the mark died before it bound the ledger.
+        assert not ledger.lake.require(OURS, mark)
+        ledger.lake.bind(OURS)
+        assert ledger.lake.require(OURS, mark)
+        for _ in range(2):
+            with pytest.raises(
+                LedgerError, match=f"is not the ledger of this lake, which has the identity {own} and is {ledger.url}"
+            ):
+                other.lake.require(OURS, mark)
+            other.lake.bind(OURS)
+            other.lake.identity()
+
+
+def mark(settings: Settings, **fields: object) -> bytes:
+    body = json.dumps({"id": ID, **fields}).encode()
+    LakeObjects.of(settings).replace(MARKER, body)
+    return body
+
+
+def test_a_mark_tells_its_format_and_no_secret(settings: Settings) -> None:
+    Mark(ID, ID).here(settings).of_ledger("L", "postgresql://me:secret@host/db?sslmode=require").write(settings)
+    body = LakeObjects.of(settings).get(MARKER) or b""
+    written = json.loads(body)
+    assert (written["format"], written["lake"], written["place"]) == (FORMAT, ID, settings.warehouse_url)
+    assert written["ledger_url"] == "postgresql://host/db"
+    assert b"secret" not in body
+
+
+@pytest.mark.parametrize(
+    ("written", "age", "hint"),
+    [
+        ({"format": FORMAT + 1, "added_by_then": {"id": 7}}, "a newer", "pip install --upgrade tidemark-pipeline"),
+        ({"format": FORMAT - 1}, "an earlier", "into a new, empty warehouse"),
+        ({}, "an earlier", "into a new, empty warehouse"),
+    ],
+)
+def test_a_warehouse_of_another_format_is_refused_and_left_alone(
+    settings: Settings, written: dict[str, object], age: str, hint: str
+) -> None:
+    body = mark(settings, lake=ID, **written)
+    for ask in (read_mark, lambda known: is_one_lake(known, {PROPERTY: ID}, list, Purpose.LOOK, None)):
+        with pytest.raises(LakehouseError) as refusal:
+            ask(settings)
+        assert refusal.value.subject.endswith(f"/_tidemark/{MARKER}")
+        versions = f"(format {written.get('format', 1)}; this one knows {FORMAT})"
+        assert refusal.value.reason == f"{age} Tidemark wrote this warehouse {versions}, and nothing was touched"
+        assert hint in refusal.value.hint
+    assert LakeObjects.of(settings).get(MARKER) == body
+
+
+def test_a_mark_whose_format_is_no_number_is_no_mark(settings: Settings) -> None:
+    mark(settings, format="new")
+    with pytest.raises(LakehouseError, match="is no identity of a warehouse"):
+        read_mark(settings)

@@ -54,26 +54,10 @@ KEY = Slice(DAY, "10001")
 BATCH = BatchKey(Source.REGULAR, "10001", DAY)
 BEFORE, AFTER = Digest(1, 1, 1), Digest(2, 2, 2)
 FINAL = SliceRecord(
-    REVENUE,
-    KEY,
-    Verdict.PUBLISHED,
-    is_final=True,
-    digest=BEFORE,
-    file_hash="old",
+    REVENUE, KEY, Verdict.PUBLISHED, is_final=True, digest=BEFORE, file_hash="old",
     input_state=InputState({InputDay("raw", DAY): BEFORE}),
     figures={"rows": 1, "revenue": 10.5, "purchases": 3, "control": 7},
-)
-
-
-@pytest.fixture
-def ledger(any_ledger: Ledger) -> Ledger:
-    return any_ledger
-
-
-@pytest.fixture
-def lite(tmp_path: Path) -> Iterator[Ledger]:
-    with closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger:
-        yield ledger
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -108,67 +92,65 @@ def settings_of(ledger: Ledger, *urls: str) -> Settings:
     return Settings(ledger_url=ledger.url, notify_urls=urls)
 
 
-def test_a_published_final_day_that_changes_makes_one_notice(ledger: Ledger) -> None:
+def listening(ledger: Ledger, *urls: str) -> Settings:
+    """Settings with receivers that were registered once a day was final."""
+    settings = settings_of(ledger, *urls)
+    ledger.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(ledger, settings)
+    return settings
+
+
+def test_a_published_final_day_that_changes_makes_one_notice(any_ledger: Ledger) -> None:
     """Measures before and after, cause, run and deliveries; recorded again, nothing more."""
     delivered = DeliveryRecord(BATCH, "10001/late.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
-    ledger.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
-    ledger.record(Changes(deliveries=[delivered], batch_days={BATCH: {DAY: BatchDay(AFTER)}}), "run-2")
-    made = publish(ledger)
-    ledger.record(made, "run-2")
-    (notice,) = told_of(ledger)
+    any_ledger.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
+    any_ledger.record(Changes(deliveries=[delivered], batch_days={BATCH: {DAY: BatchDay(AFTER)}}), "run-2")
+    made = publish(any_ledger)
+    any_ledger.record(made, "run-2")
+    (notice,) = told_of(any_ledger)
     expected = {
-        "kind": "change",
-        "table": REVENUE,
-        "day": "2026-02-02",
-        "project": "10001",
-        "run": "run-2",
-        "snapshot_id": "11",
-        "cause": "changed refined/events",
-        "accepted_reason": None,
-        "deliveries": ["10001/late.json.gz"],
-        "deliveries_total": 1,
-        "exclusions": [],
-        "exclusions_total": 0,
+        "kind": "change", "table": REVENUE, "day": "2026-02-02", "project": "10001", "run": "run-2", "snapshot_id": "11",
+        "cause": "changed refined/events", "accepted_reason": None, "deliveries": ["10001/late.json.gz"],
+        "deliveries_total": 1, "exclusions": [], "exclusions_total": 0,
         "measures": {
-            "rows": {"before": 1, "after": 2},
-            "revenue": {"before": 10.5, "after": 12.0},
+            "rows": {"before": 1, "after": 2}, "revenue": {"before": 10.5, "after": 12.0},
             "purchases": {"before": 3, "after": 3},
         },
-    }
+    }  # fmt: skip
     assert {name: value for name, value in notice.items() if name not in ("id", "at")} == expected
-    assert [one.id for one in ledger.outbox.of_run("run-2", REVENUE)] == [notice["id"]]
-    published = ledger.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))
+    assert [one.id for one in any_ledger.outbox.of_run("run-2", REVENUE)] == [notice["id"]]
+    published = any_ledger.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))
     assert [(record.snapshot_id, was_final) for record, was_final in published] == [(9, False), (11, True)]
 
 
-def test_an_exclusion_is_told_with_the_change_that_it_makes(lite: Ledger) -> None:
+def test_an_exclusion_is_told_with_the_change_that_it_makes(ledger: Ledger) -> None:
     """What arrived or was excluded before the day was published last is not told again."""
     days = {BATCH: {DAY: BatchDay(BEFORE)}}
     delivered = DeliveryRecord(BATCH, "10001/known.json.gz", "e", 1, "s", 1, 1, 0, 0, None, is_accepted=True)
-    lite.record(Changes(deliveries=[delivered], batch_days=days), "run-1")
-    lite.interventions.exclude([Exclusion(BATCH, "10001/before.json.gz", "e", "s", "why")], "run-1")
-    lite.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
-    lite.interventions.exclude([Exclusion(BATCH, "10001/wrong.json.gz", "e", "t", "why")], "run-2")
-    publish(lite)
-    (notice,) = told_of(lite)
+    ledger.record(Changes(deliveries=[delivered], batch_days=days), "run-1")
+    ledger.interventions.exclude([Exclusion(BATCH, "10001/before.json.gz", "e", "s", "why")], "run-1")
+    ledger.record(Changes(slices=[FINAL], publications=[a_publication(9, digest_before=EMPTY)]), "run-1")
+    ledger.interventions.exclude([Exclusion(BATCH, "10001/wrong.json.gz", "e", "t", "why")], "run-2")
+    publish(ledger)
+    (notice,) = told_of(ledger)
     assert (notice["deliveries"], notice["exclusions"]) == ([], ["10001/wrong.json.gz"])
-    held = replace(lite.slices(REVENUE, None)[KEY], verdict=Verdict.HELD, digest=BEFORE)
+    held = replace(ledger.slices(REVENUE, None)[KEY], verdict=Verdict.HELD, digest=BEFORE)
     back = a_publication(
         21, digest_before=AFTER, digest_after=BEFORE, cause=Cause.of(CauseKind.ROLLBACK), accepted_reason="it was right"
     )
-    lite.interventions.exclude([Exclusion(BATCH, "10001/other.json.gz", "e", "u", "why")], "run-3")
-    lite.record(Changes(slices=[held], publications=[back]), "run-3")
-    notice = told_of(lite)[1]
+    ledger.interventions.exclude([Exclusion(BATCH, "10001/other.json.gz", "e", "u", "why")], "run-3")
+    ledger.record(Changes(slices=[held], publications=[back]), "run-3")
+    notice = told_of(ledger)[1]
     assert (notice["cause"], notice["accepted_reason"], notice["exclusions"]) == ("rollback", "it was right", [])
 
 
-def test_a_provisional_day_and_one_that_keeps_its_content_are_not_told(lite: Ledger) -> None:
-    lite.record(Changes(slices=[replace(FINAL, is_final=False)]), "run-1")
-    publish(lite)
-    lite.record(Changes(slices=[replace(lite.slices(REVENUE, None)[KEY], is_final=True)]), "run-2")
-    publish(lite, snapshot_id=12, digest_before=AFTER)
-    assert told_of(lite) == []
-    final = [was_final for _, was_final in lite.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))]
+def test_a_provisional_day_and_one_that_keeps_its_content_are_not_told(ledger: Ledger) -> None:
+    ledger.record(Changes(slices=[replace(FINAL, is_final=False)]), "run-1")
+    publish(ledger)
+    ledger.record(Changes(slices=[replace(ledger.slices(REVENUE, None)[KEY], is_final=True)]), "run-2")
+    publish(ledger, snapshot_id=12, digest_before=AFTER)
+    assert told_of(ledger) == []
+    final = [was_final for _, was_final in ledger.outbox.published_since(datetime(2026, 1, 1, tzinfo=UTC))]
     assert final == [False, True]
 
 
@@ -184,20 +166,20 @@ def test_whoever_tells_of_a_commit_gives_it_the_same_id(tmp_path: Path) -> None:
     assert len(set(ids)) == 1
 
 
-def test_a_notice_and_what_it_tells_of_are_one_transaction(lite: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    lite.record(Changes(slices=[FINAL]), "run-1")
+def test_a_notice_and_what_it_tells_of_are_one_transaction(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.record(Changes(slices=[FINAL]), "run-1")
     with monkeypatch.context() as broken:
         broken.setattr(LedgerWriting, "_move_head", lambda *_, **__: 1 / 0)
-        read = lite.slices(REVENUE, None)[KEY]
+        read = ledger.slices(REVENUE, None)[KEY]
         with pytest.raises(ZeroDivisionError):
-            lite.record(
+            ledger.record(
                 Changes(slices=[replace(read, digest=AFTER)], publications=[a_publication()], head=(REVENUE, 11, 10)),
                 "x",
             )
-    assert told_of(lite) == []
-    assert lite.publications() == []
-    publish(lite)
-    assert len(told_of(lite)) == 1
+    assert told_of(ledger) == []
+    assert ledger.publications() == []
+    publish(ledger)
+    assert len(told_of(ledger)) == 1
 
 
 def refuse(ledger: Ledger, reason: str, run_id: str) -> None:
@@ -217,19 +199,19 @@ def stand(ledger: Ledger, verdict: Verdict, **changes: Any) -> None:
     ledger.record(Changes(slices=[replace(read, verdict=verdict, reason=None, hint=None, **changes)]), "run-9")
 
 
-def test_a_refusal_is_told_once_and_its_end_once(ledger: Ledger) -> None:
+def test_a_refusal_is_told_once_and_its_end_once(any_ledger: Ledger) -> None:
     """Scenario: a day is refused, waits meanwhile, is refused for the same reason, for another one, accepted, and refused
     again as at first. Outcome: a notice of each reason, of the end, and of the new refusal; each has its own id."""
-    ledger.record(Changes(slices=[replace(FINAL, table=EVENTS)]), "run-1")
-    refuse(ledger, "shrinks by half", "run-2")
-    stand(ledger, Verdict.WAITING)
-    refuse(ledger, "shrinks by half", "run-3")
-    refuse(ledger, "shrinks by a third", "run-4")
+    any_ledger.record(Changes(slices=[replace(FINAL, table=EVENTS)]), "run-1")
+    refuse(any_ledger, "shrinks by half", "run-2")
+    stand(any_ledger, Verdict.WAITING)
+    refuse(any_ledger, "shrinks by half", "run-3")
+    refuse(any_ledger, "shrinks by a third", "run-4")
     accepted = Evaluation(Check.CHANGE_IS_EXPLAINED, True, "accepted: it is right")
-    stand(ledger, Verdict.PUBLISHED, evaluations=(accepted,))
-    stand(ledger, Verdict.UNCHANGED)
-    refuse(ledger, "shrinks by half", "run-6")
-    told = told_of(ledger)
+    stand(any_ledger, Verdict.PUBLISHED, evaluations=(accepted,))
+    stand(any_ledger, Verdict.UNCHANGED)
+    refuse(any_ledger, "shrinks by half", "run-6")
+    told = told_of(any_ledger)
     assert [(one["kind"], one.get("reason"), one["run"]) for one in told] == [
         ("refusal", "shrinks by half", "run-2"),
         ("refusal", "shrinks by a third", "run-4"),
@@ -242,40 +224,42 @@ def test_a_refusal_is_told_once_and_its_end_once(ledger: Ledger) -> None:
     assert len({one["id"] for one in told}) == 4
 
 
-def test_refused_deliveries_are_told_by_their_arrival_day(lite: Ledger) -> None:
+def test_refused_deliveries_are_told_by_their_arrival_day(ledger: Ledger) -> None:
     """Rows of the same day that another batch brought are no end of it."""
-    lite.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.REFUSED, "unreadable objects: 1", "Export it")]), "r1")
+    ledger.record(
+        Changes(batches=[BatchRecord(BATCH, BatchVerdict.REFUSED, "unreadable objects: 1", "Export it")]), "r1"
+    )
     raw = replace(FINAL, table="raw/regular_events", is_final=False)
-    lite.record(Changes(slices=[raw]), "r2")
-    lite.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.MOVED)]), "r3")
-    lite.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.ACCEPTED)]), "r4")
-    told = [(one["kind"], one["table"], one["day"], one["run"]) for one in told_of(lite)]
+    ledger.record(Changes(slices=[raw]), "r2")
+    ledger.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.MOVED)]), "r3")
+    ledger.record(Changes(batches=[BatchRecord(BATCH, BatchVerdict.ACCEPTED)]), "r4")
+    told = [(one["kind"], one["table"], one["day"], one["run"]) for one in told_of(ledger)]
     raw_day = ("raw/regular_events", "2026-02-02")
     assert told == [("refusal", *raw_day, "r1"), ("refusal_end", *raw_day, "r4")]
 
 
-def test_the_end_of_a_refusal_from_before_notices_is_told(lite: Ledger) -> None:
-    refuse(lite, "shrinks", "run-1")
-    with lite.engine.begin() as connection:
+def test_the_end_of_a_refusal_from_before_notices_is_told(ledger: Ledger) -> None:
+    refuse(ledger, "shrinks", "run-1")
+    with ledger.engine.begin() as connection:
         connection.execute(NOTICES.delete())
-    refuse(lite, "shrinks", "run-2")
-    assert told_of(lite) == []
-    stand(lite, Verdict.UNCHANGED)
-    (end,) = told_of(lite)
+    refuse(ledger, "shrinks", "run-2")
+    assert told_of(ledger) == []
+    stand(ledger, Verdict.UNCHANGED)
+    (end,) = told_of(ledger)
     assert (end["kind"], end["refusal"]) == ("refusal_end", None)
 
 
-def test_each_receiver_gets_each_notice_once_batched_per_run_and_signed(ledger: Ledger, webhook: Webhook) -> None:
+def test_each_receiver_gets_each_notice_once_batched_per_run_and_signed(any_ledger: Ledger, webhook: Webhook) -> None:
     with a_webhook() as other:
-        settings = settings_of(ledger, webhook.url, other.url)
-        ledger.record(Changes(slices=[FINAL]), "run-1")
-        refuse(ledger, "from before anybody listened", "run-1")
-        register_receivers(ledger, settings)
-        stand(ledger, Verdict.UNCHANGED)
-        publish(ledger)
-        refuse(ledger, "shrinks", "run-2")
+        settings = settings_of(any_ledger, webhook.url, other.url)
+        any_ledger.record(Changes(slices=[FINAL]), "run-1")
+        refuse(any_ledger, "from before anybody listened", "run-1")
+        register_receivers(any_ledger, settings)
+        stand(any_ledger, Verdict.UNCHANGED)
+        publish(any_ledger)
+        refuse(any_ledger, "shrinks", "run-2")
         for _ in range(2):
-            told = send_notices(ledger, settings)
+            told = send_notices(any_ledger, settings)
         assert told == []
         for one in (webhook, other):
             assert [(body["run"], [n["kind"] for n in body["notices"]]) for body in one.taken] == [
@@ -287,41 +271,39 @@ def test_each_receiver_gets_each_notice_once_batched_per_run_and_signed(ledger: 
 
 
 def test_a_receiver_without_the_right_signature_takes_nothing(
-    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(lite, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
-    publish(lite)
+    settings = listening(ledger, webhook.url)
+    publish(ledger)
     for secret in ("another", ""):
         monkeypatch.setenv("TIDEMARK_NOTIFY_SECRET", secret)
-        (told,) = send_notices(lite, settings)
+        (told,) = send_notices(ledger, settings)
         assert (told.left, told.reason) == (1, "it answered 401")
     assert webhook.taken == []
 
 
-def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(lite: Ledger, webhook: Webhook) -> None:
+def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(
+    ledger: Ledger, webhook: Webhook
+) -> None:
     """Scenario: one receiver is away while runs record three changes, another one takes them. Outcome: once it is back it gets
     all three, in order, and the other one nothing twice; what could not be sent names no path of the address."""
     with a_webhook() as away:
         url = away.url
-    settings = settings_of(lite, url, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
+    settings = listening(ledger, url, webhook.url)
     for number in range(3):
-        publish(lite, f"run-{number}", snapshot_id=20 + number)
-        told = {one.place: one for one in send_notices(lite, settings)}
+        publish(ledger, f"run-{number}", snapshot_id=20 + number)
+        told = {one.place: one for one in send_notices(ledger, settings)}
     failed = told[f"{url.partition('/services')[0]}/***"]
     assert (failed.left, failed.reason) == (3, "it cannot be reached (ConnectError)")
     assert "T0001" not in str(failed)
     assert len(webhook.notices) == 3
 
-    assert lite.outbox.receivers()[receiver_id(url)].failures == 3
+    assert ledger.outbox.receivers()[receiver_id(url)].failures == 3
     with a_webhook(int(url.split(":")[2].partition("/")[0])) as back:
-        (told_now,) = send_notices(lite, settings)
+        (told_now,) = send_notices(ledger, settings)
         assert (told_now.sent, told_now.left) == (3, 0)
         assert [one["run"] for one in back.notices] == ["run-0", "run-1", "run-2"]
-    assert lite.outbox.receivers()[receiver_id(url)].failures == 0
+    assert ledger.outbox.receivers()[receiver_id(url)].failures == 0
     assert len(webhook.notices) == 3
 
 
@@ -338,127 +320,117 @@ def test_a_receiver_that_is_down_for_a_day_loses_nothing_and_costs_nobody_else(l
     ],
 )
 def test_answers_are_tried_again_where_that_can_help(
-    lite: Ledger, webhook: Webhook, answers: list[tuple[int, dict[str, str]]], taken: bool, requests: int
+    ledger: Ledger, webhook: Webhook, answers: list[tuple[int, dict[str, str]]], taken: bool, requests: int
 ) -> None:
-    settings = settings_of(lite, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
-    publish(lite)
+    settings = listening(ledger, webhook.url)
+    publish(ledger)
     webhook.answers.extend(answers)
-    (told,) = send_notices(lite, settings)
+    (told,) = send_notices(ledger, settings)
     assert (told.sent, told.left, webhook.requests) == (int(taken), int(not taken), requests)
     if answers[-1][1].get("Retry-After") == "60":
-        (again,) = send_notices(lite, settings)
+        (again,) = send_notices(ledger, settings)
         assert (again.left, webhook.requests) == (1, requests), "it asked for no request within a minute"
 
 
 def test_a_receiver_that_hangs_is_left_alone_in_time(
-    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "ROUND_SECONDS", 2)
     # So that only the end of the round, and no single request, can be in time.
     monkeypatch.setattr("resources.guarded_http._ATTEMPT_SECONDS", 60)
-    settings = settings_of(lite, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
-    publish(lite)
+    settings = listening(ledger, webhook.url)
+    publish(ledger)
     webhook.answer_next(HANG)
     begun = time.monotonic()
-    (told,) = send_notices(lite, settings)
+    (told,) = send_notices(ledger, settings)
     assert time.monotonic() - begun < 20
     assert told.left == 1
     assert told.reason in ("it did not answer in time", "it cannot be reached (ReadTimeout)")
-    assert send_notices(lite, settings) == [Told(f"{webhook.url.partition('/services')[0]}/***", sent=1)]
+    assert send_notices(ledger, settings) == [Told(f"{webhook.url.partition('/services')[0]}/***", sent=1)]
 
 
 def test_sent_and_not_marked_is_sent_again_under_the_same_id(
-    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process dies between the answer and the ledger."""
-    settings = settings_of(lite, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
-    publish(lite)
+    settings = listening(ledger, webhook.url)
+    publish(ledger)
     with monkeypatch.context() as dying:
         dying.setattr("resources.ledger.outbox.Outbox.mark_sent", lambda *_: 1 / 0)
-        send_notices(lite, settings)
-    receiver = lite.outbox.receivers()[receiver_id(webhook.url)]
+        send_notices(ledger, settings)
+    receiver = ledger.outbox.receivers()[receiver_id(webhook.url)]
     assert (receiver.failures, receiver.error) == (1, "sending failed (ZeroDivisionError)")
-    send_notices(lite, settings)
+    send_notices(ledger, settings)
     first, second = webhook.taken
     assert first == second
 
 
-def test_a_sensor_leaves_a_failing_receiver_alone_for_a_while(lite: Ledger, webhook: Webhook) -> None:
-    settings = settings_of(lite, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
-    publish(lite)
+def test_a_sensor_leaves_a_failing_receiver_alone_for_a_while(ledger: Ledger, webhook: Webhook) -> None:
+    settings = listening(ledger, webhook.url)
+    publish(ledger)
     webhook.answer_next(404, times=2)
-    send_notices(lite, settings)
-    (told,) = send_notices(lite, settings, is_due_only=True)
+    send_notices(ledger, settings)
+    (told,) = send_notices(ledger, settings, is_due_only=True)
     assert (told.left, webhook.requests) == (1, 1)
-    with lite.engine.begin() as connection:
+    with ledger.engine.begin() as connection:
         long_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
         connection.execute(sa.text("UPDATE tidemark_receivers SET failed_at = :at"), {"at": long_ago})
-    send_notices(lite, settings, is_due_only=True)
+    send_notices(ledger, settings, is_due_only=True)
     assert webhook.requests == 2
 
 
 def test_many_notices_of_a_run_are_sent_in_parts_and_told_in_few_lines(
-    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "_MOST_AT_ONCE", 25)
-    settings = settings_of(lite, webhook.url)
+    settings = settings_of(ledger, webhook.url)
     days = [Slice(DAY + timedelta(days=number), "10001") for number in range(30)]
-    lite.record(Changes(slices=[replace(FINAL, key=key) for key in days]), "run-1")
-    register_receivers(lite, settings)
-    lite.record(Changes(publications=[a_publication(key=key) for key in days]), "run-2")
-    send_notices(lite, settings)
+    ledger.record(Changes(slices=[replace(FINAL, key=key) for key in days]), "run-1")
+    register_receivers(ledger, settings)
+    ledger.record(Changes(publications=[a_publication(key=key) for key in days]), "run-2")
+    send_notices(ledger, settings)
     assert [len(body["notices"]) for body in webhook.taken] == [25, 5]
     assert "• and 5 more" in webhook.taken[0]["text"]
     assert all(len(body["text"]) < 4_000 for body in webhook.taken)
 
 
 def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
-    ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+    any_ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: a receiver answers 400 to the body of one run, five times with a 500 between, then 404 to the next body once.
     Outcome: the first is set aside and named with its command, the second is sent by the next round; maintenance keeps what is
     set aside; it is refused when it is sent again, then taken under the id of its first time; a change of the body in between
     counts anew."""
-    settings = settings_of(ledger, webhook.url)
+    settings = listening(any_ledger, webhook.url)
     place = f"{webhook.url.partition('/services')[0]}/***"
-    ledger.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(ledger, settings)
-    publish(ledger, "run-2", snapshot_id=21)
+    publish(any_ledger, "run-2", snapshot_id=21)
     webhook.answer_next(400, times=2)
     for _ in range(2):
-        send_notices(ledger, settings)
-    refuse(ledger, "the body of the run grows", "run-2")
-    publish(ledger, "run-3", snapshot_id=22)
+        send_notices(any_ledger, settings)
+    refuse(any_ledger, "the body of the run grows", "run-2")
+    publish(any_ledger, "run-3", snapshot_id=22)
     webhook.answer_next(400, times=2)
     webhook.answer_next(500)
     webhook.answer_next(400, times=3)
     webhook.answer_next(404)
-    told = [str(*send_notices(ledger, settings)) for _ in range(6)]
+    told = [str(*send_notices(any_ledger, settings)) for _ in range(6)]
     kept = f"{place} did not take 3 notices: it answered {{}}; kept, and sent by the next run"
     assert told[:5] == [kept.format(status) for status in (400, 400, 500, 400, 400)]
     assert told[5] == (
         f"{place} refuses 2 notices for good (it answered 400): set aside, sent by `tidemark notify --again` alone, "
         "then did not take 1 notice: it answered 404; kept, and sent by the next run"
     )
-    trouble = receiver_troubles(ledger, settings)
+    trouble = receiver_troubles(any_ledger, settings)
     assert [one.command for one in trouble] == ["tidemark notify", "tidemark notify --again"]
     assert "waiting: 1; failed attempts: 9, the last" in str(trouble[0])
     assert "set aside: 2, since" in str(trouble[1])
-    assert send_notices(ledger, settings) == [Told(place, sent=1)]
+    assert send_notices(any_ledger, settings) == [Told(place, sent=1)]
     assert [body["run"] for body in webhook.taken] == ["run-3"]
-    assert [one.command for one in receiver_troubles(ledger, settings)] == ["tidemark notify --again"]
+    assert [one.command for one in receiver_troubles(any_ledger, settings)] == ["tidemark notify --again"]
     later = datetime.now(UTC) + timedelta(days=40)
-    assert forget_notices(ledger, settings, later, is_dry_run=False) == 1
+    assert forget_notices(any_ledger, settings, later, is_dry_run=False) == 1
 
-    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", ledger.url)):
+    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", any_ledger.url)):
         monkeypatch.setenv(f"TIDEMARK_{name}", value)
     monkeypatch.setenv("TIDEMARK_NOTIFY_URLS", webhook.url)
     webhook.answer_next(413)
@@ -471,27 +443,32 @@ def test_a_body_that_is_refused_for_good_holds_up_no_later_one_and_is_not_lost(
         done = CliRunner().invoke(app, ["notify", *words])
         assert (done.exit_code, said in done.output) == (code, True), done.output
     assert [body["run"] for body in webhook.taken] == ["run-3", "run-2"]
-    assert ledger.set_aside.all() == receiver_troubles(ledger, settings) == []
+    assert any_ledger.set_aside.all() == receiver_troubles(any_ledger, settings) == []
 
 
 def test_who_is_not_told_is_named_where_people_look(
-    lite: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ledger: Ledger, webhook: Webhook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Status and the page of health name a receiver that fails and notices that go unsigned; a run names the latter once."""
     monkeypatch.delenv("TIDEMARK_NOTIFY_SECRET")
-    settings = settings_of(lite, webhook.url).model_copy(update={"projects": ("10001",)})
+    settings = settings_of(ledger, webhook.url).model_copy(update={"projects": ("10001",)})
     place = f"{webhook.url.partition('/services')[0]}/***"
-    lite.record(Changes(slices=[FINAL]), "run-1")
+    ledger.record(Changes(slices=[FINAL]), "run-1")
     webhook.secret = None
     webhook.answer_next(503, times=3)
     log: list[str] = []
-    runtime: Any = SimpleNamespace(ledger=lite, settings=settings, log=log.append)
+    runtime: Any = SimpleNamespace(ledger=ledger, settings=settings, log=log.append)
     with telling_receivers(runtime, is_dry_run=False):
-        publish(lite)
+        publish(ledger)
     unsigned = "they go unsigned, so that a receiver cannot tell them from a stranger's"
     assert [unsigned in said for said in log] == [False, True]
 
-    for name, value in (("CONFIG", ""), ("PROJECTS", "10001"), ("LEDGER_URL", lite.url), ("NOTIFY_URLS", webhook.url)):
+    for name, value in (
+        ("CONFIG", ""),
+        ("PROJECTS", "10001"),
+        ("LEDGER_URL", ledger.url),
+        ("NOTIFY_URLS", webhook.url),
+    ):
         monkeypatch.setenv(f"TIDEMARK_{name}", value)
     done = CliRunner().invoke(app, ["status", "--json"])
     assert json.loads(done.stdout)
@@ -500,69 +477,63 @@ def test_who_is_not_told_is_named_where_people_look(
         assert "it answered 503. Mend the receiver" in said
         assert unsigned in said
 
-    report = read_health(lite, settings, datetime.now(UTC))
+    report = read_health(ledger, settings, datetime.now(UTC))
     page = page_of(report)
     assert report.waiting == len(report.for_a_person) + 2
     assert f"<h4>notices to {place}</h4>" in page
     assert ">tidemark notify</code>" in page
     assert unsigned.replace("'", "&#x27;") in page
     monkeypatch.setenv("TIDEMARK_NOTIFY_SECRET", SECRET)
-    send_notices(lite, settings)
-    assert read_health(lite, settings, datetime.now(UTC)).troubles == ()
+    send_notices(ledger, settings)
+    assert read_health(ledger, settings, datetime.now(UTC)).troubles == ()
 
 
 def test_names_and_reasons_act_on_no_chat_and_addresses_reach_no_log(
-    lite: Ledger, webhook: Webhook, caplog: pytest.LogCaptureFixture
+    ledger: Ledger, webhook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = settings_of(lite, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
-    refuse(lite, "object <!channel> & \x1b[31m", "run-2")
+    settings = listening(ledger, webhook.url)
+    refuse(ledger, "object <!channel> & \x1b[31m", "run-2")
     with caplog.at_level(logging.INFO):
-        send_notices(lite, settings)
+        send_notices(ledger, settings)
     (body,) = webhook.taken
     assert "&lt;!channel&gt; &amp; \\x1b[31m" in body["text"]
     assert "of-this-test" not in caplog.text
-    with lite.engine.connect() as connection:
+    with ledger.engine.connect() as connection:
         assert "of-this-test" not in str(connection.execute(sa.text("SELECT * FROM tidemark_receivers")).all())
 
 
-def test_old_notices_go_once_everybody_was_told_and_refusals_stay(ledger: Ledger, webhook: Webhook) -> None:
+def test_old_notices_go_once_everybody_was_told_and_refusals_stay(any_ledger: Ledger, webhook: Webhook) -> None:
     """Numbers are not given twice, so that nobody misses what comes after."""
-    settings = settings_of(ledger, webhook.url)
-    ledger.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(ledger, settings)
-    refuse(ledger, "shrinks", "run-2")
-    publish(ledger)
+    settings = listening(any_ledger, webhook.url)
+    refuse(any_ledger, "shrinks", "run-2")
+    publish(any_ledger)
     later = datetime.now(UTC) + timedelta(days=40)
-    assert forget_notices(ledger, settings, later, is_dry_run=False) == 0
-    send_notices(ledger, settings)
-    assert forget_notices(ledger, settings, datetime.now(UTC), is_dry_run=False) == 0
-    assert forget_notices(ledger, settings, later, is_dry_run=True) == 1
-    assert forget_notices(ledger, settings, later, is_dry_run=False) == 1
-    assert [one["kind"] for one in told_of(ledger)] == ["refusal"]
-    publish(ledger, snapshot_id=31)
-    send_notices(ledger, settings)
+    assert forget_notices(any_ledger, settings, later, is_dry_run=False) == 0
+    send_notices(any_ledger, settings)
+    assert forget_notices(any_ledger, settings, datetime.now(UTC), is_dry_run=False) == 0
+    assert forget_notices(any_ledger, settings, later, is_dry_run=True) == 1
+    assert forget_notices(any_ledger, settings, later, is_dry_run=False) == 1
+    assert [one["kind"] for one in told_of(any_ledger)] == ["refusal"]
+    publish(any_ledger, snapshot_id=31)
+    send_notices(any_ledger, settings)
     assert [one["kind"] for one in webhook.notices] == ["refusal", "change", "change"]
 
 
-def test_a_receiver_that_nobody_names_any_more_is_forgotten(lite: Ledger, webhook: Webhook) -> None:
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings_of(lite, webhook.url, "https://old.example/hook"))
-    publish(lite)
-    send_notices(lite, settings_of(lite, webhook.url))
+def test_a_receiver_that_nobody_names_any_more_is_forgotten(ledger: Ledger, webhook: Webhook) -> None:
+    ledger.record(Changes(slices=[FINAL]), "run-1")
+    register_receivers(ledger, settings_of(ledger, webhook.url, "https://old.example/hook"))
+    publish(ledger)
+    send_notices(ledger, settings_of(ledger, webhook.url))
     later = datetime.now(UTC) + timedelta(days=40)
-    assert forget_notices(lite, settings_of(lite, webhook.url), later, is_dry_run=False) == 1
-    assert {one.place for one in lite.outbox.receivers().values()} == {f"{webhook.url.partition('/services')[0]}/***"}
+    assert forget_notices(ledger, settings_of(ledger, webhook.url), later, is_dry_run=False) == 1
+    assert {one.place for one in ledger.outbox.receivers().values()} == {f"{webhook.url.partition('/services')[0]}/***"}
 
 
-def test_a_body_is_what_the_documentation_shows(lite: Ledger, webhook: Webhook) -> None:
+def test_a_body_is_what_the_documentation_shows(ledger: Ledger, webhook: Webhook) -> None:
     """Names of fields are a contract."""
-    settings = settings_of(lite, webhook.url)
-    lite.record(Changes(slices=[FINAL]), "run-1")
-    register_receivers(lite, settings)
-    publish(lite)
-    send_notices(lite, settings)
+    settings = listening(ledger, webhook.url)
+    publish(ledger)
+    send_notices(ledger, settings)
     page = (PROJECT_ROOT / "docs" / "operations.md").read_text("utf-8")
     shown = json.loads(page.split("```json\n", 1)[1].split("```", 1)[0])
     (body,) = webhook.taken

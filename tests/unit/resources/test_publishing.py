@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -69,30 +67,15 @@ iceberg_type VARCHAR(5), PRIMARY KEY (catalog_name, table_namespace, table_name)
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/catalog.db"
-
-
-@pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
-    with closing(Ledger(url)) as found:
-        yield found
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def catalog(request: pytest.FixtureRequest, url: str) -> Iterator[Ledger]:
+def catalog(any_ledger: Ledger) -> Ledger:
     """A ledger in the database of a catalog that knows both tables, and one of the same name in another catalog."""
-    place = url if request.param == "sqlite" else request.getfixturevalue("postgres")
-    with closing(Ledger(place)) as found:
-        with found.transaction() as connection:
-            connection.exec_driver_sql(_ICEBERG_TABLES)
-            for name, table in [(CATALOG, one) for one in TABLES] + [("other", EVENT_COUNTS)]:
-                namespace, _, own = table.identifier.rpartition(".")
-                connection.execute(
-                    sa.text("INSERT INTO iceberg_tables VALUES (:c, :n, :t, '1.json', '0.json', 'TABLE')"),
-                    {"c": name, "n": namespace, "t": own},
-                )
-        yield found
+    with any_ledger.transaction() as connection:
+        connection.exec_driver_sql(_ICEBERG_TABLES)
+        for name, table in [(CATALOG, one) for one in TABLES] + [("other", EVENT_COUNTS)]:
+            namespace, _, own = table.identifier.rpartition(".")
+            insert = sa.text("INSERT INTO iceberg_tables VALUES (:c, :n, :t, '1.json', '0.json', 'TABLE')")
+            connection.execute(insert, {"c": name, "n": namespace, "t": own})
+    return any_ledger
 
 
 def _rows(ledger: Ledger) -> list[Any]:
@@ -165,12 +148,8 @@ def test_another_writer_waits_for_the_end_of_the_transaction(catalog: Ledger) ->
     assert [row[3] for row in _rows(catalog) if row[0] == CATALOG] == ["2.json"] * 2
 
 
-def test_a_transaction_that_cannot_begin_is_told_as_ours(tmp_path: Path) -> None:
-    with (
-        closing(Ledger(f"sqlite:///{tmp_path}/ledger.db")) as ledger,
-        pytest.raises(LedgerUnavailableError, match="out of reach"),
-        ledger.transaction() as connection,
-    ):
+def test_a_transaction_that_cannot_begin_is_told_as_ours(ledger: Ledger) -> None:
+    with pytest.raises(LedgerUnavailableError, match="out of reach"), ledger.transaction() as connection:
         lock_pointers(connection, CATALOG, TABLES)
 
 
@@ -375,7 +354,7 @@ COMMITS = [f"committed {table.key}" for table in TABLES]
         (TableByTable, ["asked", *COMMITS, "written"], []),
     ],
 )
-@pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("any_ledger", ["sqlite"], indirect=True)
 def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
     catalog: Ledger, publisher: Any, expected: list[str], refused: list[str]
 ) -> None:
@@ -397,7 +376,7 @@ def test_what_else_a_publish_is_about_is_asked_before_a_table_changes(
 
 
 @pytest.mark.parametrize("publisher", [OneTransaction, TablesTogether, TableByTable])
-@pytest.mark.parametrize("catalog", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("any_ledger", ["sqlite"], indirect=True)
 def test_what_moved_or_was_decided_meanwhile_changes_no_table(catalog: Ledger, publisher: Any) -> None:
     """Scenario: an input is another one by now; a person excludes an object of a batch that is loaded; an input is what the
     publish makes it. Outcome: by whatever promise the first two are conflicts, before any table changes; the third is none."""
