@@ -52,7 +52,6 @@ class LatenessSketch:
     bins: Mapping[int, int] = field(default_factory=dict)
     """Bin -> rows; EARLY and AT_ONCE are bins too."""
     unknown: int = 0
-    """Rows without a known lateness."""
     low: int | None = None
     """The exact least lateness in seconds, negative for an early row; None where no lateness is known."""
     high: int | None = None
@@ -185,7 +184,6 @@ class Advice:
     """The window that suffices for one project."""
 
     days: int | None
-    """Width of the window in days; None where the data is too little for advice."""
     reason: str
 
 

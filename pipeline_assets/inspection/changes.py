@@ -64,9 +64,7 @@ class ChangesSince:
 
     since: datetime
     changes: tuple[Notice, ...]
-    """Changes of published final days."""
     refusals: tuple[Refusal, ...]
-    """Refusals that began or ended."""
     refresh: tuple[StaleCopy, ...] | None = None
     """Outdated copies of a table and its downstream tables, in their order; None where no table was requested."""
 

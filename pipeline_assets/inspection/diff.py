@@ -38,7 +38,6 @@ class Sample:
     """One key that would be added, removed or changed."""
 
     change: str
-    """`added`, `removed` or `changed`."""
     cause: str
     name: str
     """The row's identifying columns, for display."""
@@ -55,7 +54,6 @@ class Difference:
     standing: str
     """The recorded verdict with its reason."""
     todo: str
-    """What a load would do with the slice."""
     published: Digest
     proposed: Digest
     measures: Mapping[str, tuple[float, float]]
@@ -199,7 +197,6 @@ class State:
     rows: DataFrame
     digest: Digest
     figures: Mapping[str, float]
-    """`rows` and the table's measures."""
 
 
 def state_of(table: Table, key: Slice, rows: DataFrame) -> State:

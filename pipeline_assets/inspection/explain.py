@@ -48,12 +48,11 @@ _RECEIVED, _PROCESSED = EXPORT_FORMAT.rank_columns
 
 @dataclass(frozen=True)
 class Delivered:
-    """One raw row of the event and its fate."""
+    """One raw row of the event and its fate; a winner has no defeat."""
 
     found: FoundRow
     outcome: RowFate
     defeat: Defeat | None
-    """None for a winner."""
 
     @property
     def row(self) -> RawRow:
@@ -105,7 +104,6 @@ class Published:
     rows: tuple[RawRow, ...] | None
     """The event's rows on all of its days as of that snapshot; None where that is no longer known."""
     obstacle: str = ""
-    """Why the rows are not known."""
 
     @property
     def visible(self) -> str:
@@ -172,11 +170,9 @@ class Event:
     deliveries: tuple[Delivered, ...]
     """Winners first, then by rank. Empty where refined.events holds the event but raw no longer does."""
     live: tuple[RawRow, ...]
-    """Its rows in refined.events."""
     publications: tuple[Published, ...] = ()
     """Oldest first."""
     standings: tuple[Standing, ...] = ()
-    """One per event day."""
 
     @property
     def project_id(self) -> str:

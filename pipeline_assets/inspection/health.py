@@ -151,7 +151,6 @@ class Volume:
     """Rows into and out of slices of refined.events."""
 
     days: set[date] = field(default_factory=set)
-    """The days with rows."""
     rows: int = 0
     raw_rows: int = 0
     removed: int = 0
@@ -266,11 +265,8 @@ class HealthReport:
     early: frozenset[tuple[date, str]]
     """(day, project) pairs that wait for deliveries whose deadline is still ahead."""
     strays: tuple[str, ...]
-    """Objects in landing that no load will read."""
     troubles: tuple[ReceiverTrouble, ...]
-    """Receivers that miss notices, and unsigned notices."""
     golden_faults: tuple[GoldenFault, ...]
-    """Faulty golden totals from the latest reading."""
     mismatches: Sequence[CheckFigure]
     """Number of rows, measures or golden totals that do not agree; only days that have some."""
     duplicate_keys: Sequence[CheckFigure]
@@ -283,7 +279,6 @@ class HealthReport:
     """A text per project whose configured window misses more than is tolerated."""
     arrivals_since: date
     window_days: int
-    """The configured reprocessing window."""
     run_times: Sequence[RunTime]
     refused_lines: Sequence[RefusedLines]
     refused_by_reason: Sequence[RefusedLines]
@@ -292,7 +287,6 @@ class HealthReport:
     revisions: Sequence[Revision]
     """Changes of final days, newest first; only the first 60 have measures."""
     promise: Promise
-    """The guarantee to readers while a load publishes."""
 
     @property
     def for_a_person(self) -> list[Question]:

@@ -20,9 +20,7 @@ class ReplayBasis(StrEnum):
     """The inputs and settings that a publication is recomputed from."""
 
     AS_PUBLISHED = "as published"
-    """Those on record."""
     CURRENT = "current"
-    """The current ones."""
 
 
 class ReplayResult(StrEnum):
@@ -41,7 +39,6 @@ class InputSlice:
 
     day: InputDay
     recorded: Digest
-    """Its digest at the time, from the publication's record."""
     pin: int | None = None
     """The snapshot that it was read from at the time."""
     read_from: int | None = None
@@ -49,7 +46,6 @@ class InputSlice:
     measured: Digest | None = None
     """The digest of its files, computed from the columns; None where the files are gone or unreadable."""
     reason: str = ""
-    """Why the rows could not be read."""
     is_lost: bool = False
     """Whether a kept snapshot names its files but they cannot be read."""
 
@@ -138,11 +134,9 @@ class Replay:
     basis: ReplayBasis
     result: ReplayResult
     is_standing: bool
-    """Whether it is the slice's last publication."""
     code: tuple[str | None, str]
     """Code version on record, and the current one."""
     replayed: Digest | None = None
-    """The recomputed digest; None where nothing could be computed."""
     inputs: tuple[InputSlice, ...] = ()
     differing: tuple[str, ...] = ()
     """Current inputs that differ from the original ones, in words."""
@@ -282,7 +276,6 @@ class Origin:
     """The settings of that time, as far as they are recorded."""
     are_settings_known: bool
     is_same_code: bool
-    """Whether the current code has the recorded version."""
     notes: tuple[str, ...] = ()
 
     def digest(self, day: InputDay) -> Digest:

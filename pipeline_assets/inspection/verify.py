@@ -74,7 +74,6 @@ class Proof:
     arrivals: int
     """Number of arrival days replayed."""
     objects: int
-    """Number of objects read again."""
     excluded: int
     """Number of excluded deliveries, which the replay left out as well."""
     seconds: float

@@ -64,7 +64,6 @@ class Percentiles:
     late: Lateness
     times: LatenessSketch
     measured_days: int
-    """Arrival days with sketches on record."""
     advice: Advice
 
     @property
@@ -83,7 +82,6 @@ class WindowReport:
     """The range of arrival days considered, both ends included."""
     settings: Settings
     of_projects: tuple[Percentiles, ...]
-    """All projects together first."""
     reaches: tuple[Reach, ...]
     out_of_reach: Mapping[str, int]
     """As `domain.lateness.out_of_reach` counts them."""

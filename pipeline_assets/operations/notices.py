@@ -52,13 +52,10 @@ class Told:
     place: str
     sent: int = 0
     left: int = 0
-    """Notices that stay in the outbox."""
     reason: str = ""
-    """Why any is left."""
     refused: int = 0
     """Notices that were set aside in this round, or are set aside still though they were sent again."""
     refusal: str = ""
-    """Why."""
 
     def __str__(self) -> str:
         """One sentence."""

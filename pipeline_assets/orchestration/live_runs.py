@@ -69,7 +69,6 @@ class DeadRun:
     run_id: str
     job: str
     what: str
-    """A phrase that says how its process ended."""
     is_reported: bool
     """False where this Dagster does not know the run: the Dagster that does learns of it from the ledger."""
 

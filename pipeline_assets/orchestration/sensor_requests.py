@@ -39,7 +39,6 @@ class Subject:
     """The unit that attempts are counted for."""
 
     day: date
-    """The day that is due."""
     loaded_day: date
     """The day that is loaded for it; differs where the due day is outside the calendar."""
     table: str = ""
@@ -68,7 +67,6 @@ class Attempt:
     state: str
     count: PositiveInt
     at: AwareDatetime
-    """The time of the last request."""
     is_given_up: bool = False
     """Whether the last evaluation found that the limit of requests is reached."""
 
@@ -120,7 +118,6 @@ class Admission(NamedTuple):
     paused: list[Subject]
     """Requested before in the same state; requested again after a pause."""
     given_up: list[Subject]
-    """The limit of requests is reached."""
 
 
 def admit(
@@ -179,7 +176,6 @@ class Tick:
     settings: Settings
     ledger: Ledger
     cursor: Cursor
-    """The evaluation changes it, and Dagster stores it afterwards."""
     now: datetime
 
     @property
