@@ -13,13 +13,11 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.orchestration.assets import Clock, health_asset, health_job, load_assets
 from pipeline_assets.orchestration.jobs import JOB_OF_SOURCE, calendar, load_jobs, schedules
-from pipeline_assets.orchestration.live_runs import dead_runs_sensor
-from pipeline_assets.orchestration.notices import notice_sensors
 from pipeline_assets.orchestration.operation_job import maintenance_job, reconcile_job, release_job, rollback_job
 from pipeline_assets.orchestration.rebuild_job import rebuild_job
 from pipeline_assets.orchestration.recover_job import recover_job
 from pipeline_assets.orchestration.run_config import CONSOLE, closed, guarded_executor
-from pipeline_assets.orchestration.sensors import load_sensors
+from pipeline_assets.orchestration.sensors import all_sensors
 from pipeline_assets.orchestration.specs import landing_assets
 from pipeline_assets.tables.registry import require_known_bounds, require_known_dimensions
 from resources.landing.store import LandingStore
@@ -51,7 +49,7 @@ def build_defs(
             reconcile_job(settings),
         ],
         schedules=schedules(settings),
-        sensors=[*load_sensors(settings), dead_runs_sensor(settings), *notice_sensors(settings)],
+        sensors=all_sensors(settings),
         resources={
             name: closed(resource)
             for name, resource in {

@@ -22,8 +22,7 @@ from pipeline_assets.load.ledger_sync import read_back
 from pipeline_assets.load.run import run_load
 from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime, TableReport
 from pipeline_assets.operations.decisions import exclude, lift
-from pipeline_assets.orchestration.event_text import markdown_table
-from pipeline_assets.orchestration.events import events_of, failure_of, told_backfill
+from pipeline_assets.orchestration.events import events_of, failure_of, markdown_table, told_backfill
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from pipeline_assets.orchestration.specs import check_specs, table_spec

@@ -25,8 +25,13 @@ from pipeline_assets.operations.notices import forget_notices
 from pipeline_assets.operations.recover_plan import plan_repairs
 from pipeline_assets.operations.rollback import RollbackRequest, SliceRestore, plan, roll_back
 from pipeline_assets.orchestration.assets import POOL, Clock
-from pipeline_assets.orchestration.event_text import description, markdown_list, markdown_table
-from pipeline_assets.orchestration.events import golden_evaluations, standing_events
+from pipeline_assets.orchestration.events import (
+    description,
+    golden_evaluations,
+    markdown_list,
+    markdown_table,
+    standing_events,
+)
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.runtime import op_runtime
 from resources.iceberg.lake_identity import Purpose

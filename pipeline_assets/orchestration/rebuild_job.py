@@ -19,8 +19,7 @@ from pipeline_assets.operations.rebuild_build import build
 from pipeline_assets.operations.rebuild_choose import begin, claimed
 from pipeline_assets.operations.rebuild_swap import abandon, swap, undo
 from pipeline_assets.orchestration.assets import Clock
-from pipeline_assets.orchestration.event_text import markdown_table
-from pipeline_assets.orchestration.events import standing_events
+from pipeline_assets.orchestration.events import markdown_table, standing_events
 from pipeline_assets.orchestration.live_runs import liveness
 from pipeline_assets.orchestration.operation_job import operation_job
 

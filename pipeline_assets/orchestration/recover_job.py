@@ -16,7 +16,7 @@ from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.operations.recover import HourFate, HourOutcome, Recovery, grouped, in_lines, size_text, whole_days
 from pipeline_assets.operations.recover_plan import HourState, RecoveryPlan, hours_text, plan_recovery, recovery_request
 from pipeline_assets.orchestration.assets import OP_NAME, Clock
-from pipeline_assets.orchestration.event_text import markdown_table
+from pipeline_assets.orchestration.events import markdown_table
 from pipeline_assets.orchestration.operation_job import operation_job
 from pipeline_assets.orchestration.specs import range_tags
 from resources.export_api import ExportApi

@@ -1,4 +1,4 @@
-"""What every op needs: the runtime of its run, kept connections, its metrics file, and our errors as Dagster's failures."""
+"""What every op needs: the runtime of its run, kept connections, metrics file, notices, and our errors as Dagster's failures."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import bounded, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.skew import StepSkew, ratio_of
+from pipeline_assets.inspection.questions import unsigned_notices
 from pipeline_assets.load.runtime import Runtime, SkewLog
-from pipeline_assets.orchestration.event_text import LONGEST_TAG
+from pipeline_assets.operations.notices import register_receivers, send_notices
+from pipeline_assets.orchestration.events import LONGEST_TAG
 from pipeline_assets.orchestration.live_runs import run_queue
-from pipeline_assets.orchestration.notices import telling_receivers
 from pipeline_assets.orchestration.specs import SKEW_TAG
 from pipeline_assets.tables.registry import EVERY_TABLE
+from resources.failpoints import Failpoint, failpoint
 from resources.heartbeat import heartbeat
 from resources.iceberg.catalog_at_rest import CatalogAtRest
 from resources.iceberg.errors import lakehouse_failures
@@ -61,6 +63,39 @@ def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[
             except Exception as error:
                 # No failure of metrics may fail a load.
                 runtime.log(f"metrics: {shown(str(error))}; the figures of this run are not written")
+
+
+@contextmanager
+def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
+    """Send the notices that the block records, also if it fails. A failure to send does not fail the run."""
+    if is_dry_run:
+        yield
+        return
+    # Register before the block, so that a new receiver gets the notices that the block records.
+    _attempt(runtime, register_receivers)
+    try:
+        yield
+    except Exception:
+        _send(runtime)
+        raise
+    _send(runtime)
+
+
+def _send(runtime: Runtime) -> None:
+    failpoint(Failpoint.BEFORE_NOTICES)
+    for one in _attempt(runtime, send_notices) or ():
+        runtime.log(f"notices: {one}")
+    for trouble in unsigned_notices(runtime.settings):
+        runtime.log(str(trouble))
+
+
+def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], Any]) -> Any:
+    try:
+        return do(runtime.ledger, runtime.settings) if runtime.settings.notify_urls else None
+    except Exception as error:
+        # No failure of notices may fail a load.
+        runtime.log(f"notices: {error}; they are kept, and sent by the next run")
+        return None
 
 
 @contextmanager

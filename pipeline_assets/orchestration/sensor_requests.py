@@ -18,8 +18,7 @@ from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.load.deliveries.readiness import HourObservation
-from pipeline_assets.orchestration import event_text
-from pipeline_assets.orchestration.event_text import LONGEST_TAG
+from pipeline_assets.orchestration.events import LONGEST_TAG, description
 from pipeline_assets.orchestration.jobs import PRIORITIES
 from pipeline_assets.orchestration.live_runs import DIED_TAG, under_way
 from pipeline_assets.orchestration.specs import REASON_TAG, days_of, range_tags
@@ -197,7 +196,7 @@ def load_sensor(
     name: str,
     job_name: str,
     seconds: int,
-    description: str,
+    text: str,
     evaluate: Callable[[Tick], dg.SensorResult],
     *,
     needs: Collection[str] = ("clock", "landing"),
@@ -209,7 +208,7 @@ def load_sensor(
         job_name=job_name,
         minimum_interval_seconds=seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensors_running else dg.DefaultSensorStatus.STOPPED,
-        description=description,
+        description=text,
         required_resource_keys={*needs},
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -234,7 +233,7 @@ def load_sensor(
             context.log.warning(note)
         if result.skip_reason is None:
             return result
-        skip = event_text.description([f"{note}{result.skip_reason.skip_message}"])
+        skip = description([f"{note}{result.skip_reason.skip_message}"])
         return dg.SensorResult(skip_reason=skip, cursor=result.cursor, asset_events=result.asset_events)
 
     return sensor
@@ -298,7 +297,7 @@ def request(
         "a run is loading {}": loading,
         "waiting: {}": waits,
     }
-    report = event_text.description(text.format(few(named)) for text, named in parts.items() if named)
+    report = description(text.format(few(named)) for text, named in parts.items() if named)
     if requests and report:
         tick.context.log.info(report)
     skip = None if requests else report or nothing

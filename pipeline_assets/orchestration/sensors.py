@@ -1,4 +1,4 @@
-"""The sensors that request loads: of deliveries, of snapshots of dimensions, and `heal`, which builds stale days again."""
+"""The sensors: of snapshots of dimensions, `heal`, which builds stale days again, of notices; and the list of all."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.errors import TidemarkError
+from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.load.deliveries.snapshots import SnapshotListing, by_version, exclusions_of_dimensions
 from pipeline_assets.load.dimensions import list_of, news_of_intervals, plans_of_snapshots
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
+from pipeline_assets.operations.notices import register_receivers, send_notices
 from pipeline_assets.orchestration.arrival_sensors import arrival_sensor
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, PRIORITIES
-from pipeline_assets.orchestration.live_runs import OWN_TABLES, under_way
+from pipeline_assets.orchestration.live_runs import OWN_TABLES, dead_runs_sensor, under_way
 from pipeline_assets.orchestration.sensor_requests import (
     NOTHING_TO_DO,
     Cursor,
@@ -30,7 +32,7 @@ from pipeline_assets.orchestration.sensor_requests import (
 from pipeline_assets.orchestration.specs import source_of
 from pipeline_assets.tables.registry import DIMENSIONS
 from pipeline_assets.tables.table import Table
-from resources.ledger.store import Ledger
+from resources.ledger.store import Ledger, own_ledger
 
 MOST_SLICES = 10_000
 """Number of (day, project) pairs that one evaluation scans, which takes about ten seconds."""
@@ -223,7 +225,36 @@ def _materializations(
     return events
 
 
-def load_sensors(settings: Settings) -> list[dg.SensorDefinition]:
-    """Return one sensor per source, one for all dimensions, and `heal`."""
+def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
+    """Return the sensor if receivers are configured. It is on by default, because it starts no run."""
+    if not settings.notify_urls:
+        return []
+
+    @dg.sensor(
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            "Sends the notices that no run could send, to webhooks that were away. Starts nothing. Waits while runs are "
+            "under way: each sends its own at its end."
+        ),
+    )
+    def notices(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        try:
+            with own_ledger(settings) as ledger:
+                told: Sequence[object] = ()
+                if any(one.waiting for one in register_receivers(ledger, settings).values()):
+                    if runs := under_way(context.instance, ledger):
+                        return dg.SkipReason(f"runs under way: {len(runs)}; each sends its notices at its end")
+                    told = send_notices(ledger, settings, is_due_only=True)
+                return dg.SkipReason(shown("; ".join(map(str, told)) or "everybody was told of everything"))
+        except TidemarkError as error:
+            return dg.SkipReason(str(error))
+
+    return [notices]
+
+
+def all_sensors(settings: Settings) -> list[dg.SensorDefinition]:
+    """Return one sensor per source, one for all dimensions, `heal`, that of dead runs, and that of notices."""
     exports = (arrival_sensor(settings, source) for source in Source)
-    return [*exports, snapshot_sensor(settings), heal_sensor(settings)]
+    loads = (*exports, snapshot_sensor(settings), heal_sensor(settings))
+    return [*loads, dead_runs_sensor(settings), *notice_sensors(settings)]

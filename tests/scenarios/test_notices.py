@@ -12,7 +12,7 @@ import pytest
 
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.inspection.changes import changes_since
-from pipeline_assets.orchestration.event_text import CHANGED, REFRESH
+from pipeline_assets.orchestration.events import CHANGED, REFRESH
 from resources.failpoints import Failpoint, watch
 from tests.support.builders import PROJECT, an_event, events_on
 from tests.support.webhook import SECRET, Webhook, a_webhook

@@ -191,7 +191,7 @@ def test_nothing_is_printed_past_the_one_place() -> None:
     homes = {
         "Console(": {"pipeline_assets/cli/terminal.py"},
         "Text(": {"pipeline_assets/cli/terminal.py"},
-        "MetadataValue.md(": {"pipeline_assets/orchestration/event_text.py"},
+        "MetadataValue.md(": {"pipeline_assets/orchestration/events.py"},
         "rich.markup": set(),
         "html.escape(": {"pipeline_assets/domain/plain_text.py"},
         "print_exc(": set(),

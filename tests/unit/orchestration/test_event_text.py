@@ -16,15 +16,16 @@ from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.inspection.diff import Difference, Sample, lines_of
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
 from pipeline_assets.load.runtime import LoadRequest, Outcome, Runtime
-from pipeline_assets.orchestration.event_text import (
+from pipeline_assets.orchestration.events import (
     LONGEST_DESCRIPTION,
     LONGEST_TAG,
     data_version,
     description,
+    failure_of,
     markdown_list,
     markdown_table,
+    told_backfill,
 )
-from pipeline_assets.orchestration.events import failure_of, told_backfill
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 

@@ -40,7 +40,7 @@ from pipeline_assets.inspection.questions import receiver_troubles
 from pipeline_assets.operations import notices
 from pipeline_assets.operations.notices import Told, forget_notices, register_receivers, send_notices
 from pipeline_assets.orchestration.health_page import page_of
-from pipeline_assets.orchestration.notices import telling_receivers
+from pipeline_assets.orchestration.runtime import telling_receivers
 from resources.guarded_http import signature
 from resources.ledger.changes import Changes
 from resources.ledger.schema import NOTICES
