@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
 from typing import IO
 from urllib.parse import urlsplit
@@ -177,28 +178,17 @@ class ExportApi:
     ) -> Iterator[Download]:
         """The archive of these hours; `received` is told of bytes as they come.
 
-        Raises ExportAccessError and SettingsError (keys), ExportRefusedError (a shorter range may
-        do), ExportAnswerError (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond
-        the retries), DiskFullError.
+        Raises ExportAccessError and SettingsError (keys), ExportRefusedError (a shorter range may do), ExportAnswerError
+        (something else answered), ExportContentError (no archive), ExportUnavailableError (beyond the retries), DiskFullError.
         """
-        keys = export_keys(project_id)
+        keys, subject = export_keys(project_id), f"export of {project_id}, {hours}"
         with closing(a_spool_on_disk()) as file:
-            yield self._fetched(project_id, keys, hours, file, received)
+            yield self._retried(subject, partial(self._once, subject, project_id, keys, hours, file, received))
 
-    def _fetched(
-        self,
-        project_id: str,
-        keys: tuple[str, str],
-        hours: HourRange,
-        file: IO[bytes],
-        received: Callable[[int], None],
-    ) -> Download:
-        subject = f"export of {project_id}, {hours}"
+    def _retried(self, subject: str, ask: Callable[[], Download]) -> Download:
         for attempt in range(1, self._backoff.attempts + 1):
-            file.seek(0)
-            file.truncate()
             try:
-                return self._once(subject, project_id, keys, hours, file, received)
+                return ask()
             except _PassingError as error:
                 if attempt == self._backoff.attempts:
                     reason = f"{error.reason}; asked {attempt} times"
@@ -221,6 +211,8 @@ class ExportApi:
         file: IO[bytes],
         received: Callable[[int], None],
     ) -> Download:
+        file.seek(0)
+        file.truncate()
         span = {name: f"{one.day:%Y%m%d}T{one.hour:02d}" for name, one in (("start", hours.first), ("end", hours.last))}
         try:
             with (
@@ -236,16 +228,17 @@ class ExportApi:
                     raise _failure_of(subject, project_id, response, _beginning(response))
                 self._receive(subject, response, file, received)
                 answered_at = _answered_at(response)
-        except httpx.TimeoutException as error:
-            raise _PassingError(f"the vendor did not answer in time ({type(error).__name__})") from error
-        except httpx.RemoteProtocolError as error:
-            raise _PassingError(f"the answer was cut off ({error})") from error
         except httpx.TransportError as error:
-            raise _PassingError(f"the vendor is out of reach ({error or type(error).__name__})") from error
+            kind = type(error).__name__
+            reason = f"the vendor is out of reach ({error or kind})"
+            if isinstance(error, httpx.TimeoutException):
+                reason = f"the vendor did not answer in time ({kind})"
+            if isinstance(error, httpx.RemoteProtocolError):
+                reason = f"the answer was cut off ({error})"
+            raise _PassingError(reason) from error
         except ForbiddenAddressError as error:
-            raise ExportAnswerError(
-                subject, f"was not asked for: the API's name {error.reason}", _CURE_OF_URL
-            ) from error
+            reason = f"was not asked for: the API's name {error.reason}"
+            raise ExportAnswerError(subject, reason, _CURE_OF_URL) from error
         except httpx.InvalidURL as error:
             raise ExportAnswerError(subject, f"cannot be asked for ({error})", _CURE_OF_URL) from error
         file.seek(0)

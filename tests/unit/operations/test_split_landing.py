@@ -168,7 +168,7 @@ def test_an_upload_later_than_its_own_marker_is_found_and_others_are_not(folder:
     assert found[a_key(8, 5)][1] == f"10 of its 10 events are among the 10 of {a_key(8)}"
 
 
-def test_content_that_doubles_an_earlier_object_is_found(place: Place) -> None:
+def test_content_that_doubles_an_earlier_object_is_found(folder: Place) -> None:
     """Scenario: the same bytes under another name, an hour that was cut and came again whole, and one that came whole and was
     recovered in parts, beside objects that share a few events, and silent hours that share most of theirs. Outcome: the later
     ones of these three."""
@@ -186,14 +186,12 @@ def test_content_that_doubles_an_earlier_object_is_found(place: Place) -> None:
         a_key(12, 7): a_body(events_on(DAY, 40, prefix="c")[5:9]),
         a_key(14): a_body([*events_on(DAY, 3, prefix="e")[:2], *events_on(DAY, 1, prefix="f")]),
     }
-    place.fill(first)
-    place.fill(again)
-    if place.url.startswith("/"):
-        written_at(place, datetime(2026, 2, 2, 12, tzinfo=UTC), *first)
-        written_at(place, datetime(2026, 2, 2, 15, tzinfo=UTC), *again)
-    # All that an S3 server of today holds was uploaded long after February, and within a second: the order of keys decides.
-    listing = read_prefix(place.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
-    doubles, _ = comparison.find_doubles(listing.deliveries, (), place.landing, Settings(), lambda _: None)
+    folder.fill(first)
+    folder.fill(again)
+    written_at(folder, datetime(2026, 2, 2, 12, tzinfo=UTC), *first)
+    written_at(folder, datetime(2026, 2, 2, 15, tzinfo=UTC), *again)
+    listing = read_prefix(folder.landing.list_folder(PROJECT), PROJECT, GRAMMAR)
+    doubles, _ = comparison.find_doubles(listing.deliveries, (), folder.landing, Settings(), lambda _: None)
 
     found = {placed.upload.key: reason for placed, reason in doubles.items()}
 
@@ -248,30 +246,30 @@ def test_a_landing_that_was_copied_is_not_taken_for_recovered(folder: Place) -> 
     assert len(late_uploads(listing, Settings())) == 72
 
 
-def test_a_list_names_objects_and_what_cannot_be_moved_is_refused(place: Place) -> None:
+def test_a_list_names_objects_and_what_cannot_be_moved_is_refused(folder: Place) -> None:
     """Scenario: a list with an object, one of a recovery's name, one of another project, one of no grammar, one that was moved
     before and one that never was. Outcome: the first two; the moved one is told; of the others one sentence each."""
     misnamed = f"{PROJECT}/{target(9).rpartition('/')[2]}"
     strangers = [f"{PROJECT}/notes.txt", "10002/10002_2026-02-02_1#1.json.gz", a_key(23)]
-    place.fill({a_key(8): body("a"), misnamed: body("b"), strangers[0]: b"x", target(7): body("c")})
-    found = found_in(place, keys=(a_key(8), misnamed, *strangers, a_key(7)))
+    folder.fill({a_key(8): body("a"), misnamed: body("b"), strangers[0]: b"x", target(7): body("c")})
+    found = found_in(folder, keys=(a_key(8), misnamed, *strangers, a_key(7)))
     assert list(keys_of(found)) == [a_key(8), misnamed]
     assert {one.subject for one in found.refusals} == set(strangers)
     assert found.notes == ("1 of the list were moved before",)
-    assert refusals(moved(place, found)) == {}
-    assert place.objects().keys() == {
+    assert refusals(moved(folder, found)) == {}
+    assert folder.objects().keys() == {
         strangers[0], target(7), target(8), target(9),
         a_marker(8, source=Source.BACKFILL), a_marker(9, source=Source.BACKFILL),
     }  # fmt: skip
 
 
-def test_a_recovery_named_as_one_is_found_with_its_marker(place: Place) -> None:
+def test_a_recovery_named_as_one_is_found_with_its_marker(folder: Place) -> None:
     names = [target(9).rpartition("/")[2], a_marker(9, source=Source.BACKFILL).rpartition("/")[2]]
-    place.fill({f"{PROJECT}/{name}": b"" if name.endswith("complete") else body("a") for name in names})
-    found = found_in(place)
+    folder.fill({f"{PROJECT}/{name}": b"" if name.endswith("complete") else body("a") for name in names})
+    found = found_in(folder)
     assert keys_of(found) == {f"{PROJECT}/{name}": ("named as a recovery",) for name in names}
-    assert refusals(moved(place, found)) == {}
-    assert place.objects() == {target(9): body("a"), a_marker(9, source=Source.BACKFILL): b""}
+    assert refusals(moved(folder, found)) == {}
+    assert folder.objects() == {target(9): body("a"), a_marker(9, source=Source.BACKFILL): b""}
 
 
 # Moving
@@ -316,32 +314,32 @@ list(relocate(found.recovered, "10001", landing, KeyGrammar(settings.marker_patt
 """
 
 
-def test_killed_at_each_point_and_repeated_it_ends_as_if_it_had_lived(place: Place) -> None:
+def test_killed_at_each_point_and_repeated_it_ends_as_if_it_had_lived(folder: Place) -> None:
     """Scenario: the process is killed by SIGKILL at each point in turn, starting again after each, and at the last delete; then
     it lives. Outcome: at no time is an object nowhere, or gone before its hour has a marker; in the end every object lies
     where it should, once, and nothing else does."""
-    separate = a_mixed_landing(place)
-    content = {*place.objects().values()}
+    separate = a_mixed_landing(folder)
+    content = {*folder.objects().values()}
     kills = [*(point.value for point in OF_THE_MOVE), f"{Failpoint.AFTER_DELETE}:{MIXED[-1]}"]
     for armed in kills:
         environment = {**os.environ, failpoints.VARIABLE: armed}
-        command = [sys.executable, "-c", _PROGRAM, place.url, *MIXED]
+        command = [sys.executable, "-c", _PROGRAM, folder.url, *MIXED]
         killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert killed.returncode == -signal.SIGKILL, f"{armed}: {killed.stderr}"
-        present = place.objects()
+        present = folder.objects()
         assert {*present.values()} == content
         for old, new, marker in zip(MIXED, SEPARATE, [*SEPARATE[3:4] * 2, SEPARATE[4]], strict=False):
             assert old in present or {new, marker} <= present.keys()
-    assert refusals(moved(place, found_in(place, keys=tuple(MIXED)))) == {}
-    assert place.objects() == separate
+    assert refusals(moved(folder, found_in(folder, keys=tuple(MIXED)))) == {}
+    assert folder.objects() == separate
 
 
-def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(place: Place) -> None:
+def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(folder: Place) -> None:
     """Outcome: one sentence that names both objects and the fix; both stay as they are; the hour gets no marker until the
     conflict is cleared up and the command run again."""
-    separate = a_mixed_landing(place)
-    place.put(target(8, 5), body("another"))
-    relocations = moved(place, found_in(place, keys=tuple(MIXED)))
+    separate = a_mixed_landing(folder)
+    folder.put(target(8, 5), body("another"))
+    relocations = moved(folder, found_in(folder, keys=tuple(MIXED)))
 
     refused = refusals(relocations)
     error = refused[a_key(8, 5)]
@@ -350,14 +348,14 @@ def test_a_target_with_other_bytes_is_refused_and_the_others_go_on(place: Place)
     assert refused.keys() == {a_key(8, 5), a_key(8, 6)}
     assert error.reason.startswith(f"{target(8, 5)} is there already with other bytes")
     assert "delete the wrong one" in error.hint
-    objects = place.objects()
+    objects = folder.objects()
     assert (objects[a_key(8, 5)], objects[target(8, 5)]) == (body(a_key(8, 5)), body("another"))
     assert {a_key(8, 6), target(8, 6), target(9), a_marker(9, source=Source.BACKFILL)} <= objects.keys()
     assert a_marker(8, source=Source.BACKFILL) not in objects
 
-    place.put(target(8, 5), body(a_key(8, 5)))
-    assert refusals(moved(place, found_in(place, keys=tuple(MIXED)))) == {}
-    assert place.objects() == separate
+    folder.put(target(8, 5), body(a_key(8, 5)))
+    assert refusals(moved(folder, found_in(folder, keys=tuple(MIXED)))) == {}
+    assert folder.objects() == separate
 
 
 @pytest.mark.parametrize("changed", [a_key(9), target(9)], ids=["the source", "the copy"])
