@@ -32,6 +32,7 @@ from pipeline_assets.load.deliveries.read import Attempt, witnesses
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
 from pipeline_assets.load.deliveries.verdicts import judge
 from pipeline_assets.load.staleness.finality import is_short, lacks_hours
+from tests.support.cases import cases
 
 PROJECT = "10001"
 DAY = date(2026, 2, 2)
@@ -175,34 +176,21 @@ def test_a_plan_knows_its_own_standing_and_not_the_other_sources() -> None:
 # What is read
 
 
-@pytest.mark.parametrize(
+@cases(
     ("record", "is_read"),
-    [
-        (None, True),
-        ({}, False),
-        ({"etag": "e0"}, True),
-        ({"etag": ""}, True),
-        ({"code_version": "parser 0"}, False),
-        ({"code_version": None}, False),
-        ({"code_version": "parser 0", "quarantined": 1}, True),
-        ({"code_version": None, "quarantined": 1}, True),
-        ({"code_version": "parser 0", "error": "truncated_gzip"}, True),
-        ({"quarantined": 1}, False),
-        ({"error": "truncated_gzip"}, False),
-    ],
-    ids=[
-        "new",
-        "known",
-        "other version",
-        "found in raw without a ledger row",
-        "other parser, clean",
-        "unknown parser, clean",
-        "other parser, refused lines",
-        "unknown parser, refused lines",
-        "other parser, unreadable",
-        "same parser, refused lines",
-        "same parser, unreadable",
-    ],
+    {
+        "new": (None, True),
+        "known": ({}, False),
+        "other version": ({"etag": "e0"}, True),
+        "found in raw without a ledger row": ({"etag": ""}, True),
+        "other parser, clean": ({"code_version": "parser 0"}, False),
+        "unknown parser, clean": ({"code_version": None}, False),
+        "other parser, refused lines": ({"code_version": "parser 0", "quarantined": 1}, True),
+        "unknown parser, refused lines": ({"code_version": None, "quarantined": 1}, True),
+        "other parser, unreadable": ({"code_version": "parser 0", "error": "truncated_gzip"}, True),
+        "same parser, refused lines": ({"quarantined": 1}, False),
+        "same parser, unreadable": ({"error": "truncated_gzip"}, False),
+    },
 )
 def test_an_object_is_read_once_per_version_and_again_by_another_parser_where_lines_were_refused(
     record: dict[str, Any] | None, is_read: bool
@@ -220,17 +208,16 @@ def test_changed_objects_come_in_order_of_hours() -> None:
     assert plan_of(deliveries).changed == tuple(sorted(deliveries))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("record", "known"),
-    [
-        ({"etag": "e0"}, "bytes of e1"),
-        ({"etag": "e0", "sha256": None}, None),
-        ({"etag": "e0", "code_version": "parser 0"}, "bytes of e1"),
-        ({"etag": "e0", "code_version": "parser 0", "quarantined": 1}, None),
-        ({"etag": "e0", "quarantined": 1}, "bytes of e1"),
-        (None, None),
-    ],
-    ids=["touched", "no hash", "other parser, clean", "to be replayed", "same parser, refused lines", "new"],
+    {
+        "touched": ({"etag": "e0"}, "bytes of e1"),
+        "no hash": ({"etag": "e0", "sha256": None}, None),
+        "other parser, clean": ({"etag": "e0", "code_version": "parser 0"}, "bytes of e1"),
+        "to be replayed": ({"etag": "e0", "code_version": "parser 0", "quarantined": 1}, None),
+        "same parser, refused lines": ({"etag": "e0", "quarantined": 1}, "bytes of e1"),
+        "new": (None, None),
+    },
 )
 def test_bytes_are_known_where_parsing_them_again_gives_the_same(
     record: dict[str, Any] | None, known: str | None
@@ -242,10 +229,14 @@ def test_bytes_are_known_where_parsing_them_again_gives_the_same(
 # A refused version beside the accepted one
 
 
-@pytest.mark.parametrize(
+@cases(
     ("listed", "changed", "stale"),
-    [("e2", True, False), ("e1", False, True), ("e3", True, False), (None, False, True)],
-    ids=["the refused version stands", "the accepted version is back", "a third version", "deleted"],
+    {
+        "the refused version stands": ("e2", True, False),
+        "the accepted version is back": ("e1", False, True),
+        "a third version": ("e3", True, False),
+        "deleted": (None, False, True),
+    },
 )
 def test_a_refused_version_hides_nothing(listed: str | None, changed: bool, stale: bool) -> None:
     """The hour holds an object that was delivered later, so a deleted one is withdrawn."""
@@ -273,30 +264,19 @@ def test_a_refused_object_that_goes_away_is_forgotten_and_misses_nobody() -> Non
 BOTH = [(9, 1), (10, 1), (10, 2)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("recorded", "listed", "missing", "withdrawn"),
-    [
-        (BOTH, BOTH, [], []),
-        (BOTH, [(9, 1), (10, 1)], [(10, 2)], []),
-        (BOTH, [(9, 1), (10, 7)], [], [(10, 1), (10, 2)]),
-        (BOTH, [(9, 1), (10, 1), (10, 7)], [], [(10, 2)]),
-        (BOTH, [(9, 1)], [(10, 1), (10, 2)], []),
-        (BOTH, [(10, 1)], [(9, 1), (10, 2)], []),
-        (BOTH, [(11, 1)], BOTH, []),
-        (BOTH, [], BOTH, []),
-        ([], [(9, 1)], [], []),
-    ],
-    ids=[
-        "nothing gone",
-        "half of an hour gone",
-        "an hour in other shards",
-        "fewer in an hour, and a new one",
-        "an hour gone",
-        "an hour and a shard gone",
-        "every hour but a new one gone",
-        "all gone",
-        "first delivery",
-    ],
+    {
+        "nothing gone": (BOTH, BOTH, [], []),
+        "half of an hour gone": (BOTH, [(9, 1), (10, 1)], [(10, 2)], []),
+        "an hour in other shards": (BOTH, [(9, 1), (10, 7)], [], [(10, 1), (10, 2)]),
+        "fewer in an hour, and a new one": (BOTH, [(9, 1), (10, 1), (10, 7)], [], [(10, 2)]),
+        "an hour gone": (BOTH, [(9, 1)], [(10, 1), (10, 2)], []),
+        "an hour and a shard gone": (BOTH, [(10, 1)], [(9, 1), (10, 2)], []),
+        "every hour but a new one gone": (BOTH, [(11, 1)], BOTH, []),
+        "all gone": (BOTH, [], BOTH, []),
+        "first delivery": ([], [(9, 1)], [], []),
+    },
 )
 def test_an_hour_that_lists_a_new_object_was_rewritten_and_any_other_is_missing(
     recorded: list[tuple[int, int]],
@@ -354,24 +334,20 @@ def test_each_object_that_is_gone_is_missing_or_withdrawn_and_none_that_is_there
     assert not (missing and plan.needs_work)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("left", "known", "is_withdrawn"),
-    [
-        ({}, {}, False),
-        ({}, {"recorded_at": SECOND_LOAD}, True),
-        ({}, {"recorded_at": THIS_LOAD}, True),
-        ({"etag": "e2"}, {}, True),
-        ({"etag": "e2"}, {"sha256": None}, False),
-        ({"etag": "e2"}, {"sha256": None, "recorded_at": SECOND_LOAD}, True),
-    ],
-    ids=[
-        "delivered with it",
-        "delivered by a later load",
-        "delivered by a former attempt of this load",
-        "another version",
-        "bytes that nobody knows",
-        "bytes that nobody knows, delivered by a later load",
-    ],
+    {
+        "delivered with it": ({}, {}, False),
+        "delivered by a later load": ({}, {"recorded_at": SECOND_LOAD}, True),
+        "delivered by a former attempt of this load": ({}, {"recorded_at": THIS_LOAD}, True),
+        "another version": ({"etag": "e2"}, {}, True),
+        "bytes that nobody knows": ({"etag": "e2"}, {"sha256": None}, False),
+        "bytes that nobody knows, of a later load": (
+            {"etag": "e2"},
+            {"sha256": None, "recorded_at": SECOND_LOAD},
+            True,
+        ),
+    },
 )
 def test_what_was_delivered_after_an_object_lets_it_go(
     left: dict[str, Any], known: dict[str, Any], is_withdrawn: bool
@@ -471,12 +447,15 @@ def test_the_share_of_rows_that_vanished_is_bounded() -> None:
         assert verdict_of(plan, came)[0] is BatchVerdict.REFUSED
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rows", "older", "expected"),
-    [(20, [], BatchVerdict.ACCEPTED), (21, [], BatchVerdict.ACCEPTED), (19, [], BatchVerdict.REFUSED),
-     (20, [(5, 3)], BatchVerdict.REFUSED)],
-    ids=["as many rows", "more", "fewer", "beside an object that came with the lost ones"],
-)  # fmt: skip
+    {
+        "as many rows": (20, [], BatchVerdict.ACCEPTED),
+        "more": (21, [], BatchVerdict.ACCEPTED),
+        "fewer": (19, [], BatchVerdict.REFUSED),
+        "beside an object that came with the lost ones": (20, [(5, 3)], BatchVerdict.REFUSED),
+    },
+)
 def test_an_hour_that_an_earlier_load_read_anew_loses_nothing(
     rows: int, older: list[tuple[int, int]], expected: BatchVerdict
 ) -> None:
@@ -592,19 +571,23 @@ def test_an_excluded_object_stands_for_no_other() -> None:
 # The horizon
 
 
-@pytest.mark.parametrize(
+@cases(
     ("horizon_days", "now", "is_inside"),
-    [
-        (30, datetime(2026, 3, 4, tzinfo=UTC), True),
-        (30, datetime(2026, 3, 4, 23, 59, 59, tzinfo=UTC), True),
-        (30, datetime(2026, 3, 5, tzinfo=UTC), False),
-        (0, datetime(2026, 2, 2, 23, 59, tzinfo=UTC), True),
-        (0, datetime(2026, 2, 3, tzinfo=UTC), False),
-    ],
-    ids=["day 30", "end of day 30", "day 31", "no horizon, same day", "no horizon, next day"],
+    {
+        "day 30": (30, datetime(2026, 3, 4, tzinfo=UTC), True),
+        "end of day 30": (30, datetime(2026, 3, 4, 23, 59, 59, tzinfo=UTC), True),
+        "day 31": (30, datetime(2026, 3, 5, tzinfo=UTC), False),
+        "no horizon, same day": (0, datetime(2026, 2, 2, 23, 59, tzinfo=UTC), True),
+        "no horizon, next day": (0, datetime(2026, 2, 3, tzinfo=UTC), False),
+    },
 )
-@pytest.mark.parametrize(
-    "listed", [[], [a_delivery(9)], [a_delivery(9), a_delivery(10, 7)]], ids=["none", "hour", "shard"]
+@cases(
+    "listed",
+    {
+        "none": [],
+        "hour": [a_delivery(9)],
+        "shard": [a_delivery(9), a_delivery(10, 7)],
+    },
 )
 def test_past_the_horizon_raw_is_the_archive(
     horizon_days: int, now: datetime, is_inside: bool, listed: list[Delivery]
@@ -663,17 +646,16 @@ def test_a_reason_where_nothing_is_gone_changes_nothing() -> None:
 # Closed
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hours", "now", "is_closed"),
-    [
-        (range(24), DEADLINE - timedelta(days=2), True),
-        (range(23), DEADLINE - timedelta(days=2), False),
-        ([*range(23), 0], DEADLINE - timedelta(days=2), False),
-        ([], DEADLINE, False),
-        ([], DEADLINE + timedelta(seconds=1), True),
-        (range(23), DEADLINE + timedelta(seconds=1), True),
-    ],
-    ids=["24 markers", "23 markers", "one of them twice", "at the deadline", "past it", "past it, 23 markers"],
+    {
+        "24 markers": (range(24), DEADLINE - timedelta(days=2), True),
+        "23 markers": (range(23), DEADLINE - timedelta(days=2), False),
+        "one of them twice": ([*range(23), 0], DEADLINE - timedelta(days=2), False),
+        "at the deadline": ([], DEADLINE, False),
+        "past it": ([], DEADLINE + timedelta(seconds=1), True),
+        "past it, 23 markers": (range(23), DEADLINE + timedelta(seconds=1), True),
+    },
 )
 def test_a_batch_is_closed_by_all_its_markers_or_by_its_deadline(
     hours: Iterable[int], now: datetime, is_closed: bool
@@ -686,15 +668,14 @@ def test_the_deadline_counts_from_the_end_of_the_day(hours: int, expected: datet
     assert deadline(DAY, Settings(final_after_hours=hours)) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("listed", "hours", "now", "said"),
-    [
-        ([a_delivery()], range(22), DEADLINE, "2 of 24 hours have no marker yet"),
-        ([a_delivery(23)], (), DEADLINE + timedelta(seconds=1), None),
-        ([a_delivery()], range(24), DEADLINE, None),
-        ([], (), DEADLINE, None),
-    ],
-    ids=["open", "past the deadline", "all markers", "nothing delivered"],
+    {
+        "open": ([a_delivery()], range(22), DEADLINE, "2 of 24 hours have no marker yet"),
+        "past the deadline": ([a_delivery(23)], (), DEADLINE + timedelta(seconds=1), None),
+        "all markers": ([a_delivery()], range(24), DEADLINE, None),
+        "nothing delivered": ([], (), DEADLINE, None),
+    },
 )
 def test_a_day_is_complete_when_closed_or_empty(
     listed: list[Delivery], hours: Iterable[int], now: datetime, said: str | None
@@ -709,18 +690,17 @@ def test_a_day_is_complete_when_closed_or_empty(
 _MARKED_BEFORE = Marker(replace(BATCH, arrival_date=DAY - timedelta(days=30)), 0, "m")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("markers", "settings", "is_told"),
-    [
-        (markers_of(range(12)), {}, True),
-        ((_MARKED_BEFORE,), {}, True),
-        ((_MARKED_BEFORE,), {"redelivery_horizon_days": 29}, False),
-        ((), {}, False),
-        (markers_of(range(12)), {"hours_complete_by": "quiet"}, False),
-        (markers_of(range(12)), {"sparse_projects": (PROJECT,)}, False),
-        (markers_of(range(24)), {}, False),
-    ],
-    ids=["12 of 24", "marked 30 days before", "marked too long ago", "no markers", "quiet", "sparse", "all marked"],
+    {
+        "12 of 24": (markers_of(range(12)), {}, True),
+        "marked 30 days before": ((_MARKED_BEFORE,), {}, True),
+        "marked too long ago": ((_MARKED_BEFORE,), {"redelivery_horizon_days": 29}, False),
+        "no markers": ((), {}, False),
+        "quiet": (markers_of(range(12)), {"hours_complete_by": "quiet"}, False),
+        "sparse": (markers_of(range(12)), {"sparse_projects": (PROJECT,)}, False),
+        "all marked": (markers_of(range(24)), {}, False),
+    },
 )
 def test_hours_that_never_came_are_told_after_the_deadline_where_the_exporter_writes_markers(
     markers: tuple[Marker, ...], settings: dict[str, Any], is_told: bool, monkeypatch: pytest.MonkeyPatch
@@ -890,34 +870,21 @@ def refused_as(
     return plan_of(listed, recorded).record(BatchVerdict.REFUSED, evaluation, Settings())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "is_repeat"),
-    [
-        ({}, True),
-        ({"listed": [a_delivery(etag="e2")]}, False),
-        ({"listed": [a_delivery(), a_delivery(11)]}, False),
-        ({"listed": []}, False),
-        ({"code": "parser 2"}, False),
-        ({"max_unreadable_objects": 1}, False),
-        ({"max_quarantined_share": 0.5}, False),
-        ({"change_min_rows": 5}, True),
-        ({"reasons": {DAY: "why"}}, True),
-        ({"now": LATER}, True),
-        ({"markers": markers_of(range(24))}, True),
-    ],
-    ids=[
-        "the same",
-        "other version",
-        "one more object",
-        "deleted",
-        "other parser",
-        "unreadable bound",
-        "share bound",
-        "a bound of slices",
-        "a reason",
-        "time passes",
-        "markers come",
-    ],
+    {
+        "the same": ({}, True),
+        "other version": ({"listed": [a_delivery(etag="e2")]}, False),
+        "one more object": ({"listed": [a_delivery(), a_delivery(11)]}, False),
+        "deleted": ({"listed": []}, False),
+        "other parser": ({"code": "parser 2"}, False),
+        "unreadable bound": ({"max_unreadable_objects": 1}, False),
+        "share bound": ({"max_quarantined_share": 0.5}, False),
+        "a bound of slices": ({"change_min_rows": 5}, True),
+        "a reason": ({"reasons": {DAY: "why"}}, True),
+        "time passes": ({"now": LATER}, True),
+        "markers come": ({"markers": markers_of(range(24))}, True),
+    },
 )
 def test_the_same_state_is_refused_only_once(changes: dict[str, Any], is_repeat: bool) -> None:
     listed = [a_delivery()]
@@ -966,38 +933,23 @@ def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> N
 # Days without any delivery
 
 
-@pytest.mark.parametrize(
+@cases(
     ("first_arrival", "is_other_there", "hours", "now", "verdict"),
-    [
-        (DAY + timedelta(days=1), False, (), LATER, BatchVerdict.ACCEPTED),
-        (DAY, False, (), LATER, BatchVerdict.REFUSED),
-        (DAY - timedelta(days=1), False, (), LATER, BatchVerdict.REFUSED),
-        (None, False, (), LATER, BatchVerdict.REFUSED),
-        (DAY, True, (), LATER, BatchVerdict.ACCEPTED),
-        (None, False, range(24), LATER, BatchVerdict.ACCEPTED),
-        (DAY, False, range(24), DEADLINE, BatchVerdict.ACCEPTED),
-        (DAY, False, range(23), LATER, BatchVerdict.REFUSED),
-        (DAY, False, range(23), DEADLINE, BatchVerdict.WAITING),
-        (DAY, False, (), DEADLINE, BatchVerdict.WAITING),
-        (DAY, False, (), DEADLINE + timedelta(seconds=1), BatchVerdict.REFUSED),
-        (None, False, (), DEADLINE, BatchVerdict.WAITING),
-        (DAY + timedelta(days=1), False, (), DEADLINE, BatchVerdict.ACCEPTED),
-    ],
-    ids=[
-        "before the first arrival",
-        "on the first arrival's day",
-        "after it",
-        "nothing was ever delivered",
-        "the other source is there",
-        "24 markers, nothing ever",
-        "24 markers",
-        "23 markers",
-        "23 markers, at the deadline",
-        "at the deadline",
-        "past the deadline",
-        "nothing ever, at the deadline",
-        "before the first arrival, open",
-    ],
+    {
+        "before the first arrival": (DAY + timedelta(days=1), False, (), LATER, BatchVerdict.ACCEPTED),
+        "on the first arrival's day": (DAY, False, (), LATER, BatchVerdict.REFUSED),
+        "after it": (DAY - timedelta(days=1), False, (), LATER, BatchVerdict.REFUSED),
+        "nothing was ever delivered": (None, False, (), LATER, BatchVerdict.REFUSED),
+        "the other source is there": (DAY, True, (), LATER, BatchVerdict.ACCEPTED),
+        "24 markers, nothing ever": (None, False, range(24), LATER, BatchVerdict.ACCEPTED),
+        "24 markers": (DAY, False, range(24), DEADLINE, BatchVerdict.ACCEPTED),
+        "23 markers": (DAY, False, range(23), LATER, BatchVerdict.REFUSED),
+        "23 markers, at the deadline": (DAY, False, range(23), DEADLINE, BatchVerdict.WAITING),
+        "at the deadline": (DAY, False, (), DEADLINE, BatchVerdict.WAITING),
+        "past the deadline": (DAY, False, (), DEADLINE + timedelta(seconds=1), BatchVerdict.REFUSED),
+        "nothing ever, at the deadline": (None, False, (), DEADLINE, BatchVerdict.WAITING),
+        "before the first arrival, open": (DAY + timedelta(days=1), False, (), DEADLINE, BatchVerdict.ACCEPTED),
+    },
 )
 def test_a_day_without_deliveries(
     first_arrival: date | None, is_other_there: bool, hours: Iterable[int], now: datetime, verdict: BatchVerdict
@@ -1019,16 +971,15 @@ RECOVERY = replace(BATCH, source=Source.BACKFILL)
 
 
 @pytest.mark.parametrize("source", Source)
-@pytest.mark.parametrize(
+@cases(
     ("own", "others", "now", "verdict"),
-    [
-        ((), range(24), LATER, BatchVerdict.ACCEPTED),
-        ((), range(24), DEADLINE, BatchVerdict.ACCEPTED),
-        (range(12), range(12, 24), LATER, BatchVerdict.ACCEPTED),
-        ((), range(23), LATER, BatchVerdict.REFUSED),
-        ((), range(23), DEADLINE, BatchVerdict.WAITING),
-    ],
-    ids=["24 past the deadline", "24 before it", "12 and the other 12", "23 past the deadline", "23 before it"],
+    {
+        "24 past the deadline": ((), range(24), LATER, BatchVerdict.ACCEPTED),
+        "24 before it": ((), range(24), DEADLINE, BatchVerdict.ACCEPTED),
+        "12 and the other 12": (range(12), range(12, 24), LATER, BatchVerdict.ACCEPTED),
+        "23 past the deadline": ((), range(23), LATER, BatchVerdict.REFUSED),
+        "23 before it": ((), range(23), DEADLINE, BatchVerdict.WAITING),
+    },
 )
 def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
     source: Source, own: Iterable[int], others: Iterable[int], now: datetime, verdict: BatchVerdict
@@ -1109,29 +1060,25 @@ def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
 # What a person ruled out
 
 
-@pytest.mark.parametrize("now", [SOON, LATER], ids=["within the horizon", "past it"])
-@pytest.mark.parametrize(
+@cases(
+    "now",
+    {
+        "within the horizon": SOON,
+        "past it": LATER,
+    },
+)
+@cases(
     ("listed", "recorded", "excluded", "read", "removed"),
-    [
-        (["e1"], ["e1"], ["e1"], False, True),
-        (["e1"], [], ["e1"], False, False),
-        (["e2"], ["e1"], ["e1"], True, False),
-        (["e2"], ["e1"], ["e2"], False, False),
-        (["e1"], [""], ["e1"], False, False),
-        (["e1"], ["unread e1"], ["e1"], False, True),
-        (["e1"], ["e1"], ["e2"], False, False),
-        ([], ["e1"], ["e1"], False, True),
-    ],
-    ids=[
-        "what raw holds",
-        "never read",
-        "another version came",
-        "the version that came, beside a good one in raw",
-        "an unknown version, landing's excluded",
-        "a version known by its rows alone",
-        "a version of long ago",
-        "what raw holds, gone from landing",
-    ],
+    {
+        "what raw holds": (["e1"], ["e1"], ["e1"], False, True),
+        "never read": (["e1"], [], ["e1"], False, False),
+        "another version came": (["e2"], ["e1"], ["e1"], True, False),
+        "the version that came, beside a good one in raw": (["e2"], ["e1"], ["e2"], False, False),
+        "an unknown version, landing's excluded": (["e1"], [""], ["e1"], False, False),
+        "a version known by its rows alone": (["e1"], ["unread e1"], ["e1"], False, True),
+        "a version of long ago": (["e1"], ["e1"], ["e2"], False, False),
+        "what raw holds, gone from landing": ([], ["e1"], ["e1"], False, True),
+    },
 )
 def test_an_excluded_version_is_not_read_and_its_rows_go(
     listed: Sequence[str], recorded: Sequence[str], excluded: Sequence[str], read: bool, removed: bool, now: datetime
@@ -1155,7 +1102,13 @@ def test_an_excluded_version_is_not_read_and_its_rows_go(
     assert (key in plan.known_bytes) == (read and bool(recorded))
 
 
-@pytest.mark.parametrize("held", ["bytes of e2", "bytes of e1"], ids=["raw holds these bytes", "raw holds others"])
+@cases(
+    "held",
+    {
+        "raw holds these bytes": "bytes of e2",
+        "raw holds others": "bytes of e1",
+    },
+)
 def test_excluded_bytes_under_another_etag_leave_the_plan_and_not_the_one_it_was_made_from(held: str) -> None:
     plan = plan_of([a_delivery(9), a_delivery(etag="e2")], [a_record(9), a_record(sha256=held)])
     key = a_delivery().key
@@ -1234,17 +1187,20 @@ def test_a_moved_delivery_hides_no_loss() -> None:
     assert (plan.missing, plan.withdrawn, plan.needs_work) == ((lost.object_key,), (), False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("there", "loaded", "exclusions"),
-    [
-        ([], [a_record(batch=COPY)], []),
-        ([a_delivery(hour=11, batch=COPY)], [], []),
-        ([a_delivery(shard=2, batch=COPY)], [], []),
-        ([replace(a_delivery(batch=COPY), size_bytes=99)], [], []),
-        ([a_delivery(batch=COPY)], [a_record(batch=COPY, sha256="other bytes")], []),
-        ([a_delivery(batch=COPY)], [], [replace(an_exclusion(), object_key=a_delivery(batch=COPY).key)]),
-    ],
-    ids=["nothing listed", "another hour", "another shard", "another size", "other bytes", "an excluded copy"],
+    {
+        "nothing listed": ([], [a_record(batch=COPY)], []),
+        "another hour": ([a_delivery(hour=11, batch=COPY)], [], []),
+        "another shard": ([a_delivery(shard=2, batch=COPY)], [], []),
+        "another size": ([replace(a_delivery(batch=COPY), size_bytes=99)], [], []),
+        "other bytes": ([a_delivery(batch=COPY)], [a_record(batch=COPY, sha256="other bytes")], []),
+        "an excluded copy": (
+            [a_delivery(batch=COPY)],
+            [],
+            [replace(an_exclusion(), object_key=a_delivery(batch=COPY).key)],
+        ),
+    },
 )
 def test_what_is_no_copy_does_not_stand_for_a_delivery(
     there: list[Delivery], loaded: list[DeliveryRecord], exclusions: list[Exclusion]

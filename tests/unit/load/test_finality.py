@@ -21,6 +21,7 @@ from pipeline_assets.load.staleness.scan import scan_stale_days
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
+from tests.support.cases import cases
 
 PROJECT, DAY = "10001", date(2026, 2, 2)
 KEY = Slice(DAY, PROJECT)
@@ -47,28 +48,24 @@ def a_batch(key: BatchKey = REGULAR, **changes: object) -> BatchRecord:
     return replace(BatchRecord(key, BatchVerdict.ACCEPTED, deliveries=1, is_closed=True, hours=(10,)), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("final_at", "now", "was_final", "is_final", "since"),
-    [
-        (AHEAD, NOON, False, False, None),
-        (AHEAD, SOON, False, True, SOON),
-        (SOON, SOON, True, True, SOON),
-        (SOON, AHEAD, True, True, SOON),
-        (SOON + timedelta(minutes=5), SOON, True, True, SOON + timedelta(minutes=5)),
-        (SOON + timedelta(minutes=5, seconds=1), SOON, False, True, SOON),
-        (None, NOON, False, False, None),
-        (None, AHEAD, True, True, AHEAD),
-    ],
-    ids=[
-        "by a clock that was ahead",
-        "ahead, and closed meanwhile",
-        "now",
-        "long ago",
-        "by a host a little ahead of this one",
-        "too far ahead",
-        "older row, deadline ahead",
-        "older row, closed",
-    ],
+    {
+        "by a clock that was ahead": (AHEAD, NOON, False, False, None),
+        "ahead, and closed meanwhile": (AHEAD, SOON, False, True, SOON),
+        "now": (SOON, SOON, True, True, SOON),
+        "long ago": (SOON, AHEAD, True, True, SOON),
+        "by a host a little ahead of this one": (
+            SOON + timedelta(minutes=5),
+            SOON,
+            True,
+            True,
+            SOON + timedelta(minutes=5),
+        ),
+        "too far ahead": (SOON + timedelta(minutes=5, seconds=1), SOON, False, True, SOON),
+        "older row, deadline ahead": (None, NOON, False, False, None),
+        "older row, closed": (None, AHEAD, True, True, AHEAD),
+    },
 )
 def test_no_finality_rests_on_a_time_that_has_not_come(
     ledger: Ledger, final_at: datetime | None, now: datetime, was_final: bool, is_final: bool, since: datetime | None

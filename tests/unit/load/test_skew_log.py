@@ -10,18 +10,18 @@ import pytest
 from pipeline_assets.domain import skew
 from pipeline_assets.domain.skew import StepSkew
 from pipeline_assets.load.runtime import SkewLog
+from tests.support.cases import cases
 
 EVEN, UNEVEN = (100.0, 100.0, 100.0), (100.0, 1000.0, 100.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("forecast", "done", "told"),
-    [
-        (EVEN, EVEN, []),
-        (UNEVEN, UNEVEN, ["compare: work of", "warning", "compare done"]),
-        (EVEN, UNEVEN, ["largest to median 10.0, forecast 1.0"]),
-    ],
-    ids=["even", "uneven", "found uneven"],
+    {
+        "even": (EVEN, EVEN, []),
+        "uneven": (UNEVEN, UNEVEN, ["compare: work of", "warning", "compare done"]),
+        "found uneven": (EVEN, UNEVEN, ["largest to median 10.0, forecast 1.0"]),
+    },
 )
 def test_only_uneven_steps_are_lines_and_every_step_is_on_the_run(
     forecast: tuple[float, ...], done: tuple[float, ...], told: list[str], monkeypatch: pytest.MonkeyPatch
