@@ -12,14 +12,14 @@ from pipeline_assets.domain.changes import UNCHANGED, Cause, CauseKind
 from pipeline_assets.domain.checks import UNREAD_OBJECTS, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, SnapshotDelivery
 from pipeline_assets.domain.identity import is_tie
-from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
+from pipeline_assets.domain.records import InputDay, InputState, Rejection, SliceRecord
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Verdict, neighbourhood
+from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, BatchVerdict, Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load.deliveries.arrivals import is_empty_by_setting
-from pipeline_assets.load.staleness.as_of import Wait, items_of_days, wait_of_month, wait_of_snapshot
+from pipeline_assets.load.deliveries.snapshots import is_ruled_out
+from pipeline_assets.load.staleness.as_of import Wait, items_of_days, state_of_month, wait_of_month, wait_of_snapshot
 from pipeline_assets.load.staleness.facts import (
     Facts,
-    Inputs,
     Match,
     cause_of,
     compare,
@@ -29,6 +29,7 @@ from pipeline_assets.load.staleness.facts import (
 )
 from pipeline_assets.load.staleness.finality import finality, is_moot, was_final
 from pipeline_assets.tables.raw_events import RAW_TABLES
+from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import Table, is_dimension
 
 
@@ -124,16 +125,16 @@ class _Rule:
     ) -> None:
         self.facts, self.table, self.requested, self.accepted, self.now = facts, table, requested, accepted, now
         self.items = items_of_days(facts, table.dimension, now) if table.dimension is not None else None
-        self.records, self.inputs = facts.records[table.key], Inputs(facts, table, self.items)
-        self.code = table.code_version(facts.settings)
+        self.records = facts.records[table.key]
+        self.upstream = {name: facts.records[name] for name in table.upstream}
+        self.settings, self.code = facts.settings, table.code_version(facts.settings)
 
     def plan_of(self, key: Slice) -> SlicePlan | None:
         """The plan of a slice; None if nothing is known about it and it was not requested."""
-        record = self.records.get(key)
-        is_requested = key in self.requested
-        if record is None and not is_requested and not self.inputs.has_own_rows(key):
+        record, is_requested = self.records.get(key), key in self.requested
+        if record is None and not is_requested and not self.has_own_rows(key):
             return None
-        if record is None and self.items is not None and not self.inputs.upstream(key):
+        if record is None and self.items is not None and not self.beside(key):
             # A load of snapshots makes no plans for days whose events were never loaded.
             return None
         was_settled = was_final(self.facts, record, self.now)
@@ -142,7 +143,7 @@ class _Rule:
             is_settled, is_final = finality(self.facts, key, self.now)
         is_settled = is_settled or was_settled
         since = record.final_at if record is not None and was_settled else None
-        present = self.inputs.state(key)
+        present = self.present(key)
         plan = SlicePlan(
             key,
             Todo.KEEP,
@@ -154,7 +155,7 @@ class _Rule:
             is_settled,
             final_at=(since or self.now.isoformat()) if is_settled else None,
             delivered=self.facts.delivered.get(key),
-            months=self.inputs.months_of(present),
+            months=self._months_of(present),
         )
         plan = self._obstructed(plan) or self._compared(plan)
         loss = self.facts.loss(self.table.key, key)
@@ -165,6 +166,53 @@ class _Rule:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FILES_GONE))
         return refused_as_lost(plan, loss)
 
+    def present(self, key: Slice) -> InputState:
+        """The present input state: a digest per upstream slice with rows, or the version in landing for a delivered table.
+
+        If landing no longer holds a delivery, the recorded input stays; if the delivery is excluded, it does not.
+        """
+        record = self.records.get(key)
+        if self.table.reads_history(self.settings):
+            return state_of_month(self.facts.history, self.table, key, record)
+        if self.table.reads_landing(self.settings):
+            listed = self.facts.delivered.get(key)
+            if listed is not None or is_ruled_out(self.facts.exclusions, record):
+                return InputState(delivered=listed.version if listed is not None else None)
+            return (record.input_state if record is not None else None) or InputState()
+        upstream = {}
+        for name, records in self.upstream.items():
+            for of in self.table.kind.input_slices(name, key, self.settings):
+                if of in records and records[of].digest != EMPTY:
+                    upstream[InputDay(name, of.event_date)] = records[of].digest
+        if self.items is not None and upstream:
+            upstream.update(self.items.inputs(key.event_date))
+        return InputState(upstream)
+
+    def has_own_rows(self, key: Slice) -> bool:
+        """Whether an upstream slice of the same day holds rows; if not, the result is empty.
+
+        All inputs of a slice of all projects count as its own. A joined table has no rows before the first items are known.
+        """
+        if self.table.kind.is_shared:
+            return not self.present(key).is_nothing
+        is_begun = self.items is None or self.items.begin_by(key.event_date)
+        return is_begun and any(record.digest != EMPTY for record in self.beside(key))
+
+    def beside(self, key: Slice) -> list[SliceRecord]:
+        """The recorded upstream slices of the same day."""
+        return [records[key] for records in self.upstream.values() if key in records]
+
+    def _months_of(self, state: InputState) -> dict[tuple[str, Slice], Digest]:
+        """(table, slice) of each month of a delivered history with days in an input state -> the recorded digest."""
+        months = {}
+        for name in state.upstream:
+            upstream = table_by_key(name.table)
+            if name.table in self.upstream and upstream.reads_history(self.settings):
+                month = Slice(upstream.kind.slice_day(name.day), ALL_PROJECTS)
+                record = self.upstream[name.table].get(month)
+                months[name.table, month] = record.digest if record is not None else EMPTY
+        return months
+
     def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
         """The plan of a slice that cannot be built, whatever its inputs are; None if nothing prevents the build."""
         hold = self.facts.hold_of(self.table.key, plan.key)
@@ -173,34 +221,68 @@ class _Rule:
         wait = self._wait(plan)
         if wait is None:
             return None
-        if wait.failure is not None:
-            return replace(plan, todo=Todo.REFUSE, reason=wait.reason, failure=wait.failure)
-        return replace(plan, todo=Todo.WAIT, reason=wait.reason, is_early=wait.is_early)
+        todo = Todo.WAIT if wait.failure is None else Todo.REFUSE
+        return replace(plan, todo=todo, reason=wait.reason, failure=wait.failure, is_early=wait.is_early)
 
     def _wait(self, plan: SlicePlan) -> Wait | None:
         key = plan.key
-        if self.table.reads_history(self.facts.settings):
-            return wait_of_month(self.facts.history, self.table, key, plan.record, self.facts.settings, self.now)
-        if self.table.reads_landing(self.facts.settings):
+        if self.table.reads_history(self.settings):
+            return wait_of_month(self.facts.history, self.table, key, plan.record, self.settings, self.now)
+        if self.table.reads_landing(self.settings):
             return wait_of_snapshot(self.facts, self.table, key, plan.record, self.now)
         if self.table.kind.is_shared:
             # Its inputs are read as published, whatever was refused since, so that a day beyond repair does not block others.
             return None
-        obstacle = _obstacle(self.facts, self.table, self.inputs, key, self.now)
+        obstacle = self._batches_lacking(key) if self.table.kind.delivered_by else self._upstream_lacking(key)
         if obstacle is not None:
-            verdicts = {upstream.verdict for upstream in self.inputs.upstream(key)}
+            verdicts = {upstream.verdict for upstream in self.beside(key)}
             return Wait(obstacle, key in self.facts.early and verdicts.isdisjoint((Verdict.REFUSED, Verdict.HELD)))
-        is_joined = self.items is not None and self.inputs.has_own_rows(key)
+        is_joined = self.items is not None and self.has_own_rows(key)
         return self.items.wait_of(key.event_date) if self.items is not None and is_joined else None
+
+    def _is_before_history(self, key: Slice) -> bool:
+        first_arrival = self.facts.first_arrivals.get(key.project_id)
+        return first_arrival is not None and key.event_date < first_arrival
+
+    def _upstream_lacking(self, key: Slice) -> str | None:
+        recorded = self.beside(key)
+        if not recorded and not self._is_before_history(key):
+            names = [name for name in self.table.upstream if not is_dimension(name)]
+            return f"{', '.join(names)} {key} is not built yet"
+        for upstream in recorded:
+            is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in self.facts.released
+            if not upstream.verdict.is_good and not is_released:
+                return f"{upstream.table} {key} is {upstream.verdict.value}"
+        return None
+
+    def _batches_lacking(self, key: Slice) -> str | None:
+        if self._is_before_history(key):
+            return None
+        sources = self.table.kind.delivered_by
+        known = [self.facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in sources]
+        batches = [batch for batch in known if batch is not None and not is_moot(self.facts, batch)]
+        if not batches:
+            # A day before the calendar cannot be requested, so the slice does not wait for it.
+            is_early = key.event_date < self.settings.calendar_start
+            is_empty = is_early or is_empty_by_setting(key.project_id, key.event_date, self.settings, self.now)
+            return (
+                None if is_empty else f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
+            )
+        blocking = [batch for batch in batches if batch.verdict is not BatchVerdict.ACCEPTED]
+        # A source without deliveries does not make up for a refused delivery of the other.
+        if any(batch not in blocking and (batch.deliveries or batch.is_loss_accepted) for batch in batches):
+            return None
+        blocks = (f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}" for batch in blocking)
+        return "; ".join(blocks) or None
 
     def _is_readable(self, plan: SlicePlan) -> bool:
         """A delivery that landing no longer holds cannot be read again."""
-        return plan.delivered is not None or not self.table.reads_landing(self.facts.settings)
+        return plan.delivered is not None or not self.table.reads_landing(self.settings)
 
     def _compared(self, plan: SlicePlan) -> SlicePlan:
         """The plan of a slice that can be built: compares its present inputs with those of its build and of its refusal."""
         record, present, day = plan.record, plan.present, plan.key.event_date
-        if not self.inputs.has_own_rows(plan.key) and (record is None or record.digest == EMPTY):
+        if not self.has_own_rows(plan.key) and (record is None or record.digest == EMPTY):
             return plan
         if record is None:
             return replace(plan, todo=Todo.REBUILD, cause=Cause.of(CauseKind.FIRST_BUILD))
@@ -212,7 +294,7 @@ class _Rule:
             same = replace(present, cross_day=record.input_state.cross_day) if record.input_state else present
             return replace(plan, present=same, is_outdated=has_new_code)
         stale = replace(plan, cause=cause_of(record.input_state, present, has_new_code=has_new_code))
-        rejection = _valid_rejection(self.facts.settings, self.table, self.accepted, record)
+        rejection = _valid_rejection(self.settings, self.table, self.accepted, record)
         if self.facts.item_counts is not None and is_compared_with_another(record, self.facts.item_counts):
             rejection = None
         refused = Match.DIFFERENT if rejection is None else compare(rejection.inputs, present, day)
@@ -282,37 +364,6 @@ def release_waits(plans: Sequence[SlicePlan]) -> list[SlicePlan]:
                 by_slice[key] = replace(plan, todo=Todo.REBUILD)
                 is_settled = False
     return list(by_slice.values())
-
-
-def _obstacle(facts: Facts, table: Table, inputs: Inputs, key: Slice, now: datetime) -> str | None:
-    """Why the slice must wait for its inputs; None if it is ready."""
-    first_arrival = facts.first_arrivals.get(key.project_id)
-    is_before_history = first_arrival is not None and key.event_date < first_arrival
-    if not table.kind.delivered_by:
-        recorded = inputs.upstream(key)
-        if not recorded and not is_before_history:
-            names = [name for name in table.upstream if not is_dimension(name)]
-            return f"{', '.join(names)} {key} is not built yet"
-        for upstream in recorded:
-            is_released = upstream.verdict is Verdict.HELD and (upstream.table, key) in facts.released
-            if not upstream.verdict.is_good and not is_released:
-                return f"{upstream.table} {key} is {upstream.verdict.value}"
-        return None
-    if is_before_history:
-        return None
-    known = [facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in table.kind.delivered_by]
-    batches = [batch for batch in known if batch is not None and not is_moot(facts, batch)]
-    if not batches:
-        # A day before the calendar cannot be requested, so the slice does not wait for it.
-        is_early = key.event_date < facts.settings.calendar_start
-        is_empty = is_early or is_empty_by_setting(key.project_id, key.event_date, facts.settings, now)
-        return None if is_empty else f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
-    accepted = [batch for batch in batches if batch.verdict is BatchVerdict.ACCEPTED]
-    # A source without deliveries does not make up for a refused delivery of the other.
-    if len(accepted) == len(batches) or any(batch.deliveries or batch.is_loss_accepted for batch in accepted):
-        return None
-    blocking = [batch for batch in batches if batch.verdict is not BatchVerdict.ACCEPTED]
-    return "; ".join(f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}" for batch in blocking)
 
 
 def await_lost(facts: Facts, table: Table, plans: Sequence[SlicePlan]) -> list[SlicePlan]:

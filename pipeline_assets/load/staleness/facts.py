@@ -15,9 +15,9 @@ from pipeline_assets.domain.deliveries import BatchKey, SnapshotDelivery
 from pipeline_assets.domain.records import BatchRecord, InputDay, InputState, SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood, widen
-from pipeline_assets.load.deliveries.snapshots import Exclusions, is_ruled_out
+from pipeline_assets.load.deliveries.snapshots import Exclusions
 from pipeline_assets.load.runtime import LoadRequest, early_slices
-from pipeline_assets.load.staleness.as_of import EXCLUDED, History, ItemsOfDays, state_of_month
+from pipeline_assets.load.staleness.as_of import EXCLUDED, History
 from pipeline_assets.load.staleness.finality import first_arrivals
 from pipeline_assets.tables.registry import table_by_key
 from pipeline_assets.tables.table import VALIDITY, Table, is_dimension
@@ -209,68 +209,6 @@ class Match(Enum):
     NEIGHBOURS_DIFFER = auto()
     """Only slices of other days differ; the result is the same if their rows with shared keys are the same."""
     DIFFERENT = auto()
-
-
-class Inputs:
-    """The present inputs of a table's slices."""
-
-    def __init__(self, facts: Facts, table: Table, items: ItemsOfDays | None = None) -> None:
-        """`facts` must include records of the table and its upstream tables for all days in reach; `items`: for joined tables."""
-        self._table, self._settings, self._items = table, facts.settings, items
-        self._own, self._delivered = facts.records.get(table.key, {}), facts.delivered
-        self._history, self._exclusions = facts.history, facts.exclusions
-        self._upstream = {name: facts.records[name] for name in table.upstream}
-
-    def state(self, key: Slice) -> InputState:
-        """The present input state: a digest per upstream slice with rows, or the version in landing for a delivered table."""
-        if self._table.reads_history(self._settings):
-            return state_of_month(self._history, self._table, key, self._own.get(key))
-        if self._table.reads_landing(self._settings):
-            return self._as_delivered(key)
-        upstream = {}
-        for name, records in self._upstream.items():
-            for of in self._table.kind.input_slices(name, key, self._settings):
-                record = records.get(of)
-                if record is not None and record.digest != EMPTY:
-                    upstream[InputDay(name, of.event_date)] = record.digest
-        if self._items is not None and upstream:
-            upstream.update(self._items.inputs(key.event_date))
-        return InputState(upstream)
-
-    def _as_delivered(self, key: Slice) -> InputState:
-        """If landing no longer holds a delivery, the recorded input stays; if the delivery is excluded, it does not."""
-        listed, record = self._delivered.get(key), self._own.get(key)
-        if listed is not None:
-            return InputState(delivered=listed.version)
-        if is_ruled_out(self._exclusions, record):
-            return InputState()
-        return (record.input_state if record is not None else None) or InputState()
-
-    def has_own_rows(self, key: Slice) -> bool:
-        """Whether an upstream slice of the same day holds rows; if not, the result is empty.
-
-        All inputs of a slice of all projects count as its own. A joined table has no rows before the first items are known.
-        """
-        if self._table.kind.is_shared:
-            return not self.state(key).is_nothing
-        if self._items is not None and not self._items.begin_by(key.event_date):
-            return False
-        return any(key in records and records[key].digest != EMPTY for records in self._upstream.values())
-
-    def months_of(self, state: InputState) -> dict[tuple[str, Slice], Digest]:
-        """(table, slice) of each month of a delivered history with days in an input state -> the recorded digest."""
-        months = {}
-        for name in state.upstream:
-            upstream = table_by_key(name.table)
-            if name.table in self._upstream and upstream.reads_history(self._settings):
-                month = Slice(upstream.kind.slice_day(name.day), ALL_PROJECTS)
-                record = self._upstream[name.table].get(month)
-                months[name.table, month] = record.digest if record is not None else EMPTY
-        return months
-
-    def upstream(self, key: Slice) -> list[SliceRecord]:
-        """The recorded upstream slices of the same day."""
-        return [records[key] for records in self._upstream.values() if key in records]
 
 
 def rests_on(
