@@ -150,7 +150,9 @@ def _staged(
     derived = [table for table in (*DERIVED, *AS_OF_TABLES) if table.key in request.tables and table in tables]
     if derived:
         slices = slices_to_look_at(runtime.ledger, runtime.settings, request.projects, request.days)
-        slices |= runtime.draft.looked_at | slices_joined_with(new_items, request.projects, runtime.settings)
+        slices |= runtime.draft.looked_at
+        if new_items:
+            slices |= slices_joined_with(new_items, request.projects, runtime.settings)
         facts = Facts.read(runtime.ledger, runtime.settings, slices, (), request.now)
         for table in derived:
             with lakehouse_failures(table.key):

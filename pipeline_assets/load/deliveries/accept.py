@@ -32,18 +32,11 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
     """
     table = RAW_TABLES[source]
     started_at = time.monotonic()
-    may_list_again, moves, lost_before = True, 0, frozenset[Slice]()
+    may_list_again, moves, losses = True, 0, Losses()
     published: dict[Slice, Digest] = {}
     while True:
         base_id = runtime.draft.pin(table)
-        rows, refused_lines = runtime.draft.lost(table), _of_source(runtime, source, runtime.draft.lost(QUARANTINE))
-        lost = {key: lost_file(table.key, key, path) for key, path in (refused_lines | rows).items()}
-        if may_list_again:
-            known = runtime.ledger.slices(table.key, request.projects, {key.event_date for key in lost})
-            lost_before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
-        holding = batches_holding(runtime.ledger, source, lost, refused_lines)
-        of_rows = {batch for key in rows for batch in holding.get(key, ())}
-        again = {batch: batch in of_rows for batches in holding.values() for batch in batches}
+        losses, again = _losses(runtime, request, source, losses if not may_list_again else None)
         attempt = Attempt(
             runtime,
             request,
@@ -53,7 +46,7 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
             runtime.draft.next_attempt(),
             started_at,
             may_list_again,
-            Losses(lost, lost_before, frozenset(refused_lines), holding),
+            losses,
             plan_arrivals(runtime, request, source, again if request.is_read_again else {}),
             published,
         )
@@ -75,14 +68,31 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
         may_list_again = False
 
 
-def _of_source(runtime: LoadRuntime, source: Source, lost: Mapping[Slice, str]) -> dict[Slice, str]:
-    """Lost slices of quarantine, of those days that have a batch of this source: no other could bring its lines back."""
+def _losses(
+    runtime: LoadRuntime, request: LoadRequest, source: Source, former: Losses | None
+) -> tuple[Losses, dict[BatchKey, bool]]:
+    """What a raw table lacks files of, and the batches to read again for it -> whether the files held rows of them.
 
-    def is_known(key: Slice) -> bool:
+    Of quarantine only days count that have a batch of this source: no other could bring its lines back. `former`: of a former
+    attempt of this load, which knows what an earlier run found.
+    """
+    table, ledger = RAW_TABLES[source], runtime.ledger
+    rows, lines = runtime.draft.lost(table), {}
+    for key, path in runtime.draft.lost(QUARANTINE).items():
         day = key.event_date
-        return BatchKey(source, key.project_id, day) in runtime.ledger.batches([key.project_id], day, day)
-
-    return {key: path for key, path in lost.items() if is_known(key)}
+        if BatchKey(source, key.project_id, day) in ledger.batches([key.project_id], day, day):
+            lines[key] = path
+    lost = {key: lost_file(table.key, key, path) for key, path in (lines | rows).items()}
+    if not lost:
+        return Losses(), {}
+    before = former.before if former is not None else frozenset[Slice]()
+    if former is None:
+        known = ledger.slices(table.key, request.projects, {key.event_date for key in lost})
+        before = frozenset(key for key, record in known.items() if record.loss == lost.get(key))
+    holding = batches_holding(ledger, source, lost, lines)
+    of_rows = {batch for key in rows for batch in holding.get(key, ())}
+    again = {batch: batch in of_rows for batches in holding.values() for batch in batches}
+    return Losses(lost, before, frozenset(lines), holding), again
 
 
 def batches_holding(

@@ -42,8 +42,6 @@ def _find_relocated(
     Landing is listed once more, after the first listing, and only where something is gone: an object that was copied before it
     was deleted is seen by one of the two. Raises what `LandingStore.list` does.
     """
-    if not gone:
-        return Relocated()
     other, projects = gone[0].batch.source.other, sorted({record.batch.project_id for record in gone})
     days = [record.batch.arrival_date for record in gone]
     there = landing.list(other, projects, min(days), max(days)).deliveries
@@ -125,7 +123,7 @@ class Recorded:
             ledger.deliveries(source, projects, first, last, is_accepted=False),
             ledger.batches(projects, first, last),
             ledger.interventions.exclusions(source, projects, first, last),
-            _find_relocated(gone, landing, ledger, settings),
+            _find_relocated(gone, landing, ledger, settings) if gone else Relocated(),
             ledger.recoveries.hours(projects, first, last) if source is Source.BACKFILL else {},
             ledger.marked_days(projects, first - horizon, last),
         )

@@ -147,7 +147,8 @@ def _stage(attempt: Attempt, plans: Sequence[BatchPlan], files: Sequence[str]) -
     reach = {Slice(batch.arrival_date, batch.project_id) for batch in replaced}
 
     def write(target: str) -> None:
-        _delete_objects(runtime, target, ("_arrival_date", "_object_key"), reach, old)
+        if old:
+            _delete_objects(runtime, target, ("_arrival_date", "_object_key"), reach, old)
         if files:
             runtime.lakehouse.files.append(table, target, files)
 
