@@ -266,7 +266,7 @@ MUTATIONS = (
         "tests/unit/resources/test_ledger_rows.py::test_the_same_bytes_keep_the_moment_of_their_delivery",
     ),
     Mutation(
-        7, "any share of a batch's rows may vanish", "pipeline_assets/load/deliveries/verdicts.py",
+        7, "any share of a batch's rows may vanish", "pipeline_assets/load/deliveries/publish.py",
         "            if is_much:", "            if is_much and of is None:",
         "tests/unit/load/test_batches.py::test_the_share_of_rows_that_vanished_is_bounded",
     ),
@@ -331,12 +331,12 @@ MUTATIONS = (
         f"{_RECOVER}::test_an_hour_that_was_asked_for_again_and_is_half_there_is_not_taken_for_whole",
     ),
     Mutation(
-        7, "rows that an unreadable version takes are no loss", "pipeline_assets/load/deliveries/verdicts.py",
+        7, "rows that an unreadable version takes are no loss", "pipeline_assets/load/deliveries/publish.py",
         "rows, keys = 0, (*plan.let_go, *broken)", "rows, keys = 0, plan.let_go",
         f"{_BATCHES}::test_rows_that_an_unreadable_version_takes_are_bounded_too",
     ),
     Mutation(
-        7, "an hour that lost rows was read anew if anything of it came later", "pipeline_assets/load/deliveries/verdicts.py",
+        7, "an hour that lost rows was read anew if anything of it came later", "pipeline_assets/load/deliveries/publish.py",
         "if all(record.recorded_at > last", "if any(record.recorded_at > last",
         f"{_BATCHES}::test_an_hour_that_an_earlier_load_read_anew_loses_nothing",
     ),

@@ -20,8 +20,8 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict
 from pipeline_assets.inspection.pages import render
 from pipeline_assets.load.build.builder import kept
-from pipeline_assets.load.build.key_changes import MOVED, key_change
 from pipeline_assets.load.build.rebuild import builder_of
+from pipeline_assets.load.build.refined_audit import MOVED, key_change
 from pipeline_assets.load.runtime import Runtime, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, decide
 from pipeline_assets.load.staleness.facts import Facts, cause_of, slices_to_look_at

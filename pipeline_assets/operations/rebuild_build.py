@@ -13,8 +13,8 @@ from pipeline_assets.domain.rebuilds import NOT_REPORTED, RebuildRecord, Rebuild
 from pipeline_assets.domain.records import InputState
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, neighbourhood
 from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
-from pipeline_assets.load.build.key_changes import changed_keys
 from pipeline_assets.load.build.rebuild import builder_of
+from pipeline_assets.load.build.refined_audit import changed_keys
 from pipeline_assets.load.build.verdicts import blocked_by, judge
 from pipeline_assets.load.ledger_sync import sync_ledger
 from pipeline_assets.load.runtime import LoadRequest, Runtime

@@ -22,8 +22,7 @@ from pipeline_assets.formats.base import EVENT_TIME
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.load.build.builder import Audit, Build, Builder, Inputs, Proposal, StagedSlices, TablePlan
 from pipeline_assets.load.build.competing_rows import CompetingRows
-from pipeline_assets.load.build.key_changes import explain_keys
-from pipeline_assets.load.build.refined_audit import audit_of, measure_refined, raw_counts
+from pipeline_assets.load.build.refined_audit import audit_of, explain_keys, measure_refined, raw_counts
 from pipeline_assets.load.file_tasks import Place, each_range, files_of
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES

@@ -13,9 +13,8 @@ from pipeline_assets.domain.errors import ReadTwiceError
 from pipeline_assets.domain.records import Exclusion
 from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Source, Verdict, days_by_project
 from pipeline_assets.load.deliveries.arrivals import plan_arrivals
-from pipeline_assets.load.deliveries.publish import publish, report
+from pipeline_assets.load.deliveries.publish import judge, publish, report
 from pipeline_assets.load.deliveries.read import Attempt, Losses, hashes_of, quarantine, read_and_stage, stage_accepted
-from pipeline_assets.load.deliveries.verdicts import judge
 from pipeline_assets.load.draft import LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, TableReport
 from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES

@@ -28,9 +28,9 @@ from pipeline_assets.inspection.questions import AnswerKind, commands
 from pipeline_assets.load.deliveries.arrivals import judge_absent
 from pipeline_assets.load.deliveries.batch import Recorded, Relocated, plan_batches, sort_relocated
 from pipeline_assets.load.deliveries.plan import BatchPlan
+from pipeline_assets.load.deliveries.publish import judge
 from pipeline_assets.load.deliveries.read import Attempt, witnesses
 from pipeline_assets.load.deliveries.readiness import ArrivalStatus, evaluate_arrivals
-from pipeline_assets.load.deliveries.verdicts import judge
 from pipeline_assets.load.staleness.finality import is_short, lacks_hours
 from tests.support.cases import cases
 

@@ -17,7 +17,7 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Digest, Slice, Source, Verdict
 from pipeline_assets.load.build.builder import Audit
-from pipeline_assets.load.build.key_changes import _is_compared
+from pipeline_assets.load.build.refined_audit import _is_compared
 from pipeline_assets.load.deliveries.accept import brought_back
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, decide
 from pipeline_assets.load.staleness.facts import Facts
