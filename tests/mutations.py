@@ -172,7 +172,7 @@ MUTATIONS = (
     Mutation(
         4, "a slice counts as unchanged where content alone decides between days", "pipeline_assets/transforms/contest_tasks.py",
         "return with_tie(str(self.digest)) if self.is_tied else str(self.digest)", "return str(self.digest)",
-        "tests/unit/transforms/test_competing.py::test_digests_are_those_of_all_pairs",
+        "tests/unit/transforms/test_contest_tasks.py::test_digests_are_those_of_all_pairs",
     ),
     Mutation(
         7, "a file that is no export passes for a few bad lines", "pipeline_assets/transforms/object_text.py",

@@ -104,15 +104,11 @@ class Decided:
     """Of each row the place of its fate in FATES."""
     is_by_unread: Mask
     """`Defeat.by_unread` of the losers."""
-    is_shared: Mask
-    """Whether another day within the window holds the row's key."""
 
     def take(self, is_chosen: Mask) -> Decided:
         """The chosen rows."""
         chosen = pa.array(is_chosen)
-        return Decided(
-            self.rows.filter(chosen), self.fates[is_chosen], self.is_by_unread[is_chosen], self.is_shared[is_chosen]
-        )
+        return Decided(self.rows.filter(chosen), self.fates[is_chosen], self.is_by_unread[is_chosen])
 
     def reasons(self) -> dict[Slice, Counter[str]]:
         """Slice -> fate, or LOST_UNREAD -> number of rows."""
@@ -161,7 +157,7 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     own_ranks = _ranks(rows, precedence)
     ranks = greatest_of(own_ranks, equal)
     is_shown = _is_shown(rows, equal)
-    best, is_shared = best_near(cells_of(keys, days, window_days), ranks, window_days)
+    best, _ = best_near(cells_of(keys, days, window_days), ranks, window_days)
     has_copies, copies = _copies(rows, keys)
     best_copy = ranks.copy()
     cells = cells_of(copies, days[has_copies], window_days)
@@ -182,7 +178,7 @@ def decide(rows: pa.Table, precedence: Sequence[Source], window_days: int) -> De
     is_equal = np.logical_and(*(half[better] == half for half in (numbers_of(rows[name]) for name in _CONTENT)))
     unread = whole(rows["_is_unread"]).to_numpy(zero_copy_only=False)
     is_close = (received[better] == received) & ~is_equal
-    return Decided(rows, fates, is_close & (unread | unread[better]), is_shared)
+    return Decided(rows, fates, is_close & (unread | unread[better]))
 
 
 def best_of_days(rows: pa.Table, precedence: Sequence[Source]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What is relied on of Iceberg beyond its SQL: where an upgrade changes it, these tests say what and which module rests on it."""
+"""What is relied on of Iceberg beyond its SQL: where an upgrade changes it, these tests say what, and who rests on it."""
 
 from __future__ import annotations
 
@@ -103,11 +103,6 @@ _NAME = re.compile(r'java_class\(\s*"([\w.$]+)"')
 _COLUMNS = ["catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location"]
 
 
-def holds(is_so: bool, assumption: str, module: str) -> None:
-    """Fail with what changed and who rests on it."""
-    assert is_so, f"Iceberg does not do this any more: {assumption}. resources/iceberg/{module} rests on it"
-
-
 @dataclass
 class Lake:
     """One table in a catalog of its own."""
@@ -152,10 +147,8 @@ class Lake:
         engine = sa.create_engine(self.settings.catalog_url)
         with engine.begin() as connection:
             locations = lock_pointers(connection, self.settings.catalog_name, [TABLE])
-            holds(
-                locations == {TABLE.key: before},
-                "the catalog's row names the metadata file as the table does",
-                "prepared.py",
+            assert locations == {TABLE.key: before}, (
+                "the catalog's row names the metadata file as the table does (prepared.py)"
             )
             swap_pointers(connection, self.settings.catalog_name, [Prepared(TABLE, Published(2, 1, {}), before, after)])
         engine.dispose()
@@ -229,15 +222,12 @@ def test_a_change_is_applied_without_being_committed(lake: Lake) -> None:
     row, files, head = lake.row(), lake.metadata_files(), lake.lakehouse.head(TABLE)
     assert head != loaded
     snapshot = operation.apply()
-    holds(lake.row() == row, "`apply` leaves the catalog as it is", "prepared.py")
-    holds(lake.metadata_files() == files, "`apply` writes no metadata file", "prepared.py")
-    holds(snapshot.parentId() == head, "`apply` asks the catalog for the head of now", "prepared.py")
+    assert lake.row() == row, "`apply` leaves the catalog as it is (prepared.py)"
+    assert lake.metadata_files() == files, "`apply` writes no metadata file (prepared.py)"
+    assert snapshot.parentId() == head, "`apply` asks the catalog for the head of now (prepared.py)"
     base = java.operations().current()
-    holds(
-        str(base.metadataFileLocation()) == row["metadata_location"],
-        "what `operations().current()` gives after `apply` is what it was applied to",
-        "prepared.py",
-    )
+    location = str(base.metadataFileLocation())
+    assert location == row["metadata_location"], "`operations().current()` is what `apply` was applied to (prepared.py)"
 
 
 def test_the_next_metadata_follows_from_the_present_one(lake: Lake) -> None:
@@ -249,26 +239,19 @@ def test_the_next_metadata_follows_from_the_present_one(lake: Lake) -> None:
     built = lake.next_metadata(snapshot, base).removeRef(branch).build()
     before, after = lake.written(built)
     read = lake.java_class("org.apache.iceberg.TableMetadataParser").read(java.io(), after)
-    holds(
-        before.rpartition("/")[0] == after.rpartition("/")[0]
-        and re.fullmatch(r"\d{5,}-[0-9a-f-]{36}\.metadata\.json", before.rpartition("/")[2]) is not None,
-        "metadata files lie side by side and are named by number and uuid",
-        "prepared.py",
+    (folder, _, name), beside = before.rpartition("/"), after.rpartition("/")[0]
+    assert folder == beside, "metadata files lie side by side (prepared.py)"
+    assert re.fullmatch(r"\d{5,}-[0-9a-f-]{36}\.metadata\.json", name), (
+        "they are named by number and uuid (prepared.py)"
     )
-    holds(read.currentSnapshot().snapshotId() == snapshot.snapshotId(), "`setBranchSnapshot` moves main", "prepared.py")
-    holds(
-        not read.refs().containsKey(branch) and base.refs().containsKey(branch),
-        "`removeRef` drops a branch",
-        "prepared.py",
-    )
-    holds(str(read.uuid()) == str(base.uuid()), "`buildFrom` keeps the table's identity", "prepared.py")
-    holds(
-        [str(one.file()) for one in read.previousFiles()][-1] == before,
-        "`build` puts the metadata that it follows into the metadata log",
-        "prepared.py",
-    )
-    holds(str(read.metadataFileLocation()) == after, "metadata knows the file that it was read from", "prepared.py")
-    holds(lake.row()["metadata_location"] == before, "writing metadata names it nowhere", "prepared.py")
+    assert read.currentSnapshot().snapshotId() == snapshot.snapshotId(), "`setBranchSnapshot` moves main (prepared.py)"
+    held = [metadata.refs().containsKey(branch) for metadata in (base, read)]
+    assert held == [True, False], "`removeRef` drops a branch (prepared.py)"
+    assert str(read.uuid()) == str(base.uuid()), "`buildFrom` keeps the table's identity (prepared.py)"
+    logged = [str(one.file()) for one in read.previousFiles()]
+    assert logged[-1] == before, "`build` puts the metadata that it follows into the metadata log (prepared.py)"
+    assert str(read.metadataFileLocation()) == after, "metadata knows the file that it was read from (prepared.py)"
+    assert lake.row()["metadata_location"] == before, "writing metadata names it nowhere (prepared.py)"
     lake.lakehouse.branches.drop(TABLE, [branch])
 
 
@@ -284,21 +267,19 @@ def test_icebergs_own_writers_compare_the_pointer_that_we_swap(lake: Lake) -> No
     lake.swap(before, after)
     row = lake.row()
     assert (row["metadata_location"], row["previous_metadata_location"]) == (after, before)
-    holds(lake.lakehouse.head(TABLE) == snapshot.snapshotId(), "a reader follows the catalog's row", "prepared.py")
+    assert lake.lakehouse.head(TABLE) == snapshot.snapshotId(), "a reader follows the catalog's row (prepared.py)"
 
     with pytest.raises(Py4JJavaError) as refusal:
         operations.commit(base, theirs)
-    holds(
-        is_conflict(refusal.value), "a commit on another base than the row names is refused as a conflict", "errors.py"
+    assert is_conflict(refusal.value), (
+        "a commit on another base than the row names is refused as a conflict (errors.py)"
     )
     assert lake.row() == row
     operation.commit()
     newest = lake.java.currentSnapshot()
-    holds(
-        newest.parentId() == snapshot.snapshotId(), "Iceberg tries again on top of what was swapped in", "prepared.py"
-    )
+    assert newest.parentId() == snapshot.snapshotId(), "Iceberg tries again on top of what was swapped in (prepared.py)"
     row = lake.row()
-    holds(row["previous_metadata_location"] == after, "its commit names ours as the one before", "prepared.py")
+    assert row["previous_metadata_location"] == after, "its commit names ours as the one before (prepared.py)"
 
     with pytest.raises(Exception, match="moved its pointer"):
         swap_to_nowhere(lake, before, after)
@@ -321,20 +302,15 @@ def test_pyiceberg_reads_and_moves_the_same_row(lake: Lake) -> None:
     with closing(SqlCatalog(lake.settings.catalog_name, uri=lake.settings.catalog_url)) as catalog:
         table = catalog.load_table(TABLE.identifier)
         before = lake.row()
-        holds(
-            table.metadata_location == before["metadata_location"],
-            "PyIceberg reads the row that is swapped",
-            "prepared.py",
+        assert table.metadata_location == before["metadata_location"], (
+            "PyIceberg reads the row that is swapped (prepared.py)"
         )
         with table.transaction() as change:
             change.set_properties({"by": "pyiceberg"})
     after = lake.row()
-    holds(
-        after["previous_metadata_location"] == before["metadata_location"] != after["metadata_location"],
-        "PyIceberg moves the row as we do",
-        "prepared.py",
-    )
-    holds(lake.java.properties().get("by") == "pyiceberg", "each reads what the other wrote", "prepared.py")
+    locations = (after["previous_metadata_location"], after["metadata_location"])
+    assert locations[0] == before["metadata_location"] != locations[1], "PyIceberg moves the row as we do (prepared.py)"
+    assert lake.java.properties().get("by") == "pyiceberg", "each reads what the other wrote (prepared.py)"
 
 
 @pytest.fixture
@@ -353,8 +329,8 @@ def test_the_row_of_a_table_has_the_same_columns_in_both_schemas(lake: Lake, v0:
         with closing(sqlite3.connect(database)) as connection:
             columns = [row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)")]
             key = [row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)") if row[5]]
-        holds(columns == _COLUMNS + more, f"iceberg_tables has the columns {_COLUMNS + more}", "prepared.py")
-        holds(key == _COLUMNS[:3], "one row for each table of a catalog", "prepared.py")
+        assert columns == _COLUMNS + more, f"iceberg_tables has the columns {_COLUMNS + more} (prepared.py)"
+        assert key == _COLUMNS[:3], "one row for each table of a catalog (prepared.py)"
 
 
 def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
@@ -366,10 +342,11 @@ def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
     figures = [
         (str(one.location()), one.recordCount(), one.fileSizeInBytes(), str(one.partition())) for one in (file, read)
     ]
-    holds(figures[0] == figures[1] and figures[0][0] == path, "a file's description in JSON is whole", "staging.py")
+    assert figures[0][0] == path
+    assert figures[0] == figures[1], "a file's description in JSON is whole (staging.py)"
     shown = str(file.partition().toString())
     pattern = r"PartitionData\{\w+=\d+, project_id=" + PROJECT + r"\}"
-    holds(re.fullmatch(pattern, shown) is not None, "a partition as text names its values", "metadata.py")
+    assert re.fullmatch(pattern, shown) is not None, "a partition as text names its values (metadata.py)"
 
 
 def test_the_files_of_a_snapshot_are_planned_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,11 +372,7 @@ def test_local_files_are_made_without_a_process_for_each(lake: Lake) -> None:
     io, probe = lake.java.io(), Path(lake.settings.warehouse_url) / "probe"
     io.newOutputFile(f"file:{probe}").create().close()
     files = lake.java_class("org.apache.hadoop.fs.Path")(f"file:{probe}").getFileSystem(io.conf())
-    holds(
-        str(files.getClass().getName()) == LOCAL_FILES,
-        "a table's files are made by the file system that the session names",
-        "session.py",
-    )
+    assert str(files.getClass().getName()) == LOCAL_FILES, "the session names who makes a table's files (session.py)"
     umask = os.umask(0)
     os.umask(umask)
     assert probe.stat().st_mode & 0o777 == 0o666 & ~umask

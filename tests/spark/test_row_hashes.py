@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,37 +17,24 @@ from pipeline_assets.transforms.digests import FALSE_HASHES, HASH_A, HASH_B, che
 
 pytestmark = pytest.mark.slow
 
-TYPES = {
-    "s": "string",
-    "t": "string",
-    "n": "bigint",
-    "i": "int",
-    "b": "boolean",
-    "d": "double",
-    "at": "timestamp",
-    "day": "date",
-    "m": "decimal(38,6)",
-    "raw": "binary",
-}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MOST = Decimal("9999999999999999999999999999.999999")
-NASTY: dict[str, tuple[Any, ...]] = {
-    "string": ("", "-", "1", ",", ";", "\x00", "a\x00b", "\ufffd", "\U0001f600", "é", "e\u0301", "ı", "I"),
-    "bigint": (0, 1, -1, (1 << 63) - 1, -(1 << 63)), "int": (0, -1, (1 << 31) - 1, -(1 << 31)), "boolean": (True, False),
-    "double": (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 5e-324, 1.7976931348623157e308, 0.1, -1.0),
-    "timestamp": (_EPOCH, _EPOCH - timedelta(microseconds=1), datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)),
-    "binary": (b"", b"\x00", b"\xff\x00", b"{not json"),
-    "date": (date(1970, 1, 1), date(1900, 1, 1), date(9999, 12, 31)),
-    "decimal(38,6)": (Decimal(0), Decimal("0.000001"), Decimal("-0.000001"), Decimal("2.5"), _MOST, -_MOST),
-}  # fmt: skip
+TYPES = {"s": "string", "n": "bigint", "at": "timestamp", "day": "date", "m": "decimal(38,6)", "raw": "binary"}
 
 
 def test_rows_of_a_dataframe_get_the_hashes_of_the_rule(spark: Any) -> None:
-    """Scenario: 1,000 rows of extremes, nulls, signs of zero, separators, NUL and astral characters, with false hashes stored
-    beside them. Outcome: the 128 bits of the rule, and the other columns as they were."""
-    rng = random.Random(1)
+    """Scenario: rows of each type, with nulls and false hashes stored beside them; the unit tests have the extremes of each.
+    Outcome: the 128 bits of the rule, and the other columns as they were."""
     rows = [
-        tuple(None if rng.random() < 0.2 else rng.choice(NASTY[kind]) for kind in TYPES.values()) for _ in range(1000)
+        (
+            "\x00é\U0001f600",
+            -(1 << 63),
+            _EPOCH - timedelta(microseconds=1),
+            date(1900, 1, 1),
+            Decimal("-0.000001"),
+            b"\xff\x00",
+        ),
+        ("", 0, _EPOCH, date(9999, 12, 31), Decimal(0), b""),
+        (None,) * len(TYPES),
     ]
     schema = f"{HASH_A} long, number int, " + ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
     frame = spark.createDataFrame([(0, n, *row) for n, row in enumerate(rows)], schema)
@@ -56,9 +42,7 @@ def test_rows_of_a_dataframe_get_the_hashes_of_the_rule(spark: Any) -> None:
     found = with_row_hashes(frame, list(TYPES)).select("number", "s", HASH_A, HASH_B).collect()
 
     expected = [row_hash(dict(zip(TYPES, row, strict=True)), TYPES) for row in rows]
-    assert {row["number"]: (row["s"], row[HASH_A], row[HASH_B]) for row in found} == {
-        n: (row[0], *hashes) for n, (row, hashes) in enumerate(zip(rows, expected, strict=True))
-    }
+    assert sorted(map(tuple, found)) == [(n, row[0], *expected[n]) for n, row in enumerate(rows)]
 
 
 def test_a_type_that_the_encoding_does_not_know_is_refused_before_a_row_is_read(spark: Any) -> None:

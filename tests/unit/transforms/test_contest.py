@@ -51,36 +51,12 @@ PRECEDENCES = st.permutations(list(Source))
 
 def raw_rows_of(drawn: Sequence[tuple[Any, ...]]) -> list[RawRow]:
     """Rows of which no two have one place."""
-    return delivered_whole(
-        [
-            RawRow(
-                project,
-                DAY + timedelta(days=day),
-                source,
-                name,
-                line,
-                (7, "d"),
-                send_id,
-                row_id,
-                received,
-                processed,
-                content,
-                "no time" if is_unread and processed is None else None,
-            )
-            for line, (
-                project,
-                day,
-                source,
-                send_id,
-                row_id,
-                received,
-                processed,
-                content,
-                is_unread,
-                name,
-            ) in enumerate(drawn)
-        ]
-    )
+    rows = []
+    for line, (project, day, source, *ids, received, processed, content, is_bad, name) in enumerate(drawn):
+        unread = "no time" if is_bad and processed is None else None
+        times = (received, processed, content, unread)
+        rows.append(RawRow(project, DAY + timedelta(days=day), source, name, line, (7, "d"), *ids, *times))
+    return delivered_whole(rows)
 
 
 def delivered_again(rows: Sequence[RawRow]) -> list[RawRow]:
@@ -142,10 +118,6 @@ def test_fates_are_those_of_the_pure_rule(rows: list[RawRow], precedence: list[S
         lost = defeat(row, fate, rows, precedence, window)
         unread.append(lost is not None and lost.by_unread(row))
     assert decided.is_by_unread.tolist() == unread
-    assert decided.is_shared.tolist() == [
-        any(one.key == row.key and 0 < abs((one.event_date - row.event_date).days) <= window for one in rows)
-        for row in rows
-    ]
     reasons: dict[Slice, Counter[str]] = {}
     losers: dict[tuple[Slice, str], list[tuple[str, int]]] = {}
     for row, fate, is_by_unread in zip(rows, expected, unread, strict=True):
