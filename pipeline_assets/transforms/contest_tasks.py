@@ -31,7 +31,7 @@ from pipeline_assets.transforms.contest import (
 )
 from pipeline_assets.transforms.data_files import Store
 from pipeline_assets.transforms.event_hashes import KEY, ROW_ID, Longs, Mask, are_among, hashes_of, part_of, whole
-from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows
+from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, by_number, from_bytes, narrow_rows
 from pipeline_assets.transforms.keys import halves_of
 
 _RIVAL = {
@@ -205,15 +205,10 @@ class Ranges:
         """The parts that get these rows."""
         is_hot = are_among(numbers_of(rows["_key_a"]), np.frombuffer(self.hot_halves, np.int64))
         usual, hot = rows.filter(pa.array(~is_hot)), rows.filter(pa.array(is_hot))
-        yield from _by_part(usual, part_of(numbers_of(usual["_key_a"]), self.usual), 0)
+        yield from by_number(usual, part_of(numbers_of(usual["_key_a"]), self.usual))
         if hot.num_rows:
-            yield from _by_part(hot, part_of(numbers_of(hashes_of(hot, _COPY)[0]), self.hot), self.usual)
-            yield from _by_part(hot, part_of(numbers_of(hashes_of(hot, _ORDER)[0]), self.hot), self.usual + self.hot)
-
-
-def _by_part(rows: pa.Table, places: Longs, first: int) -> Iterator[tuple[int, pa.Table]]:
-    for place in np.unique(places).tolist():
-        yield first + place, rows.filter(pa.array(places == place))
+            for first, columns in ((self.usual, _COPY), (self.usual + self.hot, _ORDER)):
+                yield from by_number(hot, first + part_of(numbers_of(hashes_of(hot, columns)[0]), self.hot))
 
 
 def divided_rows(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,7 +17,7 @@ from pipeline_assets.domain.errors import BRING_BACK, LakehouseError
 from pipeline_assets.domain.machine import FILE_COST_BYTES
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.transforms.data_files import ARROW_TYPES, Store, by_slice
-from pipeline_assets.transforms.event_hashes import Mask
+from pipeline_assets.transforms.event_hashes import Longs, Mask
 
 Result = TypeVar("Result")
 BATCH_ROWS = 200_000
@@ -151,3 +152,10 @@ def from_bytes(told: bytes) -> pa.Table:
     """The rows from a value of `as_bytes`."""
     with pa.ipc.open_stream(told) as stream:
         return stream.read_all()
+
+
+def by_number(rows: pa.Table, numbers: Longs) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each number that some have."""
+    found = np.unique(numbers).tolist()
+    for number in found:
+        yield number, rows if len(found) == 1 else rows.filter(pa.array(numbers == number))

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,49 +24,37 @@ MONEY_COLUMNS = ("event_type", "event_properties")
 """Columns from which revenue and currency are read."""
 MERGED = "users that the vendor merged count twice where events bring no `merged_amplitude_id`"
 EVENT_TYPE, PLATFORM, USER, MONEY = "event_type", "platform", "user", "money"
-SOURCES: Mapping[str, tuple[str, ...]] = {
-    EVENT_TYPE: ("event_type",),
-    PLATFORM: ("platform",),
-    USER: USER_COLUMNS,
-    MONEY: MONEY_COLUMNS,
-}
-"""Fact -> the columns of refined.events that it is computed from."""
-FACT_TYPES: Mapping[str, Mapping[str, str]] = {
-    EVENT_TYPE: {"event_type": "string"},
-    PLATFORM: {"platform": "string"},
-    USER: {"user_number": "bigint", "user_text": "string"},
-    MONEY: {
-        "revenue": "decimal(28,6)",
-        "currency": "string",
-        "claims_revenue": "boolean",
-        "repeats_revenue": "boolean",
-    },
-}
-"""Fact -> its columns, with Spark types."""
 _REVENUE = pa.decimal128(28, PLACES)
 _EXACT = Context(prec=40)
 _MERGED_ID = "merged_amplitude_id"
 
 
+class Fact(NamedTuple):
+    """What aggregates count of an event."""
+
+    reads: tuple[str, ...]
+    """Columns of refined.events that it is computed from."""
+    types: Mapping[str, str]
+    """Its columns, with Spark types."""
+    of: Callable[[Mapping[str, pa.Array], RevenueRule], dict[str, pa.Array]]
+
+
 def columns_of(wanted: Iterable[str]) -> tuple[str, ...]:
     """The columns of refined.events that these facts are computed from."""
-    return tuple(dict.fromkeys(column for fact in wanted for column in SOURCES[fact]))
+    return tuple(dict.fromkeys(column for fact in wanted for column in FACTS[fact].reads))
 
 
 def event_facts(rows: pa.Table, rule: RevenueRule, wanted: Collection[str]) -> pa.Table:
-    """One row per event, in the order of `rows`, with the columns of the wanted facts (FACT_TYPES).
+    """One row per event, in the order of `rows`, with the columns of the wanted facts (FACTS).
 
     platform is `unknown` if absent or blank. A user is a number, else a text, else unknown with neither. revenue is null if an
     event has none, or if it is no number that fits; currency is null without revenue. claims_revenue: see `Money`.
     """
     columns: dict[str, pa.Array] = {}
-    for fact in (fact for fact in FACT_TYPES if fact in wanted):
-        columns |= _MAKERS[fact]({name: whole(rows.column(name)) for name in SOURCES[fact]}, rule)
+    for name, fact in FACTS.items():
+        if name in wanted:
+            columns |= fact.of({column: whole(rows.column(column)) for column in fact.reads}, rule)
     return pa.Table.from_pydict(columns)
-
-
-def _event_type(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Array]:
-    return {"event_type": rows["event_type"]}
 
 
 def _platform(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Array]:
@@ -139,13 +128,18 @@ def rows_with(texts: pa.Array, parts: Sequence[str]) -> Mask:
     return np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
 
-_MAKERS: Mapping[str, Callable[[Mapping[str, pa.Array], RevenueRule], dict[str, pa.Array]]] = {
-    EVENT_TYPE: _event_type,
-    PLATFORM: _platform,
-    USER: _user,
-    MONEY: _money,
+_MONEY_TYPES = {
+    "revenue": "decimal(28,6)",
+    "currency": "string",
+    "claims_revenue": "boolean",
+    "repeats_revenue": "boolean",
 }
-
+FACTS: Mapping[str, Fact] = {
+    EVENT_TYPE: Fact(("event_type",), {"event_type": "string"}, lambda rows, _: {"event_type": rows["event_type"]}),
+    PLATFORM: Fact(("platform",), {"platform": "string"}, _platform),
+    USER: Fact(USER_COLUMNS, {"user_number": "bigint", "user_text": "string"}, _user),
+    MONEY: Fact(MONEY_COLUMNS, _MONEY_TYPES, _money),
+}
 
 Rows = dict[tuple[str | None, ...], tuple[int, ...]]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -174,7 +168,7 @@ class Fold:
     """How a table is computed from facts of whole slices; picklable."""
 
     facts: tuple[str, ...]
-    """The facts that it counts (event_facts.SOURCES)."""
+    """The facts that it counts (FACTS)."""
     function: Callable[[pa.Table], Folded]
     """Facts of a slice, or of a share of its events with all that a user of them has -> its rows and controls."""
 

@@ -11,7 +11,6 @@ from decimal import Context, Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,10 +20,17 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, scale_of
 from pipeline_assets.transforms.data_files import ARROW_TYPES, DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import exact_sum, hashes_of, longs
-from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows, opened, reduced_batches
+from pipeline_assets.transforms.file_rows import (
+    SliceFile,
+    as_bytes,
+    by_number,
+    from_bytes,
+    narrow_rows,
+    opened,
+    reduced_batches,
+)
 from pipeline_assets.transforms.fold import (
-    FACT_TYPES,
-    SOURCES,
+    FACTS,
     USER,
     Folded,
     SliceFold,
@@ -185,9 +191,8 @@ def divide_facts(read: Read, shares: Mapping[Slice, range], files: Sequence[Slic
     """Number of a share -> facts of some of its events, as `as_bytes` has them; `shares`: slice -> their numbers."""
     for file in files:
         for facts in read([file]):
-            places = shares_of(facts, len(shares[file.key]))
-            for share in np.unique(places).tolist():
-                yield shares[file.key][share], as_bytes(facts.filter(pa.array(places == share)))
+            for share, of_share in by_number(facts, shares_of(facts, len(shares[file.key]))):
+                yield shares[file.key][share], as_bytes(of_share)
 
 
 def fold_share(
@@ -215,7 +220,7 @@ def _fold_of(fold: SliceFold, file: SliceFile, tables: Iterator[pa.Table]) -> tu
 
 
 _NARROW = {"event_date": "date", "project_id": "string"} | {
-    name: kind for fact, of_fact in FACT_TYPES.items() if fact != USER for name, kind in of_fact.items()
+    name: kind for fact, of in FACTS.items() if fact != USER for name, kind in of.types.items()
 }
 
 
@@ -226,7 +231,7 @@ def narrow_events(events: DataFrame, settings: Settings) -> DataFrame:
     platform is `unknown` if absent or blank; user has a prefix for the kind of id, and is null without any; currency is null if
     an event has no revenue. Python workers compute them, about 10 µs an event.
     """  # noqa: D205 - columns in one sentence
-    read = events.select(*dict.fromkeys(("event_date", "project_id", *columns_of(SOURCES))))
+    read = events.select(*dict.fromkeys(("event_date", "project_id", *columns_of(FACTS))))
     schema = ", ".join(f"{name} {kind}" for name, kind in {**_NARROW, "user": "string"}.items())
     return read.mapInArrow(partial(_narrowed, RevenueRule.of(settings)), schema)
 
@@ -234,7 +239,7 @@ def narrow_events(events: DataFrame, settings: Settings) -> DataFrame:
 def _narrowed(rule: RevenueRule, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = pa.Table.from_batches([batch])
-        facts = event_facts(rows, rule, SOURCES)
+        facts = event_facts(rows, rule, FACTS)
         number = pc.binary_join_element_wise("a:", facts["user_number"].cast(pa.string()), "")
         columns = [facts[name] if name in facts.column_names else rows[name] for name in _NARROW]
         yield from pa.table([*columns, pc.coalesce(number, facts["user_text"])], [*_NARROW, "user"]).to_batches()

@@ -17,7 +17,15 @@ from pipeline_assets.domain.slices import Slice
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.transforms.data_files import DataFileWriter, FileLayout, Store
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, EventHashes, Longs, Mask, longs, whole
-from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, narrow_rows, rows_of, with_columns
+from pipeline_assets.transforms.file_rows import (
+    SliceFile,
+    as_bytes,
+    by_number,
+    from_bytes,
+    narrow_rows,
+    rows_of,
+    with_columns,
+)
 from pipeline_assets.transforms.keys import EVENT_CONTENTS, KEYS_OF, Columns, KeyDifference, compared, joined
 
 NAMES = ("_object_key", "_line_number", "_hash_a")
@@ -136,9 +144,7 @@ class ArrivalParts:
     def divide(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """The rows (with RECEIVED) of each part that has some, with its number."""
         at = np.searchsorted(self.ends, _days(rows))
-        numbers = np.unique(at).tolist()
-        for number in numbers:
-            yield number, rows if len(numbers) == 1 else rows.filter(pa.array(at == number))
+        return by_number(rows, at)
 
 
 def _days(rows: pa.Table) -> Longs:

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from pipeline_assets.domain.errors import EngineError, SettingsError, WorkerError
 from pipeline_assets.domain.settings import Settings, ShippedCode
-from resources.spark.worker_daemon import PYTHON, VARIABLE, Difference, described, differences_in, encoded, files_of
+from resources.spark.worker_daemon import VARIABLE, described, differences_in, encoded, files_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -99,9 +99,14 @@ _WAIT = {
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
 }
 _HOST = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<host>[^\s()]+) executor")
-_NO_PROGRAM = re.compile(r'Cannot run program "(?P<program>[^"\n]+)"')
-_NO_MODULE = re.compile(r"No module named '(?P<name>[\w.]+)'")
-_OTHER_PYTHON = re.compile(r"different version: (?P<there>\d+\.\d+) than that in driver:? (?P<here>\d+\.\d+)")
+_OF_WORKERS = ("PythonWorkerFactory", "Error from python worker", "PYTHON_VERSION_MISMATCH")
+_NO_START = re.compile(
+    r'Cannot run program "[^"\n]+"|No module named \'[\w.]+\'|different version: \d+\.\d+ than that in driver:? \d+\.\d+'
+)
+_HINT = (
+    "Install there what deploy/build/requirements.lock names, with the same Python (PYSPARK_PYTHON names another one); let code "
+    'be sent (spark_ship_code = "archive"), and repeat a PYTHONPATH of the worker\'s own as spark.executorEnv.PYTHONPATH'
+)
 
 
 class Attempt(NamedTuple):
@@ -189,34 +194,19 @@ def unfit_worker(text: str, host: str = "a worker") -> WorkerError | None:
 
     `host` names the worker where the message does not.
     """
-    found = differences_in(text)
-    if found:
-        return _error(found)
-    host = match["host"] if (match := _HOST.search(text)) else host
-    if match := _OTHER_PYTHON.search(text):
-        return _error([Difference(host, PYTHON, match["here"], match["there"])])
-    if "PythonWorkerFactory" in text and (match := _NO_PROGRAM.search(text)):
-        hint = "Install Python with the locked packages there, or set PYSPARK_PYTHON to where workers have it"
-        return WorkerError(f"worker {host}", f"has no program {match['program']}, which is to run tasks", hint)
-    if "Error from python worker" in text and (match := _NO_MODULE.search(text)):
-        hint = 'Install the locked packages and this package there, or let code be sent: spark_ship_code = "archive"'
-        return WorkerError(f"worker {host}", f"its Python finds no module {match['name']}", hint)
-    return None
-
-
-def _error(found: list[Difference]) -> WorkerError:
-    host = found[0].host
-    reason = "; ".join(
-        f"{one.what} is {f'{one.there} there and {one.here} here' if one.there else f'missing ({one.here} here)'}"
-        for one in found
-        if one.host == host
-    )
-    hint = "Install there what deploy/build/requirements.lock names, with the same Python"
-    if any(one.what.startswith("code of ") for one in found):
-        hint = 'Install the same Tidemark there, or let code be sent: spark_ship_code = "archive"'
-    if any(one.there is None for one in found):
-        hint = f"{hint}; where code is sent, repeat a PYTHONPATH of the worker's own as spark.executorEnv.PYTHONPATH"
-    return WorkerError(f"worker {host}", reason, hint)
+    if found := differences_in(text):
+        host = found[0].host
+        reason = "; ".join(
+            f"{one.what} is {f'{one.there} there and {one.here} here' if one.there else f'missing ({one.here} here)'}"
+            for one in found
+            if one.host == host
+        )
+    elif any(mark in text for mark in _OF_WORKERS) and (reached := _NO_START.search(text)):
+        host = match["host"] if (match := _HOST.search(text)) else host
+        reason = f"its Python does not start: {reached[0]}"
+    else:
+        return None
+    return WorkerError(f"worker {host}", reason, _HINT)
 
 
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"

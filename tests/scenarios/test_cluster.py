@@ -260,8 +260,18 @@ def test_workers_that_cannot_run_tasks_are_named_first(
     with _a_world(pipeline, bucket, tmp_path) as world:
         for name, python, shipped, said in (
             ("other", other, ShippedCode.ARCHIVE, f"worker {socket.gethostname()}: msgspec is 0.1.0 there and {here}"),
-            ("nowhere", nowhere, ShippedCode.ARCHIVE, f"worker 127.0.0.1: has no program {nowhere}"),
-            ("bare", world.d.python, ShippedCode.INSTALLED, "worker 127.0.0.1: its Python finds no module resources"),
+            (
+                "nowhere",
+                nowhere,
+                ShippedCode.ARCHIVE,
+                f'worker 127.0.0.1: its Python does not start: Cannot run program "{nowhere}"',
+            ),
+            (
+                "bare",
+                world.d.python,
+                ShippedCode.INSTALLED,
+                "worker 127.0.0.1: its Python does not start: No module named 'resources'",
+            ),
         ):
             with world.d.load(name, python, shipped) as refused:
                 assert refused.wait(180) == 1, world.d.said(name)

@@ -216,7 +216,7 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
         assert error.subject == f"worker {found.host}"
         assert what in error.reason
         # Its own PYTHONPATH is replaced by ours.
-        assert ("spark.executorEnv.PYTHONPATH" in error.hint) == (there is None)
+        assert "spark.executorEnv.PYTHONPATH" in error.hint
     assert daemon(archive, bare, None) == (True, "")
 
 
@@ -226,17 +226,17 @@ def test_a_worker_that_differs_does_not_begin(tmp_path: Path) -> None:
         (
             'java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory\n'
             "\tat org.apache.spark.api.python.PythonWorkerFactory.startDaemon(PythonWorkerFactory.scala:294)",
-            "worker 10.0.0.7: has no program /opt/python, which is to run tasks.",
+            """worker 10.0.0.7: its Python does not start: Cannot run program "/opt/python".""",
         ),
         (
             "org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error while finding module "
             "specification for 'resources.spark.worker_daemon' (ModuleNotFoundError: No module named 'resources')\n",
-            "worker 10.0.0.7: its Python finds no module resources.",
+            "worker 10.0.0.7: its Python does not start: No module named 'resources'.",
         ),
         (
             "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "
             "version: 3.10 than that in driver: 3.11, PySpark cannot run with different minor versions.",
-            "worker 10.0.0.7: Python is 3.10 there and 3.11 here.",
+            "worker 10.0.0.7: its Python does not start: different version: 3.10 than that in driver: 3.11.",
         ),
         ('java.io.IOException: Cannot run program "chmod": error=2\n\tat org.apache.hadoop.util.Shell.run', None),
         ("pyspark.errors.PythonException: ModuleNotFoundError: No module named 'acme'", None),
@@ -257,7 +257,7 @@ def test_an_unfit_worker_beside_fit_ones_is_named() -> None:
     other = 'tidemark-worker {"host": "ip-10-0-0-7", "what": "msgspec", "here": "0.22.0", "there": "0.1.0"}\n'
     fit, lost = Attempt("0", "10.0.0.6", None), "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)"
     for failure, said in (
-        (program, "worker 10.0.0.7: has no program /opt/python"),
+        (program, "worker 10.0.0.7: its Python does not start: Cannot run program"),
         (other, "worker ip-10-0-0-7: msgspec is 0.1.0 there and 0.22.0 here"),
         (lost, None),
     ):
@@ -303,7 +303,7 @@ def test_a_worker_that_comes_later_is_named_as_well() -> None:
             raise ValueError("while reading") from error
 
     words = LastWords(lambda _: None)
-    said = r"worker 10\.0\.0\.7: has no program /opt/python"
+    said = r"worker 10\.0\.0\.7: its Python does not start: Cannot run program"
     with pytest.raises(WorkerError, match=said), naming_a_dead_engine(Session, words, "1g"):  # type: ignore[arg-type]
         fail()
     assert not issubclass(WorkerError, EngineError)
