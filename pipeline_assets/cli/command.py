@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,7 +15,9 @@ from pipeline_assets.config import dagster_home
 from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.requests import Request, Shell
-from pipeline_assets.inspection.status import DayStatus
+
+if TYPE_CHECKING:
+    from pipeline_assets.inspection.status import DayStatus
 
 EXIT_OK, EXIT_INCOMPLETE, EXIT_USAGE = 0, 1, 2
 _MOST_LINES = 20

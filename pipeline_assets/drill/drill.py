@@ -142,7 +142,9 @@ class _Drill:
                 self.recovered_day -= timedelta(days=1)
                 found += recovery_faults(self.place, _SAMPLE, PROJECT, self.recovered_day, trial.armed)
             elif trial.event is Disturbance.REBUILT:
-                found += rebuild_faults(self.place, self.days[0], trial, self._rebuildable)
+                tables = [table_by_key(name) for name in (REVENUE, COUNTS)]
+                measured = lambda: {table.key: _measured(self.runtime, table) for table in tables}  # noqa: E731 - each time anew
+                found += rebuild_faults(self.place, self.days[0], trial, measured)
             else:
                 is_chunked = trial.point is Failpoint.BETWEEN_CHUNKS
                 days = self._deliver(2 if is_chunked else 1)
@@ -167,9 +169,6 @@ class _Drill:
             found = [fault for fault in found if fault not in self.reported]
             self.reported.update(found)
         return Result(trial, time.monotonic() - started, conflicts, tuple(found))
-
-    def _rebuildable(self) -> dict[str, dict[Slice, str]]:
-        return {name: _measured(self.runtime, table_by_key(name)) for name in (REVENUE, COUNTS)}
 
     def _deliver(self, count: int) -> list[date]:
         days = [self.next_day + timedelta(days=shift) for shift in range(count)]
@@ -237,10 +236,4 @@ def _measured(runtime: Runtime, table: Table) -> dict[Slice, str]:
     return {key: str(digest) for key, digest in measured.items()}
 
 
-def _silence(_: dg.InitLoggerContext) -> logging.Logger:
-    logger = logging.Logger("tidemark.drill", logging.CRITICAL + 1)
-    logger.addHandler(logging.NullHandler())
-    return logger
-
-
-_SILENT = dg.LoggerDefinition(_silence)
+_SILENT = dg.LoggerDefinition(lambda _: logging.Logger("tidemark.drill", logging.CRITICAL + 1))

@@ -39,8 +39,11 @@ def test_each_command_is_declared_and_each_field_described() -> None:
     assert not lacking
 
 
-def test_commands_that_only_read_the_ledger_wait_for_no_dagster() -> None:
-    program = (
-        "import sys\nfrom pipeline_assets.cli import app, inspect, install, report\nsys.exit('dagster' in sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("modules", "heavy"), [("app", {"dagster", "pyspark"}), ("inspect, report, install", {"dagster"})]
+)
+def test_help_waits_for_no_engine_and_a_command_that_reads_the_ledger_for_no_dagster(
+    modules: str, heavy: set[str]
+) -> None:
+    program = f"import sys\nfrom pipeline_assets.cli import {modules}\nsys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -19,7 +19,6 @@ from pipeline_assets.doctor.rules import Light, Point
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.errors import LandingAccessError
 from pipeline_assets.domain.masking import receiver_id
 from pipeline_assets.domain.notices import Notice, NoticeKind
 from pipeline_assets.domain.processes import Identity
@@ -143,20 +142,6 @@ def test_the_same_inputs_with_other_content_are_a_fault_and_a_foreign_hand_is_an
             assert one.checkup.of_unfinished_runs(PROJECTS) == 6
     points = look(ledger, settings)
     assert {name for name, point in points.items() if point.light is Light.RED} == {"idempotent", "one load path"}
-
-
-def test_what_cannot_be_looked_at_is_red_with_the_reason_and_the_other_points_are_examined(
-    ledger: Ledger, settings: Settings
-) -> None:
-    def closed() -> LandingStore:
-        raise LandingAccessError("s3://b", "denies access", "Check the rights")
-
-    points = list(examine(ledger, settings, closed, NOW))
-    assert len(points) == 16
-    (point,) = [one for one in points if one.light is Light.RED]
-    assert (point.name, point.found, point.fix) == (
-        "separate prefixes", "cannot be looked at: s3://b: denies access", "Check the rights",
-    )  # fmt: skip
 
 
 def test_what_is_late_of_a_landing_is_told_by_time(ledger: Ledger, settings: Settings, tmp_path: Path) -> None:
