@@ -37,7 +37,7 @@ from pipeline_assets.formats.export_archive import (
 )
 from pipeline_assets.formats.gzip_lines import BadObjectError, measure
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.operations.recover_plan import EXPORT_DELAY, HourState, PlannedHour, RecoveryPlan, hours_text
+from pipeline_assets.operations.recover_plan import EXPORT_DELAY, HourState, PlannedHour, RecoveryPlan
 from resources.export_api import Download, ExportApi, export_keys
 from resources.failpoints import Failpoint, failpoint
 from resources.landing.store import LandingStore
@@ -373,9 +373,9 @@ def size_text(size: float) -> str:
 
 def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
     """Report each day when its last hour is settled, and each failure at once."""
-    left = Counter((one.project_id, one.hour.day) for one in plan.asked if one.is_fetched)
-    settled: dict[tuple[str, date], list[HourOutcome]] = {}
-    total, received, last_error = left.total(), 0, ""
+    asked = Counter((one.project_id, one.hour.day) for one in plan.asked if one.is_fetched)
+    settled, good = Counter[tuple[str, date]](), Counter[tuple[str, date]]()
+    received, last_error = 0, ""
 
     def add(size: int) -> None:
         nonlocal received
@@ -383,22 +383,16 @@ def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
 
     def settle(outcome: HourOutcome) -> None:
         nonlocal last_error
-        place = (outcome.project_id, outcome.hour.day)
-        settled.setdefault(place, []).append(outcome)
-        error = str(outcome.error or "")
+        place, error = (outcome.project_id, outcome.hour.day), str(outcome.error or "")
+        settled[place] += 1
+        good[place] += outcome.fate.is_good
         if error and error != last_error:
             # An error of a whole project is reported only for its first hour.
             say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
         last_error = error
-        if len(settled[place]) == left[place]:
-            done = [found for found in grouped(settled[place]) if found.fate is not HourFate.FAILED]
-            objects = [
-                f", {one.objects:,} objects of {size_text(one.size_bytes)}" if one.objects else "" for one in done
-            ]
-            parts = [f"hours {hours_text(one.hours)} {one.fate}{of}" for one, of in zip(done, objects, strict=True)]
-            count = sum(map(len, settled.values()))
-            of_day = f"{outcome.project_id} {outcome.hour.day}: {'; '.join(parts) or 'nothing recovered'}"
-            say(f"{of_day} ({count:,} of {total:,} hours, {size_text(received)} received)")
+        if settled[place] == asked[place]:
+            in_all = f"{settled.total():,} of {asked.total():,} hours settled, {size_text(received)} received"
+            say(f"{place[0]} {place[1]}: {good[place]} of {asked[place]} hours are there ({in_all})")
 
     return Progress(add, settle)
 

@@ -97,7 +97,7 @@ def test_hours_are_recovered_and_a_second_call_has_nothing_to_do(
     assert re.search(r"10001 +2026-02-02 +22–23 +recovered +2 +[0-9.]+ ", done.stdout)
     assert "2 of 2 hours are whole below the backfill prefix" in done.stdout
     meanwhile = capfd.readouterr().err
-    assert "10001 2026-02-02: hours 22–23 recovered, 2 objects of 1.1 kB (2 of 2 hours, 1.4 kB received)" in meanwhile
+    assert "10001 2026-02-02: 2 of 2 hours are there (2 of 2 hours settled, 1.4 kB received)" in meanwhile
     assert {path.name for path in (shell.landing / PREFIX).iterdir()} == {
         f"{PREFIX}_{DAY}_{hour}{end}" for hour in (22, 23) for end in ("#0.json.gz", "_complete")
     }

@@ -515,7 +515,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(place: Place) -> No
     with progress_on(PlainConsole(file=paper, width=200), plan) as lines:
         Recovery(api, landing, place.settings, place.ledger.recoveries, lines).run(plan)
     assert re.fullmatch(
-        r"10001 2026-02-02: hours 4–5 recovered, 2 objects of 1\.\d kB \(2 of 2 hours, 1\.\d kB received\)\n",
+        r"10001 2026-02-02: 2 of 2 hours are there \(2 of 2 hours settled, 1\.\d kB received\)\n",
         paper.getvalue(),
     )
 
