@@ -20,16 +20,17 @@ from resources.ledger.store import own_ledger
 def run_job(
     settings: Settings,
     job_name: str,
-    ops: Mapping[str, Any],
+    config: Mapping[str, Any],
     tags: Mapping[str, str],
     logger: dg.LoggerDefinition,
     log: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Run a job in this process; returns the failures that are not verdicts recorded in the ledger.
+    """Run a job of one op with this config in this process; returns the failures that are not verdicts recorded in the ledger.
 
     First reports runs whose process died to Dagster, and logs them.
     """
     job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
+    (op,) = job.graph.nodes
     dagster_home()
     url, run_id = settings.ledger_database_url, str(uuid.uuid4())
     # Record the process before Dagster knows the run; otherwise a monitor could not tell a dead process from one
@@ -43,7 +44,7 @@ def run_job(
         for dead in report_dead_runs(instance, ledger):
             log(str(dead))
         result = job.execute_in_process(
-            run_config={"ops": dict(ops), "loggers": {"console": {}}},
+            run_config={"ops": {op.name: {"config": dict(config)}}, "loggers": {"console": {}}},
             tags=dict(tags),
             instance=instance,
             raise_on_error=False,

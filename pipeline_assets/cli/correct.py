@@ -34,28 +34,12 @@ from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
 from pipeline_assets.formats.registry import EXPORT_FORMAT
 from pipeline_assets.inspection.status import recorded_statuses
+from pipeline_assets.operations import split_landing as split
 from pipeline_assets.operations.decisions import Held, object_named, preview, touched_slices
 from pipeline_assets.operations.recover import size_text
 from pipeline_assets.operations.rollback import plan
-from pipeline_assets.operations.split_landing import (
-    Relocation,
-    Search,
-    Selection,
-    excluded_keys,
-    find,
-    parse_keys,
-    relocate,
-)
+from pipeline_assets.orchestration import operation_job as jobs
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, HEAL_JOB, JOB_OF_SOURCE
-from pipeline_assets.orchestration.operation_job import (
-    RELEASE_JOB,
-    RELEASE_OP,
-    ROLLBACK_JOB,
-    ROLLBACK_OP,
-    held_table,
-    restores_table,
-    rollback_request,
-)
 from pipeline_assets.orchestration.specs import range_tags
 from pipeline_assets.tables.registry import table_by_key, with_descendants
 from resources.iceberg.lake_identity import Purpose
@@ -98,7 +82,7 @@ def _decide(verb: str, request: Include, *, is_even_if_gone: bool = False) -> in
             }
             tags = range_tags(batch.arrival_date, batch.arrival_date)
             job = DIMENSION_JOB if is_of_dimension else JOB_OF_SOURCE[batch.source]
-            failures += run_operation(settings, job, "load", config, console, tags=tags)
+            failures += run_operation(settings, job, config, console, tags=tags)
         print_failures(console, failures)
     with own_ledger(settings) as ledger:
         statuses = recorded_statuses(ledger, touched_slices(ledger, settings, keys), sources=tuple(Source))
@@ -110,7 +94,7 @@ def rollback(request: Rollback) -> int:
     """Show what is rolled back, and do it unless it is a dry run."""
     settings = load_settings()
     require_reasons({"--reason": request.reason})
-    parsed = rollback_request(request, settings, "preview")
+    parsed = jobs.rollback_request(request, settings, "preview")
     with (
         terminal() as console,
         # The plan records what it finds in the tables.
@@ -118,11 +102,11 @@ def rollback(request: Rollback) -> int:
     ):
         restores = plan(runtime, parsed, is_preview=True)
         if not request.dry_run:
-            failures = run_operation(settings, ROLLBACK_JOB, ROLLBACK_OP, config_of(request, Rollback), console)
+            failures = run_operation(settings, jobs.ROLLBACK_JOB, config_of(request, Rollback), console)
             print_failures(console, failures)
             if failures:
                 return EXIT_INCOMPLETE
-    show(page(), restores_table(restores))
+    show(page(), jobs.restores_table(restores))
     return EXIT_OK
 
 
@@ -134,14 +118,14 @@ def release(request: ReleaseCommand) -> int:
     with own_ledger(settings) as ledger:
         now = datetime.now(UTC)
         held = preview(ledger, settings, request.tables, projects, *request.range(), now, is_load_next=True)
-    show(page(), held_table(held))
+    show(page(), jobs.held_table(held))
     if request.dry_run:
         return EXIT_OK
     if not request.yes and not (sys.stdin.isatty() and typer.confirm("Release them?")):
         show(page(), "Nothing was released; repeat the command with --yes to release them.")
         return EXIT_INCOMPLETE
     with terminal() as console:
-        failures = run_operation(settings, RELEASE_JOB, RELEASE_OP, config_of(request, Release), console)
+        failures = run_operation(settings, jobs.RELEASE_JOB, config_of(request, Release), console)
         failures = failures or _load_released(settings, held, request.accept_changes, console)
         print_failures(console, failures)
     with own_ledger(settings) as ledger:
@@ -165,7 +149,7 @@ def _load_released(settings: Settings, held: Sequence[Held], accepted: str | Non
         for part in stretches(sorted(days), settings.days_per_run):
             tags = range_tags(part[0], part[-1])
             job = DIMENSION_JOB if is_shared else HEAL_JOB
-            failures += run_operation(settings, job, "load", of_load, console, tags=tags)
+            failures += run_operation(settings, job, of_load, console, tags=tags)
     return failures
 
 
@@ -190,7 +174,7 @@ def split_landing(request: SplitLanding) -> int:
     settings.require_projects((search.project_id,))
     with terminal() as console:
         landing = LandingStore.from_settings(settings, S3Resource())
-        found = find(search, landing, settings, plainly(console))
+        found = split.find(search, landing, settings, plainly(console))
         done = _relocated(found, search, landing, settings, console) if request.apply else []
     errors: list[TidemarkError] = [*found.refusals, *(one.refusal for one in done if one.refusal is not None)]
     if request.as_json:
@@ -200,7 +184,7 @@ def split_landing(request: SplitLanding) -> int:
     return EXIT_INCOMPLETE if errors else EXIT_OK
 
 
-def _search(request: SplitLanding) -> Search:
+def _search(request: SplitLanding) -> split.Search:
     moments = ("--uploaded-after", request.uploaded_after), ("--uploaded-before", request.uploaded_before)
     after, before = (parse_moment(name, text) if text else None for name, text in moments)
     if request.keys is not None and (after or before):
@@ -208,20 +192,20 @@ def _search(request: SplitLanding) -> Search:
     if after and before and before < after:
         raise UsageError("--uploaded-before", "lies before --uploaded-after", "Swap the two")
     listed = None if request.keys is None else _listed(request.keys)
-    return Search(request.project, listed, after, before, *request.bounds())
+    return split.Search(request.project, listed, after, before, *request.bounds())
 
 
 def _listed(keys: Path) -> tuple[str, ...]:
     try:
-        return parse_keys(keys.read_text("utf-8"))
+        return split.parse_keys(keys.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         hint = "Give a text file, one key a line"
         raise UsageError(f"--keys {keys}", f"cannot be read ({error})", hint) from None
 
 
 def _relocated(
-    found: Selection, search: Search, landing: LandingStore, settings: Settings, console: Console
-) -> list[Relocation]:
+    found: split.Selection, search: split.Search, landing: LandingStore, settings: Settings, console: Console
+) -> list[split.Relocation]:
     if not found.recovered:
         return []
     project, grammar = search.project_id, EXPORT_FORMAT.keys(settings.marker_pattern)
@@ -231,8 +215,8 @@ def _relocated(
         def is_claimed(hour: Hour) -> bool:
             return ledger.recoveries.is_open(project, hour)
 
-        excluded = excluded_keys(ledger, project)
-        for one in relocate(found.recovered, project, landing, grammar, excluded, is_claimed):
+        excluded = split.excluded_keys(ledger, project)
+        for one in split.relocate(found.recovered, project, landing, grammar, excluded, is_claimed):
             done.append(one)
             if one.refusal is None:
                 placed = one.recovered.placed
@@ -242,9 +226,9 @@ def _relocated(
 
 
 def _told(
-    search: Search,
-    found: Selection,
-    done: Sequence[Relocation],
+    search: split.Search,
+    found: split.Selection,
+    done: Sequence[split.Relocation],
     errors: Sequence[TidemarkError],
     *,
     is_applied: bool,
@@ -279,7 +263,7 @@ def _told(
 
 
 def _to_json(
-    found: Selection, done: Sequence[Relocation], errors: Sequence[TidemarkError], *, is_applied: bool
+    found: split.Selection, done: Sequence[split.Relocation], errors: Sequence[TidemarkError], *, is_applied: bool
 ) -> dict[str, Any]:
     moved = {one.recovered.placed.upload.key for one in done if one.refusal is None}
     objects = [

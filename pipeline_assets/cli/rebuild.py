@@ -14,7 +14,7 @@ from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.report import Styled, Table
 from pipeline_assets.domain.requests import Rebuild, RebuildAction, RebuildCommand
 from pipeline_assets.operations.rebuild_choose import asked_for
-from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, REBUILD_OP, GreenSlices, in_order, rebuild_table
+from pipeline_assets.orchestration.rebuild_job import REBUILD_JOB, GreenSlices, in_order, rebuild_table
 from resources.ledger.store import Ledger, own_ledger
 
 _STYLES = {
@@ -47,7 +47,7 @@ def rebuild(request: RebuildCommand) -> int:
     if action is not RebuildAction.SHOW:
         with terminal() as console:
             config = config_of(request, Rebuild) | {"who": _who()}
-            failures = run_operation(settings, REBUILD_JOB, REBUILD_OP, config, console)
+            failures = run_operation(settings, REBUILD_JOB, config, console)
             print_failures(console, failures)
     with own_ledger(settings) as ledger:
         begun = ledger.rebuilds.find(asked.number) if asked.number else ledger.rebuilds.open_like(asked)

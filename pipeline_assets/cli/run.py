@@ -31,7 +31,7 @@ from pipeline_assets.inspection.status import DayStatus, day_statuses, dimension
 from pipeline_assets.load.ledger_sync import UNKNOWN, attach_ledger
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.orchestration.jobs import DIMENSION_JOB, JOB_OF_SOURCE
-from pipeline_assets.orchestration.operation_job import MAINTENANCE_JOB, MAINTENANCE_OP
+from pipeline_assets.orchestration.operation_job import MAINTENANCE_JOB
 from pipeline_assets.orchestration.runtime import production_ledger
 from pipeline_assets.orchestration.specs import range_tags
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -79,7 +79,7 @@ def maintenance(request: Maintenance) -> int:
     """Run the job of maintenance."""
     settings = load_settings()
     with terminal() as console:
-        failures = run_operation(settings, MAINTENANCE_JOB, MAINTENANCE_OP, config_of(request, Maintenance), console)
+        failures = run_operation(settings, MAINTENANCE_JOB, config_of(request, Maintenance), console)
         print_failures(console, failures)
     return EXIT_INCOMPLETE if failures else EXIT_OK
 
@@ -119,7 +119,7 @@ def load_in_chunks(
         accepted = acceptances(settings, source, chunk, projects or settings.projects, reasons)
         config = {"projects": list(projects), "read_again": is_read_again, **accepted}
         job = DIMENSION_JOB if source is LoadSource.DIMENSIONS else JOB_OF_SOURCE[Source(source.value)]
-        failures += run_operation(settings, job, "load", config, console, tags=range_tags(chunk[0], chunk[-1]))
+        failures += run_operation(settings, job, config, console, tags=range_tags(chunk[0], chunk[-1]))
         failpoint(Failpoint.BETWEEN_CHUNKS)
     return failures
 
@@ -168,7 +168,6 @@ def config_of(request: Request, kind: type[Request]) -> dict[str, Any]:
 def run_operation(
     settings: Settings,
     job: str,
-    op: str,
     config: Mapping[str, Any],
     console: Console,
     *,
@@ -186,7 +185,7 @@ def run_operation(
 
     # With --verbose everything that Dagster logs, else the lines of the load.
     logger = dg.colored_console_logger if VERBOSE.get() else dg.LoggerDefinition(progress)
-    return run_job(settings, job, {op: {"config": dict(config)}}, tags or {}, logger, log)
+    return run_job(settings, job, config, tags or {}, logger, log)
 
 
 class _Handler(logging.Handler):

@@ -196,7 +196,7 @@ class _Drill:
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:
         """Run the job in this process; returns its failures in words."""
         tags |= range_tags(days[0], days[-1])
-        return run_job(self.place.settings, JOB_OF_SOURCE[_REGULAR], {"load": {"config": {}}}, tags, _SILENT)
+        return run_job(self.place.settings, JOB_OF_SOURCE[_REGULAR], {}, tags, _SILENT)
 
     def _load_calmly(self, days: Sequence[date]) -> None:
         tables = frozenset(table.key for table in _TABLES)
