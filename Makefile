@@ -54,8 +54,8 @@ $(CLASSES): $(JARS)
 test: $(CLASSES) ## Run all tests
 	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal --durations 40
 
-test-full: $(CLASSES) ## Run the random scenarios as often as is claimed for them (about half an hour)
-	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_order.py tests/scenarios/test_exactness.py tests/scenarios/test_difference.py
+test-full: $(CLASSES) ## Run the random histories as long as is claimed for them (about half an hour)
+	@$(VENV)/bin/python -m pytest -s --full tests/scenarios/test_random_histories.py
 
 stack-test: $(CLASSES) ## Start what `make up` starts in a folder of its own, load a day on it, end it and look for leftovers (some minutes)
 	@$(VENV)/bin/python -m pytest --full tests/scenarios/test_local_stack.py

@@ -92,8 +92,8 @@ def watch(*watchers: Callable[[Failpoint, str], None]) -> None:
     _watchers[:] = watchers
 
 
-def _stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str], None]:
-    """A watcher that kills the process, or pauses it once, at the armed point."""
+def stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str], None]:
+    """Return a watcher that kills the process, or pauses it once, at the armed point."""
 
     def stop(point: Failpoint, qualifier: str) -> None:
         if armed not in (point.value, f"{point.value}:{qualifier}"):
@@ -111,7 +111,7 @@ def _stop_at(armed: str, signal_file: Path | None) -> Callable[[Failpoint, str],
 
 def _armed() -> list[Callable[[Failpoint, str], None]]:
     armed, signal_file = os.environ.get(VARIABLE), os.environ.get(SIGNAL_FILE_VARIABLE)
-    return [_stop_at(armed, Path(signal_file) if signal_file else None)] if armed else []
+    return [stop_at(armed, Path(signal_file) if signal_file else None)] if armed else []
 
 
 _watchers = _armed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -100,10 +101,18 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield boto3.resource("s3", endpoint_url=url).create_bucket(Bucket=BUCKET)
 
 
-@pytest.fixture
-def postgres() -> Iterator[str]:
-    """URL of a database in a private PostgreSQL cluster."""
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """A private PostgreSQL cluster, which nobody may stop."""
     from tests.support.postgres import a_postgres
 
     with a_postgres() as server:
-        yield server.url
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Any) -> Iterator[str]:
+    """URL of an empty database."""
+    name = f"of_a_test_{uuid.uuid4().hex[:12]}"
+    yield postgres_server.database(name)
+    postgres_server.drop_database(name)

@@ -41,7 +41,7 @@ _ONE = "tests/unit/resources/test_one_lake.py"
 _SPLIT = "tests/unit/operations/test_split_landing.py"
 _WHOLE = "tests/unit/transforms/test_whole_objects.py"
 _UPKEEP = "tests/scenarios/test_maintenance.py"
-_LATE = "tests/scenarios/test_late_facts.py::test_a_fact_two_days_late_republishes_its_day_only"
+_LATE = "tests/scenarios/test_standing.py::test_where_days_stand"
 _MEANWHILE = "tests/spark/test_one_transaction.py::test_a_commit_of_one_table_asks_what_others_did_to_its_slice"
 _RECOVER = "tests/unit/operations/test_recover.py"
 _BATCHES = "tests/unit/load/test_batches.py"
@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation(
         1, "files of a slice built again are added to those that are there", "resources/iceberg/staging.py",
         "self._commit(table, java, branch, old, change.files)", "self._commit(table, java, branch, (), change.files)",
-        "tests/scenarios/test_recovery.py::test_a_replaced_object_replaces_its_rows",
+        "tests/scenarios/test_deliveries.py::test_deliveries_come_again",
     ),
     Mutation(
         1, "a day without a snapshot is joined with the items of a later day", "pipeline_assets/load/staleness/as_of.py",
@@ -253,7 +253,7 @@ MUTATIONS = (
     Mutation(
         6, "a slice that fails a check is published", "pipeline_assets/load/build/verdicts.py",
         "        elif key in failed:", "        elif key in failed and not decision.is_requested:",
-        "tests/scenarios/test_bad_loads.py::test_a_bad_load_is_refused[halved]",
+        "tests/scenarios/test_bad_loads.py::test_changes_of_closed_days",
     ),
     Mutation(
         7, "any object of its hour lets one go that landing lost", "pipeline_assets/load/deliveries/plan.py",
@@ -283,7 +283,7 @@ MUTATIONS = (
     Mutation(
         7, "a merged user counts twice", "pipeline_assets/transforms/fold.py",
         'pc.coalesce(*ids, rows["amplitude_id"])', 'rows["amplitude_id"]',
-        "tests/scenarios/test_vendor_events.py::test_what_the_vendor_adds_counts_once",
+        "tests/scenarios/test_corrections.py::test_corrections_fold_in",
     ),
     Mutation(
         10, "other event types that repeat revenue leave days as they are", "pipeline_assets/tables/aggregates.py",
@@ -403,7 +403,7 @@ MUTATIONS = (
     Mutation(
         9, "a slice with the same content is published again", "pipeline_assets/load/build/verdicts.py",
         "is_changed = audit.digest != prior.digest", "is_changed = True",
-        "tests/scenarios/test_corrections.py::test_an_older_correction_alone_publishes_nothing",
+        "tests/scenarios/test_corrections.py::test_corrections_fold_in",
     ),
     Mutation(
         10, "the ledger is believed without a look at the table", "pipeline_assets/load/ledger_sync.py",

@@ -46,9 +46,11 @@ _KINDS = ("overlapping", "overlapping", "disjoint", "same source", "three at onc
 class Hand:
     """A writer's process."""
 
-    def __init__(self, *options: str) -> None:
-        """Start it with options of support/writer.py; it answers as soon as its session is up."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+    def __init__(self, *options: str, **variables: str) -> None:
+        """Start it with options and variables of support/writer.py; it answers as soon as its session is up."""
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")
+        } | variables
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.writer", *options],
@@ -154,9 +156,9 @@ class Meeting:
 
 
 @contextmanager
-def all_hands(writers: int = WRITERS, *options: str) -> Iterator[list[Hand]]:
+def all_hands(writers: int = WRITERS, *options: str, **variables: str) -> Iterator[list[Hand]]:
     """Two or three writers; their sessions serve one lake after the other, and know each catalog by a name of its own."""
-    hands = [Hand(*options) for _ in range(writers)]
+    hands = [Hand(*options, **variables) for _ in range(writers)]
     try:
         yield hands
     finally:

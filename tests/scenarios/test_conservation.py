@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +65,6 @@ class Witness:
 class Moment:
     """All witnesses at one moment."""
 
-    title: str
     witnesses: tuple[Witness, ...]
     account: ExportAccount
 
@@ -233,59 +231,12 @@ def _select(connection: sa.Connection, table: str) -> list[Mapping[str, Any]]:
     return [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM tidemark_{table}")).mappings()]
 
 
-# -- the balance as text ---------------------------------------------------------------------------------------------------
-
-
-def as_text(moment: Moment) -> str:
-    """Both balances, a line per source and arrival day and one per event day, with totals."""
-    names = ", ".join(witness.name for witness in moment.witnesses)
-    lines = [f"{moment.title} ({names}; figures that differ stand side by side)", ""]
-    head = ("source", "project", "arrival", "lines", "= raw", "+ quarantined", "+ blank")
-    body = [
-        (source, project, str(day), *(_cell(moment.said_of_arrival((source, project, day), name)) for name in LINES))
-        for source, project, day in moment.arrivals
-    ]
-    total = ("total", "", "", *(_total(moment.said_of_arrival(key, n) for key in moment.arrivals) for n in LINES))
-    lines += [*_aligned([head, *body, total], 3), ""]
-    head = ("project", "event day", "raw", "= refined", *(f"+ {reason.replace('_', ' ')}" for reason in REASONS))
-    body = [
-        (project, str(day), *(_cell(moment.said_of_slice((project, day), name)) for name in ROWS))
-        for project, day in moment.slices
-    ]
-    total = ("total", "", *(_total(moment.said_of_slice(key, n) for key in moment.slices) for n in ROWS))
-    return "\n".join([*lines, *_aligned([head, *body, total], 2), ""])
-
-
-def _cell(said: Mapping[str, int]) -> str:
-    return "|".join(str(count) for count in (said.values() if len(set(said.values())) > 1 else [min(said.values())]))
-
-
-def _total(said: Iterable[Mapping[str, int]]) -> str:
-    total = Counter[str]()
-    for figures in said:
-        total.update(figures)
-    return _cell(total)
-
-
-def _aligned(rows: Sequence[Sequence[str]], text_columns: int) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < text_columns else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-
-
 # -- the scenario ----------------------------------------------------------------------------------------------------------
 
 
-def _moment(title: str, pipeline: Pipeline, account: ExportAccount) -> Moment:
+def _moment(pipeline: Pipeline, account: ExportAccount) -> Moment:
     witnesses = (the_objects(pipeline.landing), the_exporter(account), the_tables(pipeline), the_ledger(pipeline))
-    moment = Moment(title, witnesses, account)
-    sys.stdout.write(f"\n{as_text(moment)}")
-    return moment
+    return Moment(witnesses, account)
 
 
 @pytest.fixture(scope="module")
@@ -296,11 +247,11 @@ def moments(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
         for first, last in (DAYS[:2], DAYS[2:]):
             run = p.load(first, last)
             assert run.success, run.failure()
-        regular = _moment("after the regular loads", p, account_of(SPEC))
+        regular = _moment(p, account_of(SPEC))
         write_recovery(SPEC, p.landing, RECOVERY.first_day, RECOVERY.last_day, corrected_share=RECOVERY.corrected_share)
         run = p.load(RECOVERY.first_day, RECOVERY.last_day, source=Source.BACKFILL)
         assert run.success, run.failure()
-        yield {"regular": regular, "recovered": _moment("after the recovery", p, account_of(SPEC, RECOVERY))}
+        yield {"regular": regular, "recovered": _moment(p, account_of(SPEC, RECOVERY))}
 
 
 at_both_moments = pytest.mark.parametrize("name", ["regular", "recovered"])

@@ -1,24 +1,28 @@
-"""Corrections of published events: what is sent again, moved, sent too late, tied; through both sources."""
+"""Corrections of published events: what is sent again, moved, sent too late, tied, told by vendors; through both sources."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
-from pipeline_assets.domain.slices import Slice, Source
-from tests.support.builders import PROJECT, an_event, events_on
-from tests.support.reference import raw_rows, refined_rows, require_known, winners
+from pipeline_assets.domain.slices import Source
+from tests.support.builders import an_event, events_on
+from tests.support.world import Steps, Story, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 1, 30)
-SOON = datetime(2026, 2, 20, tzinfo=UTC)
-REFINED, REVENUE = "refined/events", "aggregates/daily_revenue"
+RAW, REFINED, REVENUE, USERS = (
+    "raw/regular_events",
+    "refined/events",
+    "aggregates/daily_revenue",
+    "aggregates/active_users",
+)
 SENT = {
     "event_time": f"{DAY} 10:00:00.000000",
     "server_upload_time": f"{DAY} 10:30:00.000000",
@@ -34,32 +38,23 @@ class Correction:
     """A purchase of 10 is published; then this comes."""
 
     what: str
-    changes: dict[str, str]
+    changes: Mapping[str, str]
     """Of its times; its amount is 25."""
-    left: dict[Source, Found | None]
-    """Source that brings the correction -> what is left; None = one of the two, whichever the content decides."""
-
-
-def _same(found: Found | None) -> dict[Source, Found | None]:
-    return dict.fromkeys(Source, found)
+    left: tuple[Found, ...]
+    """What may be left by the rule."""
 
 
 CORRECTIONS = (
-    Correction("the amount is sent again", LATER, _same({DAY: 25})),
-    Correction("the time moves over midnight", {**LATER, "event_time": f"{NEXT} 00:10:00.000000"}, _same({NEXT: 25})),
+    Correction("the amount is sent again", LATER, ({DAY: 25},)),
+    Correction("the time moves over midnight", {**LATER, "event_time": f"{NEXT} 00:10:00.000000"}, ({NEXT: 25},)),
+    Correction("older than what is published", {"server_upload_time": f"{DAY} 10:29:00.000000"}, ({DAY: 10},)),
     Correction(
-        "older than what is published",
-        {"server_upload_time": f"{DAY} 10:29:00.000000"},
-        _same({DAY: 10}),
+        "the same key beyond the window", {**LATER, "event_time": f"{FAR} 10:00:00.000000"}, ({DAY: 10, FAR: 25},)
     ),
-    Correction(
-        "the same key beyond the window",
-        {**LATER, "event_time": f"{FAR} 10:00:00.000000"},
-        _same({DAY: 10, FAR: 25}),
-    ),
-    Correction("uploaded at once, processed later", {"processed_time": f"{DAY} 10:32:00.000000"}, _same({DAY: 25})),
-    Correction("uploaded at once, processed earlier", {"processed_time": f"{DAY} 10:30:30.000000"}, _same({DAY: 10})),
-    Correction("a tie on both times", {}, {Source.BACKFILL: {DAY: 25}, Source.REGULAR: None}),
+    Correction("uploaded at once, processed later", {"processed_time": f"{DAY} 10:32:00.000000"}, ({DAY: 25},)),
+    Correction("uploaded at once, processed earlier", {"processed_time": f"{DAY} 10:30:30.000000"}, ({DAY: 10},)),
+    # A backfill wins it; of two regular rows the content decides.
+    Correction("a tie on both times", {}, ({DAY: 10}, {DAY: 25})),
 )
 
 
@@ -68,7 +63,7 @@ def _purchase(number: int, amount: float, uuid: str, **times: str) -> dict[str, 
     return an_event(**{**SENT, **times}, insert_id=f"p{number}", uuid=f"{uuid}{number}", event_properties=bag)
 
 
-def _left(p: Any) -> dict[str, Found]:
+def _left(p: Story) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for row in p.rows(REFINED):
         if str(row["insert_id"]).startswith("p"):
@@ -77,36 +72,24 @@ def _left(p: Any) -> dict[str, Found]:
     return found
 
 
-@pytest.mark.parametrize("source", list(Source), ids=lambda source: source.value)
-def test_corrections_fold_in(pipeline: Any, source: Source) -> None:
+def corrections_fold_in(p: Story, source: Source) -> Steps:
     """Scenario: closed days are published; a delivery of either source brings corrections of all kinds. Outcome: the later one
     wins wherever it came from, one that is older or loses its tie changes nothing, an event that moves leaves its old day in
     the commit that brings it to the new one, a key far away is another event; revenue follows; a second load does nothing."""
-    p = pipeline()
-    p.now = SOON
     p.deliver(DAY, [*events_on(DAY, 300), *(_purchase(n, 10, "first") for n in range(len(CORRECTIONS)))])
     p.deliver(NEXT, events_on(NEXT, 50))
-    assert p.load(DAY, NEXT).success
-    known = len(p.ledger.publications())
-
+    assert (yield p.load(DAY, NEXT)).success
+    known = len(p.publications(REFINED))
     sent = [_purchase(n, 25, "again", **one.changes) for n, one in enumerate(CORRECTIONS)]
     p.deliver(NEXT, sent, hour=13, source=source)
-    run = p.load(NEXT, source=source)
-
+    run = yield p.load(NEXT, source=source)
     assert run.success, run.failure()
     left = _left(p)
-    page = Table("correction", "source", "left", title=f"corrections through {source.value}")
     for number, one in enumerate(CORRECTIONS):
-        found = left[f"p{number}"]
-        page.add_row(one.what, source.value, ", ".join(f"{day}: {amount}" for day, amount in sorted(found.items())))
-    Console(width=120).print(page)
-    for number, one in enumerate(CORRECTIONS):
-        expected = one.left[source]
-        assert left[f"p{number}"] in ([{DAY: 10}, {DAY: 25}] if expected is None else [expected]), one.what
-    assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings)
-    new = [
-        record for record in p.ledger.publications(REFINED) if record.number > p.ledger.publications()[known - 1].number
-    ]
+        assert left[f"p{number}"] in one.left, one.what
+    if source is Source.BACKFILL:
+        assert left[f"p{len(CORRECTIONS) - 1}"] == {DAY: 25}
+    new = p.publications(REFINED)[known:]
     assert {record.key.event_date for record in new} == {DAY, NEXT, FAR}
     assert len({record.snapshot_id for record in new}) == 1
     for day in (DAY, NEXT, FAR):
@@ -114,27 +97,123 @@ def test_corrections_fold_in(pipeline: Any, source: Source) -> None:
         others = {DAY: 30 * 2.5, NEXT: 5 * 2.5, FAR: 0.0}[day]
         (revenue,) = [row["revenue"] for row in p.rows(REVENUE) if row["event_date"] == day]
         assert float(revenue) == amounts + others
-    require_known(p)
     history = p.history()
-    assert p.load(NEXT, source=source).success
+    assert (yield p.load(NEXT, source=source)).success
     assert p.history() == history
 
 
-def test_an_older_correction_alone_publishes_nothing(pipeline: Any) -> None:
+def through_regular_exports(p: Story) -> Steps:
+    return corrections_fold_in(p, Source.REGULAR)
+
+
+def through_a_recovery(p: Story) -> Steps:
+    return corrections_fold_in(p, Source.BACKFILL)
+
+
+def an_older_correction_alone_publishes_nothing(p: Story) -> Steps:
     """Scenario: all that comes for a published day is older than what it holds. Outcome: raw keeps it, with the reason why it
     lost; refined and what follows are not written again."""
-    p = pipeline()
-    p.now = SOON
     p.deliver(DAY, [*events_on(DAY, 20), _purchase(0, 10, "first")])
-    assert p.load(DAY).success
-    before, known = p.history(), p.ledger.publications(REFINED)
-
-    p.deliver(DAY, [_purchase(0, 25, "older", server_upload_time=f"{DAY} 10:29:00.000000")], hour=13)
-    run = p.load(DAY)
-
+    p.deliver(NEXT, events_on(NEXT, 1))
+    assert (yield p.load(DAY, NEXT)).success
+    before = p.history()
+    p.deliver(NEXT, [_purchase(0, 25, "older", server_upload_time=f"{DAY} 10:29:00.000000")], hour=13)
+    run = yield p.load(NEXT)
     assert run.success, run.failure()
-    assert {table for table, count in p.history().items() if count != before[table]} == {"raw/regular_events"}
-    assert p.ledger.publications(REFINED) == known
-    record = p.ledger.slices(REFINED, [PROJECT], [DAY])[Slice(DAY, PROJECT)]
-    assert record.figures["send_duplicate"] == 1
+    assert p.history() == before | {RAW: before[RAW] + 1}
+    assert p.record(REFINED, DAY).figures["send_duplicate"] == 1
     assert _left(p) == {"p0": {DAY: 10}}
+
+
+def history_delivered_again_is_counted_once(p: Story) -> Steps:
+    """Scenario, the classic incident: correct history is loaded, then a backfill delivers all of it again, one amount corrected.
+    Outcome: events are counted once and the correction wins."""
+    days = [DAY + timedelta(days=shift) for shift in range(3)]
+    for day in days:
+        p.deliver(day, events_on(day, 40))
+    assert (yield p.load(days[0], days[-1])).success
+    assert sum(row["revenue"] for row in p.rows(REVENUE)) == Decimal(30)
+    for day in days:
+        again = events_on(day, 40)
+        if day == days[1]:
+            again[0]["event_properties"] = {"$revenue": 3.5, "currency": "EUR"}
+            again[0]["processed_time"] = f"{day} 23:00:00.000000"
+        p.deliver(day, again, source=Source.BACKFILL, shard=9)
+    assert (yield p.load(days[0], days[-1], source=Source.BACKFILL)).success
+    assert p.count(RAW) == p.count("raw/backfill_events") == p.count(REFINED) == 120
+    assert sum(row["revenue"] for row in p.rows(REVENUE)) == Decimal(31)
+    assert sum(row["events"] for row in p.rows("aggregates/event_counts")) == 120
+    assert sum(p.record(REFINED, day).figures["delivery_duplicate"] for day in days) == 120
+
+
+# -- what the vendor adds ----------------------------------------------------------------------------------------
+
+SALE = {"$price": 20, "$quantity": 1, "$revenue": 20, "$currency": "USD"}
+
+
+def _on(day: date, **changes: Any) -> dict[str, Any]:
+    times = dict.fromkeys(("event_time", "server_upload_time", "processed_time"), f"{day} 10:00:00.000000")
+    return an_event(**times, platform="Web", **changes)
+
+
+def _revenue(p: Story, day: date) -> list[tuple[str, Decimal, int, int]]:
+    columns = ("currency", "revenue", "purchases", "paying_users")
+    return [tuple(row[name] for name in columns) for row in p.rows(REVENUE) if row["event_date"] == day]
+
+
+def what_the_vendor_adds_counts_once(p: Story) -> Steps:
+    """Scenario: ten people buy, each sale has a computed one beside it, and each person's second id was merged into the first,
+    as `data` or a key of its own says. Later a setting lets computed sales count. Outcome: 200 USD of ten people, all rows in
+    refined, and a figure names the ten that do not count; the setting makes the day stale."""
+    events = []
+    for n in range(10):
+        first, second = 700_000_000_000 + n, 800_000_000_000 + n
+        merged = {"merged_amplitude_id": first}
+        told = {"data": {"first_event": True, **merged}} if n % 2 else merged
+        computed = f"[Amplitude] Revenue ({'Verified' if n % 2 else 'Unverified'})"
+        sale = {"amplitude_id": first, "event_properties": SALE}
+        events += [
+            _on(DAY, event_type="[Amplitude] Revenue", **sale),
+            _on(DAY, event_type=computed, **sale),
+            _on(DAY, amplitude_id=second, **told),
+        ]
+    events.append(_on(DAY, event_type=None, amplitude_id=700_000_000_000, data={"merged_amplitude_id": None}))
+    p.deliver(DAY, events)
+    p.deliver(NEXT, events_on(NEXT, 1))
+    assert (yield p.load(DAY, NEXT)).success
+    assert _revenue(p, DAY) == [("USD", Decimal(200), 10, 10)]
+    assert [row["active_users"] for row in p.rows(USERS) if row["event_date"] == DAY] == [10]
+    assert p.count(REFINED, DAY) == len(events)
+    figures = p.record(REVENUE, DAY).figures
+    assert figures.items() >= {"events_that_repeat_revenue": 10, "unreadable_revenue": 0}.items()
+    p.change(event_types_without_revenue=())
+    assert (yield p.load(DAY, accept={f"{REVENUE}:{DAY}": "computed sales count from now on"})).success
+    assert _revenue(p, DAY) == [("USD", Decimal(400), 20, 10)]
+
+
+def a_bag_as_text_gives_the_same_rows(p: Story) -> Steps:
+    """Scenario: an hour whose bags are JSON objects is delivered again with the same bags as text. Outcome: the tables keep every
+    digest, and an hour that came as text alone counts its revenue, its merged users and its items."""
+    bags = {"event_properties": SALE, "data": {"merged_amplitude_id": 5}, "user_properties": {"half": '"\\"'}}
+    events = [_on(DAY, amplitude_id=n, **bags) for n in range(10)]
+    texts = {name: json.dumps(bag) for name, bag in bags.items()}
+    p.deliver(DAY, events)
+    p.deliver(NEXT, [_on(NEXT, amplitude_id=n, **texts) for n in range(10)])
+    assert (yield p.load(DAY, NEXT)).success
+    before = p.digests()
+    assert _revenue(p, DAY) == _revenue(p, NEXT) == [("USD", Decimal(200), 10, 1)]
+    p.deliver(DAY, [one | texts for one in events])
+    assert (yield p.load(NEXT)).success
+    assert p.digests() == before
+
+
+def test_corrections_fold_in(pipeline: Any, subtests: Any) -> None:
+    stories = (
+        through_regular_exports,
+        through_a_recovery,
+        an_older_correction_alone_publishes_nothing,
+        history_delivered_again_is_counted_once,
+        what_the_vendor_adds_counts_once,
+        a_bag_as_text_gives_the_same_rows,
+    )
+    tell(pipeline, subtests, stories)

@@ -194,10 +194,9 @@ def test_killed_and_started_again(
     restart: str,
     form: str,
 ) -> None:
-    """Scenario: a load, whose tasks run in Spark's workers or in its own process, is killed with SIGKILL, Python, JVM and
-    workers, at a point; it is started again. Outcome: digests,
-    number of commits, changes on record and materialized partitions are those of a run that lived; and before anybody looks,
-    ledger and tables say the same."""
+    """Scenario: a load, whose tasks run in Spark's workers or in its own process, is killed with SIGKILL at a point, once, and
+    with --full always, with its JVM and workers; it is started again. Outcome: digests, number of commits, changes on record and
+    materialized partitions are those of a run that lived; and before anybody looks, ledger and tables say the same."""
     started = time.monotonic()
     name, _, table = point.partition(":")
     armed = point.replace(INSIDE, Failpoint.BEFORE_PUBLISH)
@@ -206,7 +205,7 @@ def test_killed_and_started_again(
         changes = {"local_bytes": LOCAL_BYTES[form]}
         if name == Failpoint.BETWEEN_CHUNKS:
             changes["days_per_run"] = 1
-        with a_victim(p, DAYS[0], DAYS[2], armed, **changes) as victim:
+        with a_victim(p, DAYS[0], DAYS[2], armed, has_engine=is_full or name == INSIDE, **changes) as victim:
             assert victim.wait_until_paused().startswith(armed)
             if name == INSIDE:
                 _kill_before_the_transaction(p, victim)

@@ -20,6 +20,7 @@ from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
+from tests.scenarios.test_unchanged import NoSpark
 from tests.support.builders import a_body, an_orphan_below, events_on
 from tests.support.policies import database_of, policy, recorded_requests, refused, unneeded
 from tests.support.postgres import a_postgres
@@ -92,7 +93,8 @@ def _grow_old(is_old: Callable[[str], bool]) -> None:
 
 def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
     """Scenario: catalog and ledger in PostgreSQL, as the role of the policy; then a load stands still in its publish. Outcome:
-    as on SQLite, and again unchanged; the server ends the publish, another writer goes on, the load publishes all or nothing."""
+    as on SQLite, and again unchanged, without Spark; the server ends the publish, another writer goes on, the load publishes all
+    or nothing."""
     with a_postgres("superuser") as server:
         url = database_of(server, "tidemark", "tidemark")["tidemark"]
         p = pipeline(catalog_url=f"{url}?options=-cidle_in_transaction_session_timeout%3D1s")
@@ -102,7 +104,9 @@ def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
         assert p.count("refined/events", DAY) == 10
         assert p.ledger.engine.dialect.name == "postgresql"
         snapshots = p.snapshots()
+        p.resources = {"spark": NoSpark(spark_config={})}
         assert p.run(DAY).success
+        p.resources = {}
         assert p.snapshots() == snapshots
         assert p.verdict("refined/events", DAY) == "unchanged"
 

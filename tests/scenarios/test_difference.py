@@ -1,233 +1,37 @@
-"""A slice published as its difference is the slice built whole, whatever came before, and whoever else writes."""
+"""A slice is published as its difference: what is equal stays in its file, whatever name it has, and whoever else writes."""
 
 from __future__ import annotations
 
-import random
-import uuid
 from collections import Counter
-from collections.abc import Callable, Collection
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.slices import Slice, Source, Verdict
 from pipeline_assets.load.build import refined
-from pipeline_assets.load.run import run_load
-from pipeline_assets.load.runtime import LoadRequest, Runtime, TableReport
-from pipeline_assets.operations.decisions import exclude, lift, preview, release
-from pipeline_assets.operations.maintenance import maintain, require_done
-from pipeline_assets.operations.rollback import RollbackRequest, roll_back
+from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from pipeline_assets.transforms import refine_task
 from resources import failpoints
 from resources.failpoints import Failpoint
-from resources.landing.store import LandingStore
-from resources.spark.session import configure_catalog
-from tests.support.builders import PROJECT, Pipeline, a_pipeline, events_on
-from tests.support.random_exports import DAYS, KINDS, WINDOW, Vendor, change, first_exports
+from tests.scenarios.test_random_histories import require_lineage
+from tests.support.builders import PROJECT, Loaded, Pipeline, events_on
+from tests.support.random_exports import DAYS
 from tests.support.reference import raw_rows, refined_rows, require_known, winners
+from tests.support.world import SOON
 
 pytestmark = pytest.mark.slow
 REFINED = REFINED_EVENTS.key
-SOON = datetime(2026, 2, 20, tzinfo=UTC)
-"""Inside the redelivery horizon, so that what is withdrawn leaves raw."""
-LOADED = frozenset(("raw/regular_events", "raw/backfill_events", REFINED))
-STEPS, FULL_STEPS = 6, 110
-OTHER_KINDS = ("exclusion", "inclusion", "compaction", "rollback", "delivered again", "moved objects", "moved prefix")
-_LINEAGE = ("_source", "_object_key", "_line_number")
 
 
-def _runtime(p: Pipeline) -> Runtime:
-    return Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), p.settings)
-
-
-def _rows(p: Pipeline) -> Counter[Any]:
-    """All that refined holds, stored hashes included. Which of equal rows it names depends on what was published before."""
-    return Counter(tuple(sorted(row.items(), key=str)) for row in map(_plain, p.rows(REFINED)))
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: str(value) for name, value in row.items() if name not in _LINEAGE}
-
-
-def _require_lineage(p: Pipeline, published: Collection[date]) -> None:
-    """Each row of these days names a row of raw, and is equal to it."""
-    raw = {(row.event_date, row.name) for row in raw_rows(p.lakehouse)}
-    for row in p.rows(REFINED):
-        source, key, line = (row[name] for name in _LINEAGE)
-        name = (Source(source), key, line, (row["_hash_a"], row["_hash_b"]))
-        assert row["event_date"] not in published or (row["event_date"], name) in raw
-
-
-class _TwoLakes:
-    """The same history, published as differences in one lake and whole in the other."""
-
-    def __init__(self, by_difference: Pipeline, whole: Pipeline) -> None:
-        self.lakes = (by_difference, whole)
-        self.kept = 0
-        """Publications that left files of their slice where they were."""
-
-    def deliver(self, day: date, lines: list[dict[str, Any]], hour: int, source: Source, shard: int = 1) -> str:
-        """One object to both; returns its key."""
-        key, _ = (p.deliver(day, lines, hour=hour, source=source, shard=shard) for p in self.lakes)
-        return key
-
-    def load(self, first: date, last: date | None = None) -> None:
-        """Load raw and refined in both, and compare all that is told and all that is held."""
-        p, whole = self.lakes
-        known = [len(lake.ledger.publications()) for lake in self.lakes]
-        files = {day: p.files(REFINED, day) for day in DAYS} if known[0] else {}
-
-        told = [self._told(p, first, last or first) for p in self.lakes]
-
-        assert told[0] == told[1]
-        assert _rows(p) == _rows(whole)
-        assert p.digests() == whole.digests()
-        assert refined_rows(p.lakehouse) == winners(raw_rows(p.lakehouse), p.settings)
-        for lake, before in zip(self.lakes, known, strict=True):
-            later = lake.ledger.publications()[before:]
-            published = {record.key.event_date for record in later if record.table == REFINED}
-            _require_lineage(lake, published)
-        self.kept += sum(bool(files.get(day, frozenset()) & p.files(REFINED, day)) for day in published)
-
-    @staticmethod
-    def _told(p: Pipeline, first: date, last: date) -> dict[Slice, Any]:
-        """What a load says of each slice of refined: verdict, figures, checks, and what becomes of its keys."""
-        return {
-            one.key: (one.verdict, one.reason, one.digest, one.figures, [e.to_json() for e in one.evaluations])
-            for one in _load(p, first, last).outcomes
-        }
-
-
-def _load(p: Pipeline, first: date, last: date | None = None) -> TableReport:
-    """What a load of raw and refined tells of refined."""
-    configure_catalog(p.spark, p.settings)
-    reports = {one.table: one for one in run_load(_runtime(p), _request(p, first, last or first), lambda _: False)}
+def _load(p: Pipeline, day: date) -> Loaded:
+    """Load raw of both sources and refined."""
+    done = p.load(day, tables=(*(table.key for table in RAW_TABLES.values()), REFINED))
     # Where raw refuses what came, refined waits, and is no longer what raw holds.
-    assert all(outcome.verdict.is_good for outcome in reports["raw/regular_events"].outcomes)
-    return reports[REFINED]
-
-
-def _request(p: Pipeline, first: date, last: date) -> LoadRequest:
-    days = tuple(first + timedelta(days=n) for n in range((last - first).days + 1))
-    return LoadRequest(days, p.settings.projects, LOADED, str(uuid.uuid4()), p.now)
-
-
-def _exclude(key: str, arrival: date) -> Callable[[Pipeline], None]:
-    def act(p: Pipeline) -> None:
-        exclude(_runtime(p), {key: "ruled out"}, _request(p, arrival, arrival), even_if_gone=False)
-
-    return act
-
-
-def _include(key: str, arrival: date) -> Callable[[Pipeline], None]:
-    return lambda p: lift(_runtime(p), {key: "right after all"}, _request(p, arrival, arrival))
-
-
-def _nothing(_: Pipeline) -> None:
-    """What was delivered is all."""
-
-
-def _roll_back_and_release(day: date, then: datetime, refused: list[str]) -> Callable[[Pipeline], None]:
-    def act(p: Pipeline) -> None:
-        runtime = _runtime(p)
-        request = RollbackRequest((REFINED,), (PROJECT,), day, day, then, "a look back", str(uuid.uuid4()))
-        try:
-            roll_back(runtime, request)
-        except LakehouseError as torn:
-            # Keys that other days share since: in both lakes alike.
-            refused.append(torn.reason)
-            return
-        held = preview(runtime.ledger, runtime.settings, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
-        release(runtime.ledger, held, "go on", str(uuid.uuid4()))
-
-    return act
-
-
-def _compact(p: Pipeline) -> None:
-    require_done(list(maintain(_runtime(p), str(uuid.uuid4()), SOON, lambda _: False, is_dry_run=False)))
-
-
-def test_random_histories_end_in_the_same_rows(
-    spark: Any, tmp_path: Path, is_full: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Scenario: late facts, corrections, withdrawals, exclusions and inclusions, days that events move to, objects under another
-    name, in the other prefix or in both, rollbacks and compactions, one after another, through both sources. Outcome: after each,
-    every row, digest, verdict, figure and check is the same as in a lake where slices are built whole and as the pure rule gives
-    for raw as it is; rows of published days name rows of raw; and most publications left files where they were."""
-    window = {"dedupe_window_days": WINDOW, "reprocessing_window_days": 3}
-    bounds = {"change_min_rows": 1, "change_max_shrink": 9, "change_max_growth": 9}
-    with (
-        a_pipeline(spark, tmp_path / "difference", **window, **bounds) as p,
-        a_pipeline(spark, tmp_path / "whole", local_bytes=0, **window, **bounds) as q,
-    ):
-        by_difference = refined.held_files
-        monkeypatch.setattr(
-            refined,
-            "held_files",
-            lambda runtime, *rest: {} if runtime.settings is q.settings else by_difference(runtime, *rest),
-        )
-        # So that late rows of these small days lie apart; tasks of the lake of differences run in this process.
-        monkeypatch.setattr(refine_task, "_LEAST_ROWS", 3)
-        p.now = q.now = SOON
-        lakes, vendor = _TwoLakes(p, q), Vendor(random.Random(7))
-        files = first_exports(vendor)
-        for (day, hour), lines in files.items():
-            lakes.deliver(day, lines, hour, Source.REGULAR)
-        lakes.load(DAYS[0], DAYS[-1])
-        seen: Counter[str] = Counter()
-        started, refused = datetime.now(UTC), list[str]()
-        for number in range(FULL_STEPS if is_full else STEPS):
-            kind = (*KINDS, *OTHER_KINDS)[number * 5 % (len(KINDS) + len(OTHER_KINDS))]
-            early = sorted(name for name in files if name[1] < 16)
-            if len(early) == 1 and kind in ("exclusion", "moved prefix"):
-                # Both take an hour away, and the last one is needed.
-                kind = "delivered again"
-            seen[kind] += 1
-            if kind in KINDS:
-                day, hour = change(vendor, files, kind)
-                # The last hours are recovered ones, so that both sources take part.
-                lakes.deliver(day, files[day, hour], hour, Source.BACKFILL if hour > 19 else Source.REGULAR)
-                lakes.load(day)
-                continue
-            day, hour = vendor.rng.choice(early)
-            if kind in ("exclusion", "inclusion"):
-                key = lakes.deliver(day, files[day, hour], hour, Source.REGULAR)
-                act = _exclude(key, day)
-                if kind == "inclusion":
-                    for lake in lakes.lakes:
-                        act(lake)
-                    lakes.load(DAYS[0], DAYS[-1])
-                    act = _include(key, day)
-                else:
-                    del files[day, hour]
-            elif kind in ("delivered again", "moved prefix"):
-                key = lakes.deliver(day, files[day, hour], hour, Source.REGULAR)
-                lakes.deliver(day, files[day, hour], hour, Source.BACKFILL)
-                act = _nothing
-                if kind == "moved prefix":
-                    act = lambda p, key=key: p.remove(key)  # noqa: E731 - one of the acts above
-                    del files[day, hour]
-            elif kind == "rollback":
-                act = _roll_back_and_release(day, started, refused)
-            elif kind == "compaction":
-                act = _compact
-            else:
-                key = lakes.deliver(day, files[day, hour], hour, Source.REGULAR)
-                lakes.deliver(day, files[day, hour], hour, Source.REGULAR, shard=2)
-                act = lambda p, key=key: p.remove(key)  # noqa: E731 - one of the acts above
-            for lake in lakes.lakes:
-                act(lake)
-            lakes.load(DAYS[0], DAYS[-1])
-        assert lakes.kept >= 2, seen
-        assert refused[::2] == refused[1::2]
-        assert all("events have moved between these days" in reason for reason in refused), refused
-        require_known(p)
-        print(f"\n{dict(seen)}: {lakes.kept} publications left files of their slice where they were")
+    assert all(one.verdict.is_good for one in done.outcomes("raw/regular_events")), done.failure()
+    return done
 
 
 def test_only_days_with_files_of_another_format_pass_through_spark(
@@ -292,7 +96,7 @@ def test_equal_rows_under_other_names_write_nothing(pipeline: Any) -> None:
     assert written
 
     def require_nothing_written() -> None:
-        (outcome,) = _load(p, day).outcomes
+        outcome = _load(p, day).outcome(REFINED, day)
         assert outcome.verdict is Verdict.UNCHANGED
         assert (p.files(REFINED, day), _written(p)) == (files, written)
         assert (p.history_of(REFINED), p.digests_of(REFINED)) == (history, digests)
@@ -318,7 +122,7 @@ def test_equal_rows_under_other_names_write_nothing(pipeline: Any) -> None:
     _load(p, day)
     assert not files <= p.files(REFINED, day)
     assert Counter(row["_source"] for row in p.rows(REFINED)) == {"backfill": 40, "regular": 2}
-    _require_lineage(p, [day])
+    require_lineage(p, [day])
 
 
 def test_an_object_in_another_line_order_is_named_anew_with_the_next_change(pipeline: Any) -> None:
@@ -338,7 +142,7 @@ def test_an_object_in_another_line_order_is_named_anew_with_the_next_change(pipe
     p.deliver(day, events_on(day, 1, prefix="late"), hour=12)
     _load(p, day)
     assert not files & p.files(REFINED, day)
-    _require_lineage(p, [day])
+    require_lineage(p, [day])
 
 
 def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
@@ -365,7 +169,7 @@ def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
 
         failpoints.watch(meddle)
         try:
-            (outcome,) = _load(p, day).outcomes
+            outcome = _load(p, day).outcome(REFINED, day)
         finally:
             failpoints.watch()
 

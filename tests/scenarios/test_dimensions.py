@@ -31,7 +31,6 @@ from resources import failpoints
 from resources.failpoints import Failpoint
 from resources.landing.store import LandingStore
 from tests.scenarios import shops
-from tests.scenarios.test_shell import Shell
 from tests.support.builders import PROJECT, a_pipeline
 from tests.support.dimensions import (
     ACTIVE,
@@ -43,6 +42,7 @@ from tests.support.dimensions import (
     load_items,
     loaded_partitions,
 )
+from tests.support.shell import InOneProcess
 
 pytestmark = pytest.mark.slow
 FIRST, SECOND, LATER = date(2026, 2, 2), date(2026, 2, 3), date(2026, 3, 4)
@@ -322,29 +322,30 @@ def _runtime(p: Any) -> Runtime:
     return Runtime(p.lakehouse, p.ledger, _landing(p), p.settings)
 
 
-def test_a_dimension_of_a_users_own_is_one_module(tmp_path: Path) -> None:
+def test_a_dimension_of_a_users_own_is_one_module(spark: Any, tmp_path: Path) -> None:
     """Scenario: one module outside the package, named in one setting. Outcome: the shell loads its snapshots, makes intervals of
     them, and the graph shows it; the other dimension, of which nothing is delivered, is in nobody's way."""
-    shell = Shell(tmp_path)
+    shell = InOneProcess(tmp_path)
     shell.environment |= {"TIDEMARK_EXTRA_DIMENSIONS": "tests.scenarios.shops:SHOP", "PYTHONPATH": str(PROJECT_ROOT)}
     folder = shell.landing / "dimensions" / "shop"
     folder.mkdir(parents=True)
     (folder / f"{FIRST}.csv").write_text("id,name,status,city\n7,Corner,OPEN,Bern\n")
     (folder / f"{FIRST}_complete").touch()
-    done = shell("load", "--source", "dimensions", "--from", str(FIRST), "--to", str(FIRST), "--json")
-    told = {line["table"]: (line["verdict"], line["rows"]) for line in json.loads(done.stdout)}
-    assert told == {"dimensions/shop_snapshot": ("published", 1), "dimensions/shop_validity": ("published", 1)}, (
-        done.stderr
-    )
-    assert done.returncode == 0
-    assert "dimensions/item_snapshot: landing holds no snapshot of the dimension at all" in done.stderr
-    status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
-    tables = {line["table"] for line in json.loads(status.stdout)}
-    assert {name for name in tables if "shop" in name or "item" in name} == told.keys()
-    done = shell("exclude", f"dimensions/shop/{FIRST}.csv", "--reason", "the wrong shops")
-    assert (done.returncode, "the wrong shops" in shell("exclusions").stdout) == (0, True), done.stderr
-    status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
-    assert {line["rows"] for line in json.loads(status.stdout) if "shop" in line["table"]} == {0}
+    with shell.started():
+        done = shell("load", "--source", "dimensions", "--from", str(FIRST), "--to", str(FIRST), "--json")
+        told = {line["table"]: (line["verdict"], line["rows"]) for line in json.loads(done.stdout)}
+        assert told == {"dimensions/shop_snapshot": ("published", 1), "dimensions/shop_validity": ("published", 1)}, (
+            done.stderr
+        )
+        assert done.returncode == 0
+        assert "dimensions/item_snapshot: landing holds no snapshot of the dimension at all" in shell.said
+        status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
+        tables = {line["table"] for line in json.loads(status.stdout)}
+        assert {name for name in tables if "shop" in name or "item" in name} == told.keys()
+        done = shell("exclude", f"dimensions/shop/{FIRST}.csv", "--reason", "the wrong shops")
+        assert (done.returncode, "the wrong shops" in shell("exclusions").stdout) == (0, True), done.stderr
+        status = shell("status", "--from", str(FIRST), "--to", str(FIRST), "--json")
+        assert {line["rows"] for line in json.loads(status.stdout) if "shop" in line["table"]} == {0}
     warehouse = shell.landing.parent / "warehouse"
     assert list(warehouse.rglob("*shop_validity*"))
     assert not list(warehouse.rglob("*item*"))

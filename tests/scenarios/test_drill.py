@@ -23,8 +23,8 @@ from pipeline_assets.tables.raw_events import RAW_TABLES
 from resources.failpoints import Failpoint
 from resources.iceberg.lakehouse import Lakehouse
 from resources.ledger.store import Ledger
+from tests.support.attached import attached_drills
 from tests.support.builders import events_on
-from tests.support.postgres import a_postgres
 from tests.support.small_spark import SMALL
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,8 @@ def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
     assert p.run(DAY).success
     before = p.digests(), p.history(), len(p.ledger.publications()), _left(p)
 
-    results = list(drill.carry_out(p.spark, p.settings, (*TRIALS, TRIALS[0]), print))
+    with attached_drills():
+        results = list(drill.carry_out(p.spark, p.settings, (*TRIALS, TRIALS[0]), print))
 
     show(Console(width=160), *drilled(results))
     assert [one.faults for one in results] == [()] * 6
@@ -94,32 +95,31 @@ def test_what_is_not_loaded_again_is_told(pipeline: Any, monkeypatch: pytest.Mon
     assert "Dagster shows no materialization" in told
 
 
-def test_a_drill_on_servers_leaves_nothing_there(pipeline: Any, bucket: Any) -> None:
+def test_a_drill_on_servers_leaves_nothing_there(pipeline: Any, bucket: Any, postgres: str) -> None:
     """Scenario: catalog and ledger lie in PostgreSQL, behind a password, and tables in a bucket. Outcome: the drill's ledgers
     are in schemas of their own; these, catalog entries and objects are gone afterwards, and the own ledger knows nothing."""
-    with a_postgres() as server:
-        url = server.database("lake")
-        changes = {"catalog_url": url, "ledger_url": url, "warehouse_url": f"s3://{bucket.name}/warehouse"}
-        p = pipeline()
-        settings = p.settings.model_copy(update=changes)
-        engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg2://"))
-        with closing(Ledger(url)) as own, scratch(p.spark, settings, "10001", DAY) as place:
-            for one in (place.settings, place.calm):
-                with closing(Ledger(one.ledger_database_url)) as ledger:
-                    assert ledger.publications() == []
-                Lakehouse(p.spark, one.catalog_name).ensure(RAW_TABLES[Source.REGULAR])
-            place.deliver("10001/10001_2026-02-02_1#1.json.gz", b"bytes")
-            assert own.publications() == []
-            assert {place.settings.catalog_name, place.calm.catalog_name} <= set(sa.inspect(engine).get_schema_names())
-            tables = sa.inspect(engine).get_table_names(schema=place.settings.catalog_name)
-            assert "tidemark_publications" in tables
-            assert _keys(bucket, "/landing/")
-            assert _keys(bucket, ".metadata.json")
-            assert _catalog_entries(engine, place.settings.catalog_name)
-        assert not [name for name in sa.inspect(engine).get_schema_names() if name.startswith("drill_")]
-        assert not _keys(bucket, "")
-        assert not sa.inspect(engine).has_table("iceberg_tables")
-        engine.dispose()
+    url = postgres
+    changes = {"catalog_url": url, "ledger_url": url, "warehouse_url": f"s3://{bucket.name}/warehouse"}
+    p = pipeline()
+    settings = p.settings.model_copy(update=changes)
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg2://"))
+    with closing(Ledger(url)) as own, scratch(p.spark, settings, "10001", DAY) as place:
+        for one in (place.settings, place.calm):
+            with closing(Ledger(one.ledger_database_url)) as ledger:
+                assert ledger.publications() == []
+            Lakehouse(p.spark, one.catalog_name).ensure(RAW_TABLES[Source.REGULAR])
+        place.deliver("10001/10001_2026-02-02_1#1.json.gz", b"bytes")
+        assert own.publications() == []
+        assert {place.settings.catalog_name, place.calm.catalog_name} <= set(sa.inspect(engine).get_schema_names())
+        tables = sa.inspect(engine).get_table_names(schema=place.settings.catalog_name)
+        assert "tidemark_publications" in tables
+        assert _keys(bucket, "/landing/")
+        assert _keys(bucket, ".metadata.json")
+        assert _catalog_entries(engine, place.settings.catalog_name)
+    assert not [name for name in sa.inspect(engine).get_schema_names() if name.startswith("drill_")]
+    assert not _keys(bucket, "")
+    assert not sa.inspect(engine).has_table("iceberg_tables")
+    engine.dispose()
 
 
 def _keys(bucket: Any, part: str) -> list[str]:

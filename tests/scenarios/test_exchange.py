@@ -13,7 +13,8 @@ from pipeline_assets.domain.slices import Digest, Slice, Source
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.build import competing_rows, refined_audit
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from tests.support.builders import PROJECT, an_event, events_on
+from tests.support.builders import LATER, an_event, events_on
+from tests.support.world import Steps, Story, tell
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(5)]
@@ -34,7 +35,7 @@ def _moved(events: Iterable[Mapping[str, Any]], to: date, sent: date) -> list[di
     ]
 
 
-def _places(p: Any) -> dict[str, list[date]]:
+def _places(p: Story) -> dict[str, list[date]]:
     """Event id -> the days that show it."""
     found: dict[str, list[date]] = {}
     for row in p.rows(REFINED):
@@ -69,78 +70,73 @@ def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
     assert [Digest.parse(digest).rows for digest in found[0][0][REFINED].values()] == [26, 34, 31]
 
 
-def test_a_day_waits_for_the_refused_day_it_takes_events_from(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def a_day_waits_for_the_refused_day_it_takes_events_from(p: Story) -> Steps:
     """Scenario: half of a final day's events are corrected to the next day. The old day shrinks beyond bounds.
     Outcome: neither is published, no event is lost or doubled; a second run is quiet; accepted, both come in one commit. Beside
     the old state of the day before, the audit finds the events twice, whether the driver holds the keys or tasks do."""
-    p = pipeline()
     events = {day: events_on(day, 400 if day == DAYS[1] else 120) for day in DAYS[:4]}
     for day in DAYS[:4]:
         p.deliver(day, events[day])
-    assert p.load(DAYS[0], DAYS[3]).success
+    assert (yield p.load(DAYS[0], DAYS[3])).success
     before = p.digests()[REFINED]
     p.deliver(DAYS[2], _moved(events[DAYS[0]][:60], DAYS[1], DAYS[2]), hour=20)
     # A day in reach that shares nothing with them goes on.
     p.deliver(DAYS[3], events_on(DAYS[3], 5, prefix="more"), hour=20)
 
-    run = p.load(DAYS[2], DAYS[3])
+    run = yield p.load(DAYS[2], DAYS[3])
 
     assert not run.success
     assert (p.verdict(REFINED, DAYS[0]), p.verdict(REFINED, DAYS[1])) == ("refused", "waiting")
-    assert f"shares events with {DAYS[0]}, which cannot be published now" in str(_record(p, DAYS[1]).reason)
-    assert {key.event_date for key, digest in p.digests()[REFINED].items() if before[key] != digest} == {DAYS[3]}
+    assert f"shares events with {DAYS[0]}, which cannot be published now" in str(p.record(REFINED, DAYS[1]).reason)
+    assert {day for day, digest in p.digests()[REFINED].items() if before[day] != digest} == {DAYS[3]}
     assert all(len(days) == 1 for days in _places(p).values())
     assert p.verdict("aggregates/event_counts", DAYS[1]) == "waiting"
 
     history = p.history()
-    reports = p.reports(DAYS[0], DAYS[3])
-    assert not any(outcome.fails_the_run for report in reports.values() for outcome in report.outcomes)
-    assert reports[REFINED].built == ()
+    again = yield p.load(DAYS[2], DAYS[3])
+    assert again.success, again.failure()
+    assert again.built(REFINED) == []
     assert (p.verdict(REFINED, DAYS[1]), p.history()) == ("waiting", history)
 
     smaller = (REFINED, "aggregates/event_counts", "aggregates/active_users")
-    old = p.lakehouse.head(REFINED_EVENTS)
-    accepted = p.load(DAYS[0], accept={f"{table}:{DAYS[0]}": "the app's clock was wrong" for table in smaller})
+    old = p.runtime.lakehouse.head(REFINED_EVENTS)
+    accepted = yield p.load(DAYS[0], accept={f"{table}:{DAYS[0]}": "the app's clock was wrong" for table in smaller})
     assert accepted.success, accepted.failure()
     places = _places(p)
     assert {event: places[event] for event in places if event.startswith(f"e-{DAYS[0]}")} == {
         event["$insert_id"]: [DAYS[1] if number < 60 else DAYS[0]] for number, event in enumerate(events[DAYS[0]])
     }
-    last = {r.key.event_date: r for r in p.ledger.publications(REFINED) if r.key.event_date in DAYS[:2]}
+    last = {r.key.event_date: r for r in p.publications(REFINED) if r.key.event_date in DAYS[:2]}
     assert last[DAYS[0]].snapshot_id == last[DAYS[1]].snapshot_id
     assert (p.count("aggregates/event_counts", DAYS[1]), p.verdict("aggregates/event_counts", DAYS[1])) == (
         1,
         "published",
     )
-    head, (first, second) = last[DAYS[0]].snapshot_id, (Slice(day, PROJECT) for day in DAYS[:2])
+    head, (first, second) = last[DAYS[0]].snapshot_id, (Slice(day, p.project) for day in DAYS[:2])
     for most, range_rows, is_checked in ((refined_audit._MOST_KEYS, 100, False), (0, 100, True), (0, 10_000, False)):
-        monkeypatch.setattr(refined_audit, "_MOST_KEYS", most)
-        monkeypatch.setattr(file_tasks, "_KEYS_PER_RANGE", range_rows)
-        near = {old: {first}, head: {second}}
-        measured = refined_audit.measure_refined(p.runtime, head, near, [second], is_checked=is_checked)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(refined_audit, "_MOST_KEYS", most)
+            patched.setattr(file_tasks, "_KEYS_PER_RANGE", range_rows)
+            near = {old: {first}, head: {second}}
+            measured = refined_audit.measure_refined(p.runtime, head, near, [second], is_checked=is_checked)
         assert measured.keys() == {second}
         assert {name: measured[second][name] for name in ("keys_twice", "keys_twice_a_day", "false_hashes")} == {
             "keys_twice": 60, "keys_twice_a_day": 0, "false_hashes": 0,
         }  # fmt: skip
-        assert str(measured[second]["digest"]) == p.digests()[REFINED][second]
+        assert str(measured[second]["digest"]) == p.digests()[REFINED][DAYS[1]]
 
 
-def _record(p: Any, day: date) -> Any:
-    return next(record for key, record in p.ledger.slices(REFINED, None, [day]).items() if key.event_date == day)
-
-
-def test_a_day_waits_for_a_neighbour_that_cannot_be_built(pipeline: Any) -> None:
+def a_day_waits_for_a_neighbour_that_cannot_be_built(p: Story) -> Steps:
     """Scenario: an event moves from day 2 to day 1 while day 2's own delivery cannot be read. Outcome: day 1 waits, since
     alone it would show the event twice; with day 2 recovered both follow, though only day 2 is asked for."""
-    p = pipeline()
     events = {day: events_on(day, 20) for day in DAYS[:3]}
     for day in DAYS[:3]:
         p.deliver(day, events[day])
-    assert p.load(DAYS[0], DAYS[2]).success
+    assert (yield p.load(DAYS[0], DAYS[2])).success
     p.deliver(DAYS[1], events_on(DAYS[1], 3, prefix="more"), hour=20, truncated=True)
     p.deliver(DAYS[2], _moved(events[DAYS[1]][:1], DAYS[0], DAYS[2]), hour=20)
 
-    run = p.load(DAYS[0], DAYS[2])
+    run = yield p.load(DAYS[0], DAYS[2])
 
     assert not run.success
     assert {day: p.verdict(REFINED, day) for day in DAYS[:3]} == {
@@ -152,67 +148,64 @@ def test_a_day_waits_for_a_neighbour_that_cannot_be_built(pipeline: Any) -> None
     assert _places(p)[moved] == [DAYS[1]]
 
     p.deliver(DAYS[1], events_on(DAYS[1], 3, prefix="more"), hour=20)
-    healed = p.load(DAYS[1])
+    healed = yield p.load(DAYS[1])
     assert healed.success, healed.failure()
     assert _places(p)[moved] == [DAYS[0]]
     assert (p.count(REFINED, DAYS[0]), p.count(REFINED, DAYS[1])) == (21, 22)
 
 
-def test_only_days_that_share_a_changed_key_are_built_again(pipeline: Any) -> None:
+def only_days_that_share_a_changed_key_are_built_again(p: Story) -> Steps:
     """Scenario: late events of day 3, one of them known from day 2; later other events of day 3 alone, beside a refused day.
     Outcome: day 3 and what shares the key is built, nothing else; the refused day is not tried, and not told, again."""
-    p = pipeline()
     events = {day: events_on(day, 120) for day in DAYS}
     for day in DAYS:
         p.deliver(day, events[day])
-    assert p.load(DAYS[0], DAYS[-1]).success
+    assert (yield p.load(DAYS[0], DAYS[-1])).success
 
     p.deliver(DAYS[4], [*_moved(events[DAYS[1]][:1], DAYS[2], DAYS[4]), *events_on(DAYS[2], 2, prefix="late")], hour=20)
-    first = p.reports(DAYS[4])
-    assert [key.event_date for key in first[REFINED].built] == [DAYS[1], DAYS[2]]
+    assert (yield p.load(DAYS[4])).built(REFINED) == [DAYS[1], DAYS[2]]
     assert (p.count(REFINED, DAYS[1]), p.count(REFINED, DAYS[2])) == (119, 123)
 
     p.deliver(DAYS[3], events[DAYS[3]][:30])
-    assert not p.load(DAYS[3]).success
+    assert not (yield p.load(DAYS[3])).success
     p.deliver(DAYS[4], events_on(DAYS[2], 3, prefix="later"), hour=21)
-    second = p.reports(DAYS[0], DAYS[4])
-    assert [key.event_date for key in second[REFINED].built] == [DAYS[2]]
+    second = yield p.load(DAYS[0], DAYS[4])
+    assert second.built(REFINED) == [DAYS[2]]
     assert p.verdict(REFINED, DAYS[3]) == "refused"
-    assert not any(outcome.fails_the_run for report in second.values() for outcome in report.outcomes)
+    assert second.success, second.failure()
     # The check had to ask the keys once; what the neighbours hold now is on record.
-    third = p.reports(DAYS[0], DAYS[4])
-    assert third[REFINED].built == ()
-    assert all(outcome.verdict.value in ("unchanged", "refused", "waiting") for outcome in third[REFINED].outcomes)
+    third = yield p.load(DAYS[0], DAYS[4])
+    assert third.built(REFINED) == []
+    assert {one.verdict.value for one in third.outcomes(REFINED)} <= {"unchanged", "refused", "waiting"}
 
 
-def test_an_event_is_on_one_day_while_the_rule_changes_day_by_day(pipeline: Any) -> None:
+def an_event_is_on_one_day_while_the_rule_changes_day_by_day(p: Story) -> Steps:
     """Scenario: both sources deliver an event with the same times, on two days; then the other source is to win, and the
     days are loaded one at a time, then together. Outcome: the event is on one day throughout, and moves with both days."""
-    p = pipeline(source_precedence=(Source.REGULAR, Source.BACKFILL))
+    p.change(source_precedence=(Source.REGULAR, Source.BACKFILL))
     event = events_on(DAYS[0], 1, prefix="twice")[0]
     moved = event | {"event_time": f"{DAYS[1]} 10:00:00.000000", "uuid": "other"}
     p.deliver(DAYS[0], [event, *events_on(DAYS[0], 5)])
     p.deliver(DAYS[1], [moved, *events_on(DAYS[1], 5)], source=Source.BACKFILL)
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="own"))
-    p.reports(DAYS[0], DAYS[1])
+    for source in (Source.BACKFILL, Source.REGULAR):
+        assert (yield p.load(DAYS[0], DAYS[1], source=source)).success
     assert _places(p)[event["$insert_id"]] == [DAYS[0]]
 
     p.change(source_precedence=(Source.BACKFILL, Source.REGULAR))
     for day in DAYS[:2]:
-        reports = p.reports(day)
+        alone = yield p.load(day)
         assert _places(p)[event["$insert_id"]] == [DAYS[0]]
-        stands = {outcome.key.event_date: outcome for outcome in reports[REFINED].outcomes}
-        assert stands[day].verdict.value == "waiting"
-        assert "load or recover those days" in str(stands[day].hint)
-    together = p.reports(DAYS[0], DAYS[1])
-    assert all(outcome.verdict.is_good for report in together.values() for outcome in report.outcomes)
+        assert alone.outcome(REFINED, day).verdict.value == "waiting"
+        assert "load or recover those days" in str(alone.outcome(REFINED, day).hint)
+    together = yield p.load(DAYS[0], DAYS[1])
+    assert together.success, together.failure()
     assert _places(p)[event["$insert_id"]] == [DAYS[1]]
 
 
-def test_a_day_that_is_in_order_holds_nothing_back(pipeline: Any) -> None:
+def a_day_that_is_in_order_holds_nothing_back(p: Story) -> Steps:
     """Scenario: one id lies on three days in a row, the middle one shows it; weeks later an arrival brings a better row and
     other late facts of the third. Outcome: the id moves to the third day at once; the first is in order and is left alone."""
-    p = pipeline()
     shown = {"insert_id": "reused", "device_id": "d", "uuid": "u"}
     for number, (day, hour) in enumerate(zip(DAYS[:3], (10, 12, 11), strict=True)):
         row = an_event(
@@ -221,7 +214,7 @@ def test_a_day_that_is_in_order_holds_nothing_back(pipeline: Any) -> None:
             server_upload_time=f"{DAYS[2]} {hour}:00:00.000000",
         )
         p.deliver(day, [row, *events_on(day, 5)])
-    assert p.load(DAYS[0], DAYS[2]).success
+    assert (yield p.load(DAYS[0], DAYS[2])).success
     assert _places(p)["reused"] == [DAYS[1]]
     arrival = DAYS[2] + timedelta(days=30)
     better = an_event(
@@ -231,10 +224,19 @@ def test_a_day_that_is_in_order_holds_nothing_back(pipeline: Any) -> None:
     )
     p.deliver(arrival, [better, *events_on(DAYS[2], 2, prefix="late")])
 
-    reports = p.reports(arrival)
-
-    assert [key.event_date for key in reports[REFINED].built] == DAYS[1:3]
+    assert (yield p.load(arrival)).built(REFINED) == DAYS[1:3]
     # Pairwise: the first day's row is beaten by the second's, though that one loses in turn.
     assert _places(p)["reused"] == [DAYS[2]]
     assert p.count(REFINED, DAYS[2]) == 8
-    assert p.reports(arrival)[REFINED].built == ()
+    assert (yield p.load(arrival)).built(REFINED) == []
+
+
+def test_slices_that_share_events(pipeline: Any, subtests: Any) -> None:
+    stories = (
+        a_day_waits_for_the_refused_day_it_takes_events_from,
+        a_day_waits_for_a_neighbour_that_cannot_be_built,
+        only_days_that_share_a_changed_key_are_built_again,
+        an_event_is_on_one_day_while_the_rule_changes_day_by_day,
+        a_day_that_is_in_order_holds_nothing_back,
+    )
+    tell(pipeline, subtests, stories, now=LATER)

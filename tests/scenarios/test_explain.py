@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline_assets.domain.changes import CauseKind
-from pipeline_assets.domain.errors import LakehouseError, SettingsError, UsageError
+from pipeline_assets.domain.errors import SettingsError, UsageError
 from pipeline_assets.domain.identity import RankPart, RowFate
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.explain import Event, Explanation, explain, place
 from pipeline_assets.inspection.status import day_statuses
-from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
-from resources.landing.store import LandingStore
-from resources.spark.session import configure_catalog
-from tests.scenarios.test_shell import InThisProcess, _load
-from tests.support.builders import PROJECT, RAW_AND_REFINED, a_body, an_event, events_on
+from tests.scenarios.test_shell import load_words
+from tests.support.builders import LATER, PROJECT, RAW_AND_REFINED, a_body, an_event, events_on
+from tests.support.shell import InThisProcess
+from tests.support.world import Steps, Story, tell
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 NEXT = DAY + timedelta(days=1)
 
 
-@pytest.fixture
-def pipeline(pipeline: Any) -> Any:
-    """One that builds no aggregates: they follow from refined."""
-    return partial(pipeline, only=RAW_AND_REFINED)
-
-
-def _explain(p: Any, identifier: str, **scope: Any) -> Explanation:
-    configure_catalog(p.spark, p.settings)
-    landing = LandingStore.from_settings(p.settings)
-    return explain(Runtime(p.lakehouse, p.ledger, landing, p.settings), identifier, now=p.now, **scope)
+def _explain(p: Story, identifier: str, **scope: Any) -> Explanation:
+    return explain(p.runtime, identifier, now=p.now, **scope)
 
 
 def _only(explanation: Explanation) -> Event:
@@ -47,33 +35,26 @@ def _only(explanation: Explanation) -> Event:
     return event
 
 
-@contextmanager
-def _nothing_written(p: Any) -> Iterator[None]:
-    before = (p.snapshots(), p.ledger.publications(), p.digests())
-    yield
-    assert (p.snapshots(), p.ledger.publications(), p.digests()) == before
-
-
 def _at(day: date, time: str) -> str:
     return f"{day} {time}.000000"
 
 
-def test_duplicates_name_the_row_that_beats_them(pipeline: Any) -> None:
+def duplicates_name_the_row_that_beats_them(p: Story) -> Steps:
     """Scenario: an event is exported twice, sent again twice, and lies among others. Outcome: every delivery is listed,
     each loser names its better and the part of the rank that decides, by insert_id and by any uuid alike."""
-    p = pipeline()
     event = an_event(insert_id="i-1", uuid="u-1")
     again = event | {"processed_time": _at(DAY, "12:00:00")}
     resent = event | {"uuid": "u-2", "server_upload_time": _at(DAY, "10:00:07")}
     first = p.deliver(DAY, [*events_on(DAY, 3), event], hour=10)
     second = p.deliver(DAY, [again, event], hour=11)
     third = p.deliver(DAY, [resent], hour=12)
-    assert p.load(DAY).success
+    assert (yield p.load(DAY)).success
 
-    with _nothing_written(p):
-        found = _explain(p, "i-1")
+    before = (p.publications(), p.digests())
+    found = _explain(p, "i-1")
+    assert (p.publications(), p.digests()) == before
     one = _only(found)
-    assert one.project_id == PROJECT
+    assert one.project_id == p.project
     assert one.agrees
     assert not found.is_cut
     told = {
@@ -104,16 +85,15 @@ def test_duplicates_name_the_row_that_beats_them(pipeline: Any) -> None:
         _explain(p, " ")
 
 
-def test_a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays(pipeline: Any) -> None:
+def a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays(p: Story) -> Steps:
     """Scenario: a backfill delivers a row again exactly as it was, twice, and another one with other content and equal times.
     Outcome: the row that was published stays the one shown, identical rows are called identical, and source precedence decides
     between the unequal ones. Then the object shown is excluded: the least of the others wins, and the day agrees."""
-    p = pipeline()
     event, other = (an_event(insert_id=f"i-{n}", uuid=f"u-{n}") for n in (1, 2))
     regular = p.deliver(DAY, [other], hour=9), p.deliver(DAY, [event], hour=10)
-    assert p.load(DAY).success
+    assert (yield p.load(DAY)).success
     recovered = p.deliver(DAY, [event, event, other | {"city": "Köln"}], hour=11, source=Source.BACKFILL)
-    assert p.load(DAY, source=Source.BACKFILL).success
+    assert (yield p.load(DAY, source=Source.BACKFILL)).success
 
     def told(name: str) -> list[Any]:
         return [(place(d.row), d.outcome, d.defeat and d.defeat.part) for d in _only(_explain(p, name)).deliveries]
@@ -130,7 +110,7 @@ def test_a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays(pipeli
     ]
     assert "source" in _only(_explain(p, "i-2")).deliveries[1].reason
 
-    assert p.load(DAY, exclude={regular[1]: "ruled out"}).success
+    assert (yield p.load(DAY, exclude={regular[1]: "ruled out"})).success
     assert [row[:2] for row in told("i-1")] == [
         (f"{recovered} line 1", RowFate.WINNER),
         (f"{recovered} line 2", RowFate.DELIVERY_DUPLICATE),
@@ -141,16 +121,15 @@ def test_a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays(pipeli
     assert [publication.visible for publication in one.publications] == [f"yes, as {regular[1]} line 1"] * 2
 
 
-def test_a_time_that_could_not_be_read_is_told_where_it_decides(pipeline: Any) -> None:
+def a_time_that_could_not_be_read_is_told_where_it_decides(p: Story) -> Steps:
     """Scenario: of two events, two unequal rows of one upload each; a processed_time of the first could not be read, one of the
     second is absent. Outcome: the loser of the first is counted, and explain and status tell of it; nobody of the second."""
-    p = pipeline()
     broken = "2026:02:02 12:00:00.000000"
     events = [an_event(insert_id=name, uuid=f"u-{name}") for name in ("unread", "absent")]
     corrected = [event | {"uuid": f"v-{event['uuid']}", "city": "Köln"} for event in events]
     p.deliver(DAY, [events[0] | {"processed_time": broken}, events[1] | {"processed_time": None}], hour=10)
     p.deliver(DAY, corrected, hour=11)
-    assert p.load(DAY).success
+    assert (yield p.load(DAY)).success
 
     one, other = (_only(_explain(p, name)) for name in ("unread", "absent"))
     assert [(d.outcome, d.row.unread) for d in one.deliveries] == [
@@ -160,22 +139,21 @@ def test_a_time_that_could_not_be_read_is_told_where_it_decides(pipeline: Any) -
     assert one.deliveries[1].reason.endswith(f"against none); processed_time could not be read: {broken}")
     assert "could not be read" not in other.deliveries[1].reason
     told = [
-        reason for status in day_statuses(p.ledger, [PROJECT], [DAY], [Source.REGULAR]) for reason in status.reasons
+        reason for status in day_statuses(p.ledger, [p.project], [DAY], [Source.REGULAR]) for reason in status.reasons
     ]
     assert told == [
-        f"{PROJECT}: 1 values of processed_time could not be read and are null; their text is kept in _extra",
-        f"{PROJECT}: 1 rows lost to unequal ones by a time that could not be read: tidemark explain",
+        f"{p.project}: 1 values of processed_time could not be read and are null; their text is kept in _extra",
+        f"{p.project}: 1 rows lost to unequal ones by a time that could not be read: tidemark explain",
     ]
 
 
-def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: Any) -> None:
+def a_correction_that_moves_the_day_is_seen_in_both_publications(p: Story) -> Steps:
     """Scenario: an event is published, then corrected to the next day, and the same id is used again a week later.
     Outcome: the old row lost to the other day and was visible before; the far row is an event of its own."""
-    p = pipeline()
     far = DAY + timedelta(days=7)
     event = an_event(insert_id="i-1", uuid="u-1")
     old = p.deliver(DAY, [event, *events_on(DAY, 2)])
-    assert p.load(DAY).success
+    assert (yield p.load(DAY)).success
     moved = event | {
         "uuid": "u-2",
         "event_time": _at(NEXT, "00:00:01"),
@@ -185,8 +163,8 @@ def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: 
     p.deliver(
         far, [event | {"uuid": "u-3", "event_time": _at(far, "10:00:00"), "server_upload_time": _at(far, "10:00:01")}]
     )
-    assert p.load(NEXT).success
-    assert p.load(far).success
+    assert (yield p.load(NEXT)).success
+    assert (yield p.load(far)).success
 
     near, later = _explain(p, "i-1").events
     assert [(place(d.row), d.outcome) for d in near.deliveries] == [
@@ -209,24 +187,23 @@ def test_a_correction_that_moves_the_day_is_seen_in_both_publications(pipeline: 
     assert _only(_explain(p, "i-1", first=far)) == later
     assert _only(_explain(p, "u-3")) == later
 
-    name = p.lakehouse.identifier(REFINED_EVENTS).split(".", 1)
+    name = p.runtime.lakehouse.identifier(REFINED_EVENTS).split(".", 1)
     gone = near.publications[0].record.snapshot_id
-    p.spark.sql(f"CALL {name[0]}.system.expire_snapshots(table => '{name[1]}', snapshot_ids => array({gone}))")
+    p.runtime.spark.sql(f"CALL {name[0]}.system.expire_snapshots(table => '{name[1]}', snapshot_ids => array({gone}))")
     expired = _explain(p, "i-1").events[0]
     assert expired.publications[0].visible == "unknown: the snapshot is expired"
     assert expired.publications[1:] == near.publications[1:]
 
 
-def test_a_redelivery_that_moves_the_day_is_seen_though_raw_forgot_the_old_row(pipeline: Any) -> None:
+def a_redelivery_that_moves_the_day_is_seen_though_raw_forgot_the_old_row(p: Story) -> Steps:
     """Scenario: the object is delivered again and the event lies on the next day. Outcome: one delivery is left, and the
     publication of the old day still tells what was seen there."""
-    p = pipeline()
     event = an_event(insert_id="i-1", uuid="u-1")
     key = p.deliver(DAY, [event, *events_on(DAY, 2)])
-    assert p.load(DAY).success
+    assert (yield p.load(DAY)).success
     p.deliver(DAY, [event | {"event_time": _at(NEXT, "00:00:01")}, *events_on(DAY, 2)])
     p.deliver(NEXT, events_on(NEXT, 2))
-    assert p.load(DAY, NEXT).success
+    assert (yield p.load(DAY, NEXT)).success
 
     one = _only(_explain(p, "u-1"))
     assert [(place(d.row), d.row.event_date) for d in one.deliveries] == [(f"{key} line 1", NEXT)]
@@ -236,16 +213,15 @@ def test_a_redelivery_that_moves_the_day_is_seen_though_raw_forgot_the_old_row(p
     ]
 
 
-def test_a_refused_day_says_why_it_does_not_show_the_present_winner(pipeline: Any) -> None:
+def a_refused_day_says_why_it_does_not_show_the_present_winner(p: Story) -> Steps:
     """Scenario: a final day is corrected by a backfill that grows it beyond bounds. Outcome: the present winner is the
     backfill's row, the live one still the old; the day's refusal is the reason given, with its cure."""
-    p = pipeline()
     events = events_on(DAY, 120)
     p.deliver(DAY, events)
-    assert p.load(DAY).success
+    assert (yield p.load(DAY)).success
     corrected = events[0] | {"processed_time": _at(DAY, "23:00:00"), "event_properties": {"color": "red"}}
     recovered = p.deliver(DAY, [corrected, *events_on(DAY, 60, prefix="new")], source=Source.BACKFILL)
-    assert not p.load(DAY, source=Source.BACKFILL).success
+    assert not (yield p.load(DAY, source=Source.BACKFILL)).success
 
     one = _only(_explain(p, events[0]["uuid"]))
     assert place(one.winners[0]) == f"{recovered} line 1"
@@ -264,17 +240,13 @@ def test_a_refused_day_says_why_it_does_not_show_the_present_winner(pipeline: An
     assert [r.visible for r in waiting.publications] == ["no"]
 
 
-def test_refused_lines_are_found_by_the_bytes_that_were_kept(pipeline: Any) -> None:
+def refused_lines_are_found_by_the_bytes_that_were_kept(p: Story) -> Steps:
     """Scenario: a line that cannot be read, and ids that nobody delivered. Outcome: the refused line is named with its
-    reason; an unknown id is found nowhere; before the first load that is what is said."""
-    p = pipeline()
-    configure_catalog(p.spark, p.settings)
-    with pytest.raises(LakehouseError, match="nothing is loaded yet"):
-        _explain(p, "i-1")
+    reason; an unknown id is found nowhere."""
     bad = json.dumps({"$insert_id": "i-bad", "event_time": "no time", "uuid": "u-bad"}).encode()
     key = p.deliver(DAY, [*events_on(DAY, 3), bad])
     p.deliver(NEXT, events_on(NEXT, 3), truncated=True)
-    p.load(DAY, NEXT)
+    yield p.load(DAY, NEXT)
 
     found = _explain(p, "i-bad")
     assert found.is_found
@@ -286,7 +258,20 @@ def test_refused_lines_are_found_by_the_bytes_that_were_kept(pipeline: Any) -> N
     unknown = _explain(p, "i-unknown")
     assert not unknown.is_found
     assert "raw/quarantine" in unknown.searched
-    assert [str(batch.key) for batch in unknown.not_in_raw] == [f"regular/{PROJECT}/{NEXT}"]
+    assert [str(batch.key) for batch in unknown.not_in_raw] == [f"regular/{p.project}/{NEXT}"]
+
+
+def test_rows_are_explained(pipeline: Any, subtests: Any) -> None:
+    stories = (
+        duplicates_name_the_row_that_beats_them,
+        a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays,
+        a_time_that_could_not_be_read_is_told_where_it_decides,
+        a_correction_that_moves_the_day_is_seen_in_both_publications,
+        a_redelivery_that_moves_the_day_is_seen_though_raw_forgot_the_old_row,
+        a_refused_day_says_why_it_does_not_show_the_present_winner,
+        refused_lines_are_found_by_the_bytes_that_were_kept,
+    )
+    tell(pipeline, subtests, stories, now=LATER, only=RAW_AND_REFINED)
 
 
 def test_the_command_draws_it_prints_json_and_exits_by_what_it_found(spark: Any, tmp_path: Path) -> None:
@@ -297,7 +282,7 @@ def test_the_command_draws_it_prints_json_and_exits_by_what_it_found(spark: Any,
     assert "nothing is loaded yet" in empty.stderr
     event = an_event(insert_id="i-1", uuid="u-1")
     shell.deliver(DAY, a_body([event, event | {"uuid": "u-2", "server_upload_time": _at(DAY, "10:00:07")}]))
-    assert shell(*_load(DAY, DAY)).returncode == 0
+    assert shell(*load_words(DAY, DAY)).returncode == 0
 
     drawn = shell("explain", "i-1")
     assert drawn.returncode == 0, drawn.stderr

@@ -6,8 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ import pytest
 from pipeline_assets.domain.checks import CheckRule, Evaluation, complete, not_evaluated
 from pipeline_assets.domain.settings import PROJECT_ROOT
 from tests.scenarios import city_events
-from tests.scenarios.test_shell import Shell
 from tests.support.builders import a_body, events_on
+from tests.support.shell import InOneProcess, Shell
 
 DAY = date(2026, 2, 2)
 PAGE = PROJECT_ROOT / "docs" / "extending.md"
@@ -33,37 +31,6 @@ print(json.dumps({
     "checks": sorted(check.name for check in graph.asset_check_keys if check.asset_key.path[-1] == "city_events"),
 }))
 """
-
-
-class InOneProcess(Shell):
-    """All commands in one process beside this one, which knows tables that this one does not."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._log = folder / "commands.log"
-
-    @contextmanager
-    def started(self) -> Iterator[None]:
-        """Start it, with the environment as it is now; it does not outlive its use."""
-        with (
-            self._log.open("w") as log,
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.support.commands"],
-                env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            ) as self._process,
-        ):  # fmt: skip
-            yield
-
-    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        assert not environment
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(words) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, self._log.read_text("utf-8")[-4000:]
-        told = json.loads(answer)
-        return subprocess.CompletedProcess(words, told["code"], told["stdout"], told["stderr"])
 
 
 def _register(shell: Shell, name: str) -> None:
@@ -108,7 +75,7 @@ def _use_it(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
+def test_an_aggregate_of_a_users_own(spark: Any, tmp_path: Path) -> None:
     """Scenario: one module outside the package, named in one setting: loaded, corrected, looked at, refused by its own check,
     rolled back. Outcome: it is a table like the others, and the graph shows it with its checks."""
     shell = InOneProcess(tmp_path)
@@ -116,8 +83,9 @@ def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
     with shell.started():
         _use_it(shell)
 
-    environment = {**shell.environment}
-    graph = subprocess.run([sys.executable, "-c", GRAPH], env=environment, capture_output=True, text=True, check=False)
+    graph = subprocess.run(
+        [sys.executable, "-c", GRAPH], env=shell.environment, capture_output=True, text=True, check=False
+    )
     shown = json.loads(graph.stdout.splitlines()[-1])
     assert shown["parents"][CITY] == ["refined/events"]
     assert shown["checks"] == [
@@ -129,18 +97,20 @@ def test_an_aggregate_of_a_users_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_nobody_evaluates_publishes_nothing(tmp_path: Path) -> None:
+def test_a_check_that_nobody_evaluates_publishes_nothing(spark: Any, tmp_path: Path) -> None:
     """Scenario: a table lists a check that nothing evaluates; then the same as a warning. Outcome: its days stay unpublished and
     say so; as a warning they are published."""
-    shell = Shell(tmp_path)
+    shell = InOneProcess(tmp_path)
     _register(shell, "tests.scenarios.forgotten_checks:FORGOTTEN")
-    code, told, _ = _load(shell)
+    with shell.started():
+        code, told, _ = _load(shell)
     assert (code, told[CITY]["verdict"], told[CITY]["rows"]) == (1, "refused", 0)
     assert "forgotten: was not evaluated" in str(told[CITY]["reasons"])
     assert told["aggregates/event_counts"]["verdict"] == "published"
 
     shell.environment["TIDEMARK_EXTRA_AGGREGATES"] = "tests.scenarios.forgotten_checks:FORGOTTEN_WARNING"
-    code, told, said = _load(shell)
+    with shell.started():
+        code, told, said = _load(shell)
     assert (code, told[CITY]["verdict"]) == (0, "published"), said
 
 
@@ -162,9 +132,7 @@ def test_one_evaluation_for_each_listed_check() -> None:
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:
-    environment = {**Shell(tmp_path).environment, "TIDEMARK_EXTRA_AGGREGATES": name, "PYTHONPATH": str(PROJECT_ROOT)}
-    command = [str(Path(sys.executable).parent / "tidemark"), "status"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = Shell(tmp_path)("status", TIDEMARK_EXTRA_AGGREGATES=name, PYTHONPATH=str(PROJECT_ROOT))
     assert done.returncode == 2
     assert f"TIDEMARK_EXTRA_AGGREGATES: {name} {reason}" in done.stderr
     assert "Traceback" not in done.stderr

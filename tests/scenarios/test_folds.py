@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
@@ -29,7 +29,7 @@ from pipeline_assets.transforms.fold_tasks import FoldedTable, WrittenSlice, fol
 from resources.iceberg.metadata import slices_condition
 from resources.landing.store import LandingStore
 from resources.spark.tasks import Tasks
-from tests.support.builders import PROJECT, an_event
+from tests.support.builders import PROJECT, Pipeline, a_pipeline, an_event
 
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
@@ -79,13 +79,14 @@ def _held(found: folds.Folds) -> dict[Slice, dict[str, WrittenSlice]]:
     return {key: {name: replace(one, files=()) for name, one in told.items()} for key, told in found.items()}
 
 
-@pytest.fixture
-def loaded(pipeline: Any) -> Any:
-    p = pipeline()
-    for day in DAYS:
-        p.deliver(day, _events(day))
-    assert p.load(*DAYS).success
-    return p
+@pytest.fixture(scope="module")
+def loaded(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
+    """Two days; the last of these tests changes them."""
+    with a_pipeline(spark, tmp_path_factory.mktemp("folds"), local_bytes=0) as p:
+        for day in DAYS:
+            p.deliver(day, _events(day))
+        assert p.load(*DAYS).success
+        yield p
 
 
 def _runtime(p: Any) -> Runtime:
@@ -171,6 +172,16 @@ def test_files_that_no_table_took_are_deleted(loaded: Any) -> None:
     assert _files(loaded, one) - published[one.key] == {Path(path).name for of in taken.values() for path in of.paths}
 
 
+def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenario: a task loses a batch of a file. Outcome: the load does not go on with what the others read."""
+    place = Place(REFINED_EVENTS, loaded.lakehouse.head(REFINED_EVENTS), SLICES)
+    monkeypatch.setattr(fold_tasks, "narrow_rows", lambda *_: iter(()))
+    monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
+    runtime, fold = _runtime(loaded), slice_fold(AGGREGATES, loaded.settings)
+    with pytest.raises(LakehouseError, match=r"0 rows of .* were folded, 60 are there"):
+        folds._folded(runtime, place, fold, folds.folded_tables(runtime, AGGREGATES))
+
+
 def test_a_table_is_folded_only_where_it_is_built_next(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: a day changes; then the code of one table, then of two. Outcome: the day is folded once for all
     tables, then for those alone."""
@@ -192,13 +203,3 @@ def test_a_table_is_folded_only_where_it_is_built_next(loaded: Any, monkeypatch:
             assert p.load(*DAYS).success
         assert folded == [[table.key for table in changed]]
         assert p.load(*DAYS).success
-
-
-def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a task loses a batch of a file. Outcome: the load does not go on with what the others read."""
-    place = Place(REFINED_EVENTS, loaded.lakehouse.head(REFINED_EVENTS), SLICES)
-    monkeypatch.setattr(fold_tasks, "narrow_rows", lambda *_: iter(()))
-    monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
-    runtime, fold = _runtime(loaded), slice_fold(AGGREGATES, loaded.settings)
-    with pytest.raises(LakehouseError, match=r"0 rows of .* were folded, 60 are there"):
-        folds._folded(runtime, place, fold, folds.folded_tables(runtime, AGGREGATES))

@@ -10,19 +10,17 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.doctor.examine import examine
 from pipeline_assets.doctor.rules import Light
 from pipeline_assets.domain.lateness import LatenessSketch, bin_of, merged
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.load.file_tasks import arrival_days
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources.landing.store import LandingStore
 from tests.support.builders import LATER, PROJECT, Outcome, Pipeline, a_pipeline, an_event
+from tests.support.shell import OfPipeline
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 5, 10) + timedelta(days=shift) for shift in range(14)]
@@ -146,9 +144,9 @@ def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     assert p.load(DAYS[3]).success
     assert lights(p, Light.GREEN) == points(p).keys()
     # A later clock finds that maintenance rests, which is no fault.
-    well = CliRunner().invoke(app, ["doctor", "--deep", "--json"], env=as_environment(p.settings))
+    well = OfPipeline(p)("doctor", "--deep", "--json")
     found = {one["name"]: one for one in json.loads(well.stdout)["points"]}
-    assert well.exit_code == 0, well.output
+    assert well.returncode == 0, well.stderr
     assert found["recomputed"]["light"] == "green", found["recomputed"]
 
     p.change(reprocessing_window_days=1)
@@ -169,8 +167,8 @@ def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     assert stray.name in told["separate prefixes"].found
     assert told["separate prefixes"].fix.startswith(f"tidemark split-landing --project {PROJECT}")
     assert told["window"].fix.startswith("Set TIDEMARK_REPROCESSING_WINDOW_DAYS=2")
-    ill = CliRunner().invoke(app, ["doctor"], env=as_environment(p.settings))
-    assert ill.exit_code == 1, ill.output
+    ill = OfPipeline(p)("doctor")
+    assert ill.returncode == 1, ill.output
     assert "red     window: Is the reprocessing window wide enough for the lateness seen?" in ill.stdout
     # By the clock of this machine some of the days may be too long ago to be listed; two faults are seen by any.
     assert ill.stdout.splitlines()[-1].partition(",")[0] in ("2 red", "3 red")

@@ -23,9 +23,9 @@ from resources.iceberg.lake_identity import FORMAT, MARKER, Purpose, attach, att
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
-from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import Pipeline, a_body, an_orphan_below, events_on
 from tests.support.s3 import BUCKET
+from tests.support.shell import InThisProcess
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)

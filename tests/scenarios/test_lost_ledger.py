@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.orchestration.assets import Clock
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, Outcome, Pipeline, events_on
 from tests.support.reference import require_known
+from tests.support.shell import OfPipeline
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -64,14 +62,13 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
         assert "tidemark attach --ledger" in run.failure()
     assert p.count(REFINED, DAY) == 300
     assert not p.ledger.slices(REFINED, None)
-    environment = as_environment(p.settings)
-    assert "is not the ledger of this lake" in CliRunner().invoke(app, ["exclusions"], env=environment).stderr
+    shell = OfPipeline(p)
+    assert "is not the ledger of this lake" in shell("exclusions").stderr
 
     # What a person would correct first: without its record the day is no longer final, and shrinks.
     p.deliver(DAY, events_on(DAY, 300), hour=1)
-    words = ["attach", "--ledger", "--take", p.settings.catalog_name]
-    done = CliRunner().invoke(app, words, env=environment)
-    assert done.exit_code == 0, done.output
+    done = shell("attach", "--ledger", "--take", p.settings.catalog_name)
+    assert done.returncode == 0, done.stderr
     # Lines of progress go to the descriptor, past what the runner catches.
     progress = capfd.readouterr().err
     assert "1 exclusions and 4 holds were read back from the warehouse: the ledger had lost them" in progress
@@ -87,7 +84,7 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
         name: of for name, of in right.items() if name != RAW
     }
     require_known(p)
-    listed = CliRunner().invoke(app, ["exclusions", "--json"], env=environment)
+    listed = shell("exclusions", "--json")
     assert f'"{wrong}"' in listed.stdout, listed.stderr
     assert not [line for line in _said(p, later) if "read back" in line]
     assert [one.reason for one in p.ledger.interventions.all_holds([PROJECT])] == ["test data"] * 4

@@ -18,9 +18,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.operations.rebuild_swap import swap
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
@@ -32,6 +30,7 @@ from resources.publishing import Promise, promise_of
 from tests.scenarios.test_rebuild import start
 from tests.support.builders import events_on
 from tests.support.reader import Beside, Seen, a_reader
+from tests.support.shell import Done, OfPipeline
 
 DAY = date(2026, 2, 2)
 _READS = re.compile(r"(?:FROM \w+\.|load_table\(\")(\w+\.\w+)|/(\w+/\w+)/metadata/")
@@ -99,12 +98,9 @@ def duck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyCo
         yield connection
 
 
-def _shell(p: Any, *words: str) -> Any:
+def _shell(p: Any, *words: str) -> Done:
     """`tidemark snapshots` of a pipeline's tables."""
-    names = ("landing_url", "warehouse_url", "catalog_url", "catalog_name")
-    places = {f"TIDEMARK_{name.upper()}": str(getattr(p.settings, name)) for name in names}
-    environment = places | {"TIDEMARK_PROJECTS": ",".join(p.settings.projects)}
-    return CliRunner().invoke(app, ["snapshots", *words], env=environment)
+    return OfPipeline(p)("snapshots", *words)
 
 
 def _rows(p: Any, cut: dict[str, Any], engine: str, duck: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
@@ -161,10 +157,10 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
     Upkeep(p.spark, p.settings.catalog_name).expire(table_by_key("refined/events"), [expired])
     for words in (("--run", runs[0]), ("--at", told[0]["published_at"])):
         gone = _shell(p, *words)
-        assert gone.exit_code == 1
+        assert gone.returncode == 1
         assert f"refined/events: the snapshot {expired}" in gone.stderr
         assert "has expired" in gone.stderr
-    assert _shell(p, "--engine", "spark").exit_code == 0
+    assert _shell(p, "--engine", "spark").returncode == 0
 
 
 @pytest.mark.slow

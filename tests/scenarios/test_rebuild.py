@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from pipeline_assets.domain.errors import TakenOverError
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState
 from pipeline_assets.domain.requests import Rebuild
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.drill.sandbox import a_victim, as_environment
 from pipeline_assets.operations.maintenance import maintain
 from pipeline_assets.operations.rebuild_build import build
 from pipeline_assets.operations.rebuild_choose import begin, claimed
@@ -35,11 +33,11 @@ from pipeline_assets.tables.table import Measure, TableColumn
 from pipeline_assets.transforms.fold import EVENT_TYPE, MONEY, USER, Fold, Folded, fold_event_counts
 from resources import failpoints
 from resources.failpoints import OF_REBUILDS, Failpoint
-from tests.scenarios.test_shell import InThisProcess
 from tests.support.builders import PROJECT, an_event, events_on
 from tests.support.reference import require_known
+from tests.support.shell import OfPipeline
 from tests.support.small_spark import SMALL
-from tests.support.victim import home_below
+from tests.support.victim import a_command, home_below
 
 pytestmark = pytest.mark.slow
 FIRST = date(2026, 2, 2)
@@ -134,25 +132,21 @@ def require_chains(p: Any) -> None:
 # -- the story ---------------------------------------------------------------------------------------------------
 
 
-class Told(InThisProcess):
+class Told(OfPipeline):
     """The shell on a pipeline's own tables, which keeps what was typed and printed."""
 
-    def __init__(self, p: Any, folder: Path) -> None:
-        self.folder, self.p, self.lines = folder, p, list[str]()
-        self.environment = dict(os.environ)
+    def __init__(self, p: Any) -> None:
+        super().__init__(p, home_below(p.landing.parent))
+        self.lines: list[str] = []
 
     def __call__(self, *words: str, **environment: str) -> Any:
-        own = as_environment(self.p.settings) | {"DAGSTER_HOME": str(home_below(self.folder))}
-        done = super().__call__(*words, **own, **environment)
+        done = super().__call__(*words, **environment)
         self.lines += [f"$ tidemark {' '.join(words)}", done.stdout.rstrip(), f"(exit {done.returncode})", ""]
         return done
 
     def kill(self, point: str, *words: str) -> None:
-        """The same command in a process of its own, which is killed with SIGKILL, JVM and all, at a point."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
-        environment |= as_environment(self.p.settings) | {"DAGSTER_HOME": str(home_below(self.folder))}
-        tidemark = str(Path(sys.executable).with_name("tidemark"))
-        with a_victim([tidemark, *words, "--verbose"], environment, point, self.folder) as victim:
+        """The same command in a process of its own, which is killed with SIGKILL at a point."""
+        with a_command(self.p, words, point) as victim:
             assert victim.wait_until_paused().startswith(point)
         self.lines += [f"$ tidemark {' '.join(words)}", f"(killed with SIGKILL at {point})", ""]
 
@@ -165,7 +159,7 @@ def told(spark: Any, tmp_path: Path, is_full: bool) -> Iterator[Told]:
     # Days as small as these are else not bounded at all.
     chunked = {"days_per_run": 20 if is_full else 4, "change_min_rows": 0}
     with a_pipeline(spark, tmp_path, home=home_below(tmp_path), **chunked, **small) as p:
-        yield Told(p, tmp_path)
+        yield Told(p)
 
 
 def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp_path: Path) -> None:
@@ -491,7 +485,6 @@ def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any
     and the refused day stay, each with a sentence that says why and what to do; the branch outlives maintenance, and neither
     swap nor abandon leaves one. The held day goes once it is released, by a start that swaps."""
     p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g")
-    home_below(Path(p.landing).parent).mkdir()
     days = span(4)
     for number, day in enumerate(days):
         p.deliver(day, sold(day)[: 7 if number == 2 else 12])
@@ -523,7 +516,7 @@ def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any
 
         _maintain(p)
         assert branches(p) == {f"tidemark_{rebuild.branch}"}
-        shell = Told(p, Path(p.landing).parent)
+        shell = Told(p)
         heads = len(p.lakehouse.commits(EVENT_COUNTS, None))
 
         def a_load_wins(at: Failpoint, _: str) -> None:

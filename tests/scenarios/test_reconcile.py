@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -14,16 +13,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.notices import NoticeKind
-from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.inspection.health import read_health
 from pipeline_assets.transforms.key_changes import STATES
 from tests.support.builders import LATER, PROJECT, a_body, events_on
 from tests.support.export_api import Vendor, a_vendor
+from tests.support.shell import OfPipeline
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(4)]
@@ -48,7 +45,7 @@ class Incident:
 
     def __init__(self, pipeline: Any, vendor: Vendor, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.p, self.vendor, self.home, self._capfd = pipeline, vendor, home, capfd
-        home.mkdir()
+        self._shell = OfPipeline(pipeline, home, **vendor.environment(), TIDEMARK_EXPORT_MIN_FREE_BYTES="0")
         self.events = {day: events_on(day, 60) for day in DAYS}
         for day, events in self.events.items():
             kept = len(events) - LOST[day]
@@ -84,15 +81,11 @@ class Incident:
         return path
 
     def tidemark(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        settings = {**as_environment(self.p.settings), **self.vendor.environment(), "DAGSTER_HOME": str(self.home)}
-        settings["TIDEMARK_EXPORT_MIN_FREE_BYTES"] = "0"
         self._capfd.readouterr()
-        done = CliRunner().invoke(app, words, env={**os.environ, **settings, **environment})
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
+        done = self._shell(*words, **environment)
         # What is told on the way goes to the terminal itself.
         told = done.stderr + self._capfd.readouterr().err
-        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, told)
+        return subprocess.CompletedProcess(words, done.returncode, done.stdout, told)
 
     def found(self, *words: str, **environment: str) -> dict[str, Any]:
         """What a reconciliation says to machines."""

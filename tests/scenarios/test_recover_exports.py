@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -13,14 +11,11 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.definitions import build_defs
 from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
-from pipeline_assets.drill.sandbox import as_environment
 from pipeline_assets.orchestration.assets import Clock
 from pipeline_assets.orchestration.recover_job import RECOVER_JOB, RECOVER_OP
 from sample_export.objects import write_export
@@ -28,6 +23,7 @@ from sample_export.spec import ExportSpec
 from tests.support.builders import PROJECT, a_body, events_on
 from tests.support.export_api import Answer, Vendor, a_vendor
 from tests.support.reference import measured_digests, require_known
+from tests.support.shell import OfPipeline
 
 pytestmark = pytest.mark.slow
 DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]
@@ -87,57 +83,49 @@ def _two_pipelines(pipeline: Any, vendor: Vendor) -> tuple[Any, Any]:
     return calm, spoilt
 
 
-def _tidemark(p: Any, vendor: Vendor, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    home = tmp_path / "home"
-    home.mkdir(exist_ok=True)
-    settings = {**as_environment(p.settings), **vendor.environment(), "DAGSTER_HOME": str(home)}
-    settings["TIDEMARK_EXPORT_MIN_FREE_BYTES"] = "0"
-    done = CliRunner().invoke(app, words, env={**os.environ, **settings})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+def _shell(p: Any, vendor: Vendor) -> OfPipeline:
+    return OfPipeline(p, **vendor.environment(), TIDEMARK_EXPORT_MIN_FREE_BYTES="0")
 
 
-def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(
-    pipeline: Any, vendor: Vendor, tmp_path: Path
-) -> None:
+def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(pipeline: Any, vendor: Vendor) -> None:
     """Scenario: a day is red for a cut object, another lost two hours, a third holds an object twice; the vendor finds a day too
     large, and is overloaded once. `recover --refused --load`, then the lost hours by name. Outcome: every published digest is
     that of a pipeline to which all came in time."""
     calm, p = _two_pipelines(pipeline, vendor)
+    shell = _shell(p, vendor)
     loaded = p.run(DAYS[0], DAYS[-1])
     assert not loaded.success
     assert p.verdict("refined/events", CUT) == "waiting"
     assert _published(p) != _published(calm)
 
     words = ("recover", "--from", str(LOST), "--to", str(LOST), "--dry-run", "--json")
-    told = json.loads(_tidemark(p, vendor, tmp_path, *words).stdout)
+    told = json.loads(shell(*words).stdout)
     missing = {one["hour"] for one in told if one["state"] == "missing"}
     assert missing == {str(Hour(LOST, hour)) for hour in (9, 10)}
 
     vendor.most_hours = 12
     vendor.fail(Answer(429, b"", {"Retry-After": "0"}))
-    refused = _tidemark(p, vendor, tmp_path, "recover", "--refused", "--load")
+    refused = shell("recover", "--refused", "--load")
     assert refused.returncode == 0, refused.stdout + refused.stderr
     assert {asked.hours[0].day for asked in vendor.asked} == {CUT, LOST}
     assert p.verdict("refined/events", CUT) == "published"
 
     span = ("--from", str(Hour(LOST, 9)), "--to", str(Hour(LOST, 10)))
-    lost = _tidemark(p, vendor, tmp_path, "recover", *span, "--project", PROJECT, "--load")
+    lost = shell("recover", *span, "--project", PROJECT, "--load")
     assert lost.returncode == 0, lost.stdout + lost.stderr
 
     assert _published(p) == _published(calm)
     require_known(p)
     # A second time there is nothing to ask and nothing to publish.
     asked, history = len(vendor.asked), p.history()
-    assert _tidemark(p, vendor, tmp_path, "recover", *span, "--load").returncode == 0
+    assert shell("recover", *span, "--load").returncode == 0
     assert (len(vendor.asked), p.history()) == (asked, history)
 
     # The refused batch stands red beside the recovered day, until its cut object is let go.
     regular = BatchKey(Source.REGULAR, PROJECT, CUT)
     assert p.ledger.batches([PROJECT], CUT, CUT)[regular].verdict is BatchVerdict.REFUSED
     cut = f"{PROJECT}/{PROJECT}_{CUT}_9#1.json.gz"
-    excluded = _tidemark(p, vendor, tmp_path, "exclude", cut, "--reason", "recovered from the vendor")
+    excluded = shell("exclude", cut, "--reason", "recovered from the vendor")
     assert excluded.returncode == 0, excluded.stdout + excluded.stderr
     assert p.ledger.batches([PROJECT], CUT, CUT)[regular].verdict is BatchVerdict.ACCEPTED
     assert _published(p) == _published(calm)
@@ -176,13 +164,14 @@ def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: V
 
 
 def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_growth(
-    pipeline: Any, vendor: Vendor, tmp_path: Path
+    pipeline: Any, vendor: Vendor
 ) -> None:
     """Scenario: of a day of an export that writes markers 2 of 24 hours came; past the deadline a file lies below the backfill
     prefix by hand; without it, 3 hours are recovered and loaded. Outcome: the day is provisional and `--refused` finds its hours;
     the copied file is bounded as a final day's change is; the recovered rows pass, with their revenue, and lift nothing else: the
     day is compared with what it holds since, of which users were counted before."""
     p = pipeline()
+    shell = _shell(p, vendor)
     marker = "{project}/{project}_{day}_{hour}_complete"
     for hour in range(24):
         paid = {"event_properties": {"$revenue": 10.0 * (hour + 1), "currency": "EUR"}}
@@ -193,7 +182,7 @@ def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_g
         else:
             vendor.add(PROJECT, Hour(LOST, hour), a_body(events))
     assert p.run(LOST).success
-    told = json.loads(_tidemark(p, vendor, tmp_path, "recover", "--refused", "--dry-run", "--json").stdout)
+    told = json.loads(shell("recover", "--refused", "--dry-run", "--json").stdout)
     assert [one["hour"] for one in told if one["is_fetched"]] == [str(Hour(LOST, hour)) for hour in range(2, 24)]
     refined = p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)]
     assert (refined.is_final, refined.baseline.figures["rows"]) == (False, 240)
@@ -204,11 +193,11 @@ def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_g
         "grows by 41.7%: rows 240 -> 340"
         in p.ledger.slices("refined/events", [PROJECT], [LOST])[Slice(LOST, PROJECT)].reason
     )
-    excluded = _tidemark(p, vendor, tmp_path, "exclude", copied, "--reason", "copied by hand")
+    excluded = shell("exclude", copied, "--reason", "copied by hand")
     assert excluded.returncode == 0, excluded.stdout + excluded.stderr
 
     span = ("--from", str(Hour(LOST, 2)), "--to", str(Hour(LOST, 4)))
-    recovered = _tidemark(p, vendor, tmp_path, "recover", *span, "--load")
+    recovered = shell("recover", *span, "--load")
     assert recovered.returncode == 0, recovered.stdout + recovered.stderr
     assert {p.verdict(table, LOST) for table in ("refined/events", "aggregates/daily_revenue")} == {"published"}
     assert p.count("refined/events", LOST) == 600

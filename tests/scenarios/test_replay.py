@@ -14,9 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
 from pipeline_assets.domain.records import InputDay
 from pipeline_assets.domain.slices import Slice
 from pipeline_assets.inspection.replay import choose, derived_table, replay
@@ -28,6 +26,7 @@ from pipeline_assets.tables.raw_events import REGULAR_EVENTS
 from resources.landing.store import LandingStore
 from resources.ledger.schema import PUBLICATIONS
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on
+from tests.support.shell import OfPipeline
 
 pytestmark = pytest.mark.slow
 DAY, NEXT, FAR = date(2026, 2, 2), date(2026, 2, 3), date(2026, 2, 12)
@@ -48,13 +47,8 @@ def _replay(p: Pipeline, table: str, basis: ReplayBasis, number: int | None = No
 
 def _shell(p: Pipeline, *words: str) -> tuple[int, str]:
     """Exit code and all that is printed."""
-    names = ("landing_url", "warehouse_url", "catalog_url", "catalog_name", "calendar_start")
-    environment = {f"TIDEMARK_{name.upper()}": str(getattr(p.settings, name)) for name in names}
-    environment |= {"TIDEMARK_PROJECTS": PROJECT, "DAGSTER_HOME": str(p.landing.parent)}
-    done = CliRunner().invoke(app, ("replay", *words), env=environment)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.stdout + done.stderr
+    done = OfPipeline(p)("replay", *words)
+    return done.returncode, done.stdout + done.stderr
 
 
 def _numbers(p: Pipeline, table: str) -> list[int]:

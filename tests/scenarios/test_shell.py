@@ -3,77 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import uuid
-from collections.abc import Mapping
 from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pipeline_assets.cli.app import app
-from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Source
-from pipeline_assets.formats.amplitude.keys import KeyGrammar
 from resources.ledger.store import Ledger
 from tests.support.builders import PROJECT, a_body, events_on
-from tests.support.small_spark import SMALL
+from tests.support.shell import InThisProcess, Shell
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 
 
-class Shell:
-    """Runs the command with scratch settings."""
-
-    def __init__(self, folder: Path, spark_config: Mapping[str, str] = SMALL) -> None:
-        self.landing = folder / "landing"
-        (self.landing / PROJECT).mkdir(parents=True)
-        (folder / "home").mkdir()
-        self.environment = {
-            **os.environ,
-            "TIDEMARK_LANDING_URL": str(self.landing),
-            "TIDEMARK_WAREHOUSE_URL": f"file://{folder}/warehouse",
-            "TIDEMARK_CATALOG_URL": f"sqlite:///{folder}/catalog.db",
-            # A session remembers a catalog by its name, also when its settings change.
-            "TIDEMARK_CATALOG_NAME": f"lake_{uuid.uuid4().hex[:8]}",
-            "TIDEMARK_PROJECTS": PROJECT,
-            "TIDEMARK_CALENDAR_START": "2026-01-01",
-            "TIDEMARK_SPARK_MASTER": "local[2]",
-            "TIDEMARK_SPARK_DRIVER_MEMORY": "1g",
-            "TIDEMARK_SPARK_CONFIG": json.dumps(dict(spark_config)),
-            "DAGSTER_HOME": str(folder / "home"),
-        }
-
-    def deliver(self, day: date, body: bytes, project: str = PROJECT, hour: int = 10) -> None:
-        key = KeyGrammar(Settings().marker_pattern).format_delivery(BatchKey(Source.REGULAR, project, day), hour, 1)
-        (self.landing / project).mkdir(exist_ok=True)
-        (self.landing / key).write_bytes(body)
-
-    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).parent / "tidemark"), *words]
-        return subprocess.run(
-            command, env={**self.environment, **environment}, capture_output=True, text=True, check=False, timeout=300
-        )
-
-
-class InThisProcess(Shell):
-    """The same commands, where a process and a JVM for each would show nothing more; with the session that is there."""
-
-    def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = CliRunner().invoke(app, words, env={**self.environment, **environment})
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
-
-
-def _load(first: date, last: date) -> tuple[str, ...]:
+def load_words(first: date, last: date) -> tuple[str, ...]:
     return ("load", "--source", "regular", "--from", str(first), "--to", str(last))
 
 
@@ -82,7 +27,7 @@ def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
     Outcome: exit 0, 1 and 2; object, reason and cure are printed, a stack trace never."""
     shell = Shell(tmp_path)
     shell.deliver(DAY, a_body(events_on(DAY, 12)))
-    good = shell(*_load(DAY, DAY), "--json")
+    good = shell(*load_words(DAY, DAY), "--json")
     assert good.returncode == 0, good.stderr
     lines: list[dict[str, Any]] = json.loads(good.stdout)
     assert [(line["table"], line["verdict"]) for line in lines] == [
@@ -96,7 +41,7 @@ def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
 
     bad_day = date(2026, 2, 3)
     shell.deliver(bad_day, a_body(events_on(bad_day, 12), truncated=True))
-    refused = shell(*_load(DAY, bad_day))
+    refused = shell(*load_words(DAY, bad_day))
     assert refused.returncode == 1
     assert "10001/10001_2026-02-03_10#1.json.gz: truncated_gzip" in refused.stdout
     assert "Have the vendor export that hour again" in " ".join(refused.stdout.split())
@@ -117,7 +62,7 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
     Outcome: each command says what it changed and exits as promised; what was decided is listed."""
     shell = InThisProcess(tmp_path)
     shell.deliver(DAY, a_body(events_on(DAY, 12)))
-    assert shell(*_load(DAY, DAY)).returncode == 0
+    assert shell(*load_words(DAY, DAY)).returncode == 0
     key = f"{PROJECT}/{PROJECT}_{DAY}_10#1.json.gz"
     span = ("--from", str(DAY), "--to", str(DAY))
 
@@ -171,9 +116,9 @@ def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path
     span = ("--from", str(DAY), "--to", str(DAY))
     for project in ("10001", "10002"):
         shell.deliver(DAY, a_body(events_on(DAY, 12, app=int(project))), project)
-    assert shell(*_load(DAY, DAY)).returncode == 0
+    assert shell(*load_words(DAY, DAY)).returncode == 0
     shell.deliver(DAY, a_body(events_on(DAY, 12, prefix="more", app=10002)), "10002", hour=11)
-    assert shell(*_load(DAY, DAY)).returncode == 1
+    assert shell(*load_words(DAY, DAY)).returncode == 1
 
     def refused() -> set[tuple[str, int]]:
         with closing(Ledger(shell.environment["TIDEMARK_CATALOG_URL"])) as ledger:
@@ -230,7 +175,7 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
         outputs.append(text)
         return done.stdout
 
-    ran(0, *_load(day, day))
+    ran(0, *load_words(day, day))
     assert "objects are not loaded: 11 unknown_name" in outputs[-1]
     ran(0, "explain", str(events[3]["$insert_id"]))
     assert "inse7t-3 [/x]\\x1b[31m" in outputs[-1]
@@ -239,7 +184,7 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     )
     key = f"{PROJECT}/{PROJECT}_{day}_10#1.json.gz"
     shell.deliver(day, a_body([{**one, "event_properties": {"n": evil}} for one in events[:20]]))
-    ran(1, *_load(day, day))
+    ran(1, *load_words(day, day))
     ran(1, "diff", "refined/events", str(day), "--html", str(tmp_path / "pages"))
     assert "inse7t-" in outputs[-1]
     ran(1, "diff", "aggregates/event_counts", str(day), "--html", str(tmp_path / "pages"))
@@ -247,7 +192,7 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     assert "inse7t-" in pages
     assert "<script" not in pages
     assert "\x1b" not in pages
-    ran(0, *_load(day, day), "--accept-changes", evil)
+    ran(0, *load_words(day, day), "--accept-changes", evil)
     ran(0, "history", "refined/events")
     (*_, last) = json.loads(ran(0, "history", "refined/events", "--json"))
     assert last["accepted_reason"] == evil

@@ -1,4 +1,4 @@
-"""Where a day stands lasts: it is shown in Dagster and in the ledger, fails no second run, and every state has its way out."""
+"""Where a day stands lasts: it is told and kept in the ledger, fails no second load, and every state has its way out."""
 
 from __future__ import annotations
 
@@ -9,207 +9,377 @@ import dagster as dg
 import pytest
 
 from pipeline_assets.domain.deliveries import BatchKey
-from pipeline_assets.domain.slices import Slice, Source
-from pipeline_assets.tables.registry import table_by_key
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.tables.registry import DERIVED
 from tests.support.builders import LATER, PROJECT, events_on
+from tests.support.world import SOON, Steps, Story, tell
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
-NEXT = DAY + timedelta(days=1)
+BEFORE, NEXT = DAY - timedelta(days=1), DAY + timedelta(days=1)
+LATE_DAY = DAY + timedelta(days=3)
 RAW, REFINED, COUNTS = "raw/regular_events", "refined/events", "aggregates/event_counts"
+ALL = (RAW, *(table.key for table in DERIVED))
 
 
-def _record(p: Any, table: str, day: date = DAY) -> Any:
-    return p.ledger.slices(table, [PROJECT], [day])[Slice(day, PROJECT)]
+def _a_first_day(p: Story) -> Steps:
+    """Something came before, so that a silent day is awaited."""
+    first = DAY - timedelta(days=5)
+    p.deliver(first, events_on(first, 1))
+    assert (yield p.load(first)).success
 
 
-def test_a_provisional_day_becomes_final(pipeline: Any) -> None:
-    """Scenario: a day is loaded while its late events may still come, and again when they cannot. Outcome: metadata and
-    ledger say provisional, then final; the numbers are not published twice."""
-    p = pipeline()
+# -- provisional and final ---------------------------------------------------------------------------------------
+
+
+def a_provisional_day_becomes_final(p: Story) -> Steps:
+    """Scenario: a day is loaded while its late events may still come, and again when they cannot. Outcome: provisional, then
+    final; the numbers are not published twice."""
+    p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
     p.deliver(DAY, events_on(DAY, 10))
     p.mark(DAY)
-    p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
-    first = p.run(DAY)
+    first = yield p.load(DAY)
     assert first.success, first.failure()
-    assert first.metadata(REFINED, DAY)["verdict"] == f"{PROJECT}: published, provisional"
-    assert not _record(p, REFINED).is_final
+    assert (first.outcome(REFINED, DAY).verdict.value, first.outcome(REFINED, DAY).is_final) == ("published", False)
     history = p.history()
     # The days in which its late events may still arrive must be there too.
     for shift in range(1, 4):
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
     p.now = LATER
-    again = p.run(DAY, DAY + timedelta(days=3))
-    assert again.success, again.failure()
-    assert again.metadata(REFINED, DAY)["verdict"] == f"{PROJECT}: unchanged, final"
-    assert again.metadata(COUNTS, DAY)["verdict"] == f"{PROJECT}: unchanged, final"
-    assert "final" not in again.metadata(RAW, DAY)["verdict"]
-    assert _record(p, REFINED).is_final
-    assert history[REFINED] + 1 == p.history()[REFINED]
+    again = yield p.load(DAY, LATE_DAY)
+    for table in (REFINED, COUNTS):
+        assert (again.outcome(table, DAY).verdict.value, again.outcome(table, DAY).is_final) == ("unchanged", True)
+    assert again.outcome(RAW, DAY).is_final is None
+    assert p.record(REFINED, DAY).is_final
+    assert p.history()[REFINED] == history[REFINED] + 1
 
 
-def test_a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours(pipeline: Any) -> None:
+def a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours(p: Story) -> Steps:
     """Scenario: an open day is loaded while the clock is months ahead; it comes right, and the day's other hours arrive.
     Outcome: final by that clock; then provisional, with all its hours; final again when its time has come, and bounded."""
-    p = pipeline()
+    p.now = LATER
     p.deliver(DAY, events_on(DAY, 150), hour=1)
-    assert p.load(DAY).success
-    assert _record(p, REFINED).is_final
+    assert (yield p.load(DAY)).success
+    assert p.record(REFINED, DAY).is_final
     p.now = datetime(2026, 2, 2, 12, tzinfo=UTC)
     p.deliver(DAY, events_on(DAY, 150, prefix="f"), hour=2)
-    right = p.load(DAY)
+    right = yield p.load(DAY)
     assert right.success, right.failure()
-    assert (p.count(REFINED), _record(p, REFINED).is_final, _record(p, COUNTS).is_final) == (300, False, False)
-    assert _record(p, REFINED).baseline is None
-    p.now = datetime(2026, 2, 20, tzinfo=UTC)
-    assert p.load(DAY).success
-    assert (_record(p, REFINED).final_at, _record(p, REFINED).baseline.figures["rows"]) == (p.now.isoformat(), 300)
+    assert (p.count(REFINED), p.record(REFINED, DAY).is_final, p.record(COUNTS, DAY).is_final) == (300, False, False)
+    assert p.record(REFINED, DAY).baseline is None
+    p.now = SOON
+    assert (yield p.load(DAY)).success
+    record = p.record(REFINED, DAY)
+    assert record.baseline is not None
+    assert (record.final_at, record.baseline.figures["rows"]) == (p.now.isoformat(), 300)
 
 
-def test_one_recovered_hour_does_not_make_a_missing_day_whole(pipeline: Any) -> None:
+def one_recovered_hour_does_not_make_a_missing_day_whole(p: Story) -> Steps:
     """Scenario: of a day that was never delivered one hour is recovered; then a person accepts that the others are lost.
     Outcome: its events are there, but it warns with 1 of 24 hours and is provisional; then it is final, on record."""
-    p = pipeline()
-    p.deliver(DAY - timedelta(days=1), events_on(DAY - timedelta(days=1), 1))
+    p.now = LATER
+    p.deliver(BEFORE, events_on(BEFORE, 1))
     p.deliver(DAY, events_on(DAY, 5), source=Source.BACKFILL)
-    assert p.run(DAY, source=Source.BACKFILL).success
-    assert not _record(p, REFINED).is_final
-    run = p.run(DAY)
+    assert (yield p.load(DAY, source=Source.BACKFILL)).success
+    assert not p.record(REFINED, DAY).is_final
+    run = yield p.load(DAY)
     assert run.success, run.failure()
-    assert run.failed_checks(dg.AssetCheckSeverity.WARN) == {(RAW, "delivery_complete", str(DAY))}
-    (_, warning) = _batch(p).evaluations
+    assert run.failed_checks() == {(RAW, "delivery_complete", DAY)}
+    (_, warning) = p.batch(DAY).evaluations
     assert warning.reason == "no regular delivery came, and any source holds 1 of 24 hours"
-    assert (p.count(REFINED, DAY), _record(p, REFINED).is_final) == (5, False)
-
-    accepted = p.run(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
-
+    assert (p.count(REFINED, DAY), p.record(REFINED, DAY).is_final) == (5, False)
+    accepted = yield p.load(DAY, accept={f"{RAW}:{DAY}": "the vendor lost it"})
     assert accepted.success, accepted.failure()
-    assert not accepted.failed_checks(dg.AssetCheckSeverity.WARN)
-    assert _batch(p).reason == "accepted without deliveries: the vendor lost it"
-    assert (p.count(REFINED, DAY), _record(p, REFINED).is_final) == (5, True)
+    assert not accepted.failed_checks()
+    assert p.batch(DAY).reason == "accepted without deliveries: the vendor lost it"
+    assert (p.count(REFINED, DAY), p.record(REFINED, DAY).is_final) == (5, True)
 
 
-def test_nothing_is_built_on_a_refused_day_whatever_is_selected(pipeline: Any) -> None:
+# -- refused and waiting -----------------------------------------------------------------------------------------
+
+
+def nothing_is_built_on_a_refused_day_whatever_is_selected(p: Story) -> Steps:
     """Scenario: a final day's correction is refused in refined; then aggregates alone, refined alone and all are asked for,
-    and the next day's own delivery cannot be read. Outcome: nothing is built on either; each is told once, with its cure."""
-    p = pipeline()
+    and the next day's own delivery cannot be read. Outcome: nothing is built on either; each is told once, with its hint."""
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 120))
-    assert p.run(DAY, NEXT).success
+    assert (yield p.load(DAY, NEXT)).success
     history = p.history()
     p.deliver(DAY, events_on(DAY, 60))
     p.deliver(NEXT, events_on(NEXT, 1, prefix="bad"), hour=20, truncated=True)
-
-    alone = p.run(NEXT, tables=[RAW])
-    assert not alone.success
-    below = p.run(NEXT, tables=[REFINED, COUNTS])
-    assert not below.success
-    assert below.materialized(REFINED) == below.materialized(COUNTS) == set()
-    assert "raw/regular_events 2026-02-03/10001 is refused" in below.failure()
-    assert not p.run(DAY).success
-
-    for tables in ([COUNTS], [REFINED], [REFINED, COUNTS], ()):
-        again = p.run(DAY, NEXT, tables=tables)
+    assert not (yield p.load(NEXT, tables=[RAW])).success
+    below = yield p.load(NEXT, tables=[REFINED, COUNTS])
+    assert below.good(REFINED) == below.good(COUNTS) == set()
+    assert f"{RAW} {NEXT}/{p.project} is refused" in below.failure()
+    told = yield p.load(DAY)
+    (change,) = [one for one in told.outcome(REFINED, DAY).evaluations if one.check.name == "change_is_explained"]
+    assert not change.is_passed
+    assert "accept the change with a reason" in str(change.hint)
+    for tables in ([COUNTS], [REFINED], ()):
+        again = yield p.load(DAY, NEXT, tables=tables)
         assert again.success, (tables, again.failure())
-        assert not again.materialized(COUNTS)
-        assert not again.materialized(REFINED)
-    assert p.history() == history | {RAW: history[RAW] + 1, "raw/quarantine": history["raw/quarantine"] + 1}
-    refused, waiting = _record(p, REFINED), _record(p, COUNTS)
+        assert again.good(COUNTS) == again.good(REFINED) == set()
+    assert p.history() == history | {RAW: history[RAW] + 1}
+    refused, waiting = p.record(REFINED, DAY), p.record(COUNTS, DAY)
     assert (refused.verdict.value, waiting.verdict.value) == ("refused", "waiting")
-    assert refused.reason.startswith("change_is_explained: final slice shrinks by 50.0%")
-    assert "accept the change with a reason" in refused.hint
-    assert waiting.reason == f"refined/events {DAY}/{PROJECT} is refused"
-    assert "recover that first" in waiting.hint
-    last = p.run(DAY, tables=[REFINED])
-    shown = [
-        event.asset_check_evaluation_data
-        for event in last.result.all_events
-        if event.event_type.value == "ASSET_CHECK_EVALUATION"
-    ]
-    (change,) = [found for found in shown if found.check_name == "change_is_explained"]
-    assert not change.passed
-    assert change.metadata["verdict"].value == f"{PROJECT}: refused, final"
-    assert "accept the change with a reason" in change.description
-
+    assert str(refused.reason).startswith("change_is_explained: final slice shrinks by 50.0%")
+    assert waiting.reason == f"{REFINED} {DAY}/{p.project} is refused"
+    assert "recover that first" in str(waiting.hint)
     # The way out of both: a better delivery.
     p.deliver(DAY, events_on(DAY, 121))
     p.deliver(NEXT, events_on(NEXT, 1, prefix="good"), hour=20)
-    healed = p.run(DAY, NEXT)
-    assert healed.success, healed.failure()
+    assert (yield p.load(DAY, NEXT)).success
     assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (121, 121)
     assert {p.verdict(table, day) for table in (REFINED, COUNTS) for day in (DAY, NEXT)} == {"published"}
 
 
-def test_a_day_whose_only_delivery_is_bad_never_looks_empty_and_good(pipeline: Any) -> None:
-    """Scenario: a day's only object cannot be read, and both sources are loaded; then it is deleted; then a person accepts
-    that the day has no events. Outcome: the day waits, is refused as never delivered, and is good and empty at last."""
-    p = pipeline()
-    p.deliver(NEXT - timedelta(days=5), events_on(NEXT - timedelta(days=5), 1))
+def a_day_whose_only_delivery_is_bad_never_looks_empty_and_good(p: Story) -> Steps:
+    """Scenario: a day's only object cannot be read; then it is deleted; then a person accepts that the day has no events.
+    Outcome: the day waits, is refused as never delivered, and is good and empty at last."""
+    p.now = LATER
+    yield from _a_first_day(p)
     key = p.deliver(DAY, events_on(DAY, 5), truncated=True)
-
-    def stands(table: str) -> tuple[str, str]:
-        (outcome,) = [one for one in reports[table].outcomes if one.is_requested]
-        return outcome.verdict.value, outcome.reason or ""
-
-    for _ in range(2):
-        reports = p.reports(DAY)
-        assert stands(RAW)[0] == "refused"
-        assert stands(REFINED) == ("waiting", f"{RAW} {DAY}/{PROJECT} is refused")
-        assert stands(COUNTS)[0] == "waiting"
-    p.remove(key)
-    for _ in range(2):
-        reports = p.reports(DAY)
-        assert stands(RAW)[0] == "refused"
-        assert "no delivery of either source" in stands(RAW)[1]
-        assert stands(REFINED)[0] == "waiting"
+    for said in ("unreadable objects: 1", "no delivery of either source"):
+        for _ in range(2):
+            yield p.load(DAY)
+            assert (p.verdict(REFINED, DAY), p.verdict(COUNTS, DAY)) == ("waiting", "waiting")
+            assert p.record(REFINED, DAY).reason == f"{RAW} {DAY}/{p.project} is refused"
+            assert said in str(p.batch(DAY).reason)
+        (p.landing / key).unlink(missing_ok=True)
     assert p.rows("raw/quarantine") == []
-    accepted = p.run(DAY, accept={f"{RAW}:{DAY}": "the app was down"})
-    assert accepted.success, accepted.failure()
-    assert _batch(p).reason == "accepted without deliveries: the app was down"
-    again = p.run(DAY)
+    assert (yield p.load(DAY, accept={f"{RAW}:{DAY}": "the app was down"})).success
+    assert p.batch(DAY).reason == "accepted without deliveries: the app was down"
+    again = yield p.load(DAY)
     assert again.success, again.failure()
-    assert again.metadata(REFINED, DAY)["rows"] == 0
+    assert p.count(REFINED, DAY) == 0
 
 
-def _batch(p: Any) -> Any:
-    return p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.REGULAR, PROJECT, DAY)]
-
-
-def test_other_bounds_try_a_refused_day_again(pipeline: Any) -> None:
+def other_bounds_try_a_refused_day_again(p: Story) -> Steps:
     """Scenario: a final day shrinks and is refused; the bound is raised. Outcome: the next load publishes it."""
-    p = pipeline()
-    p.deliver(DAY, events_on(DAY, 200))
-    assert p.load(DAY).success
-    p.deliver(DAY, events_on(DAY, 150))
-    assert not p.load(DAY).success
+    for count, is_published in ((200, True), (150, False)):
+        p.deliver(DAY, events_on(DAY, count))
+        assert (yield p.load(DAY)).success == is_published
     p.change(change_max_shrink=0.5)
-    run = p.load(DAY)
+    run = yield p.load(DAY)
     assert run.success, run.failure()
     assert p.count(REFINED, DAY) == 150
 
 
-def test_an_aggregate_of_a_day_that_was_never_built_is_not_good(pipeline: Any) -> None:
+def an_aggregate_of_a_day_that_was_never_built_is_not_good(p: Story) -> Steps:
     """Scenario: an aggregate alone is asked for, over a day of which nothing was loaded and one before the project's first.
     Outcome: the first waits and is red, the second stands; loading the day mends it."""
-    p = pipeline()
     p.deliver(DAY, events_on(DAY, 5))
-
-    alone = p.run(DAY - timedelta(days=1), DAY, tables=[COUNTS])
-
-    assert not alone.success
-    assert f"refined/events {DAY}/{PROJECT} is not built yet" in alone.failure()
+    alone = yield p.load(BEFORE, DAY, tables=[COUNTS])
+    assert f"{REFINED} {DAY}/{p.project} is not built yet" in alone.failure()
     assert p.verdict(COUNTS, DAY) == "waiting"
-    assert alone.materialized(COUNTS) <= {str(DAY - timedelta(days=1))}
-    assert p.run(DAY).success
+    assert alone.good(COUNTS) <= {BEFORE}
+    assert (yield p.load(DAY)).success
     assert p.verdict(COUNTS, DAY) == "published"
 
 
-def test_a_recovery_that_never_came_keeps_no_day_open(pipeline: Any) -> None:
-    """Scenario: both sources of a day are asked for before anything came; the regular exports come and are loaded, day by day.
-    Outcome: the first load gives no day a materialization, and its log says how Dagster ends a range then; the backfill's wait
-    keeps no day provisional, and a day that is empty on purpose holds nothing back."""
+# -- days of which nothing came ----------------------------------------------------------------------------------
+
+
+def a_recovery_that_never_came_keeps_no_day_open(p: Story) -> Steps:
+    """Scenario: both sources of a day are asked for before anything came; the regular exports come and are loaded. Outcome: the
+    backfill's wait keeps no day provisional, and a day that is empty on purpose holds nothing back."""
+    p.deliver(BEFORE, events_on(BEFORE, 1))
+    p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
+    asked = yield p.load(DAY, source=Source.BACKFILL)
+    assert asked.success, asked.failure()
+    assert not asked.good("raw/backfill_events")
+    assert p.batch(DAY, Source.BACKFILL).verdict.value == "waiting"
+    p.now = LATER
+    p.mark(DAY)
+    for shift in (1, 2, 3):
+        p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 3))
+    late = [{**event, "event_time": f"{DAY} 23:00:00.000000"} for event in events_on(NEXT, 2, prefix="late")]
+    p.deliver(NEXT, late, hour=11)
+    run = yield p.load(DAY, LATE_DAY)
+    assert run.success, run.failure()
+    assert p.count(REFINED, DAY) == 2
+    assert p.record(REFINED, DAY).is_final
+
+
+def a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty(p: Story) -> Steps:
+    """Scenario: a day with 24 markers and no object, of which nobody loads but the backfill side; a fact of it arrives three days
+    later, and that day is loaded. Outcome: the day is empty and good on the side that is asked; the other load accepts it as
+    empty too, and its fact is published; a second load changes nothing."""
+    p.now = LATER
+    yield from _a_first_day(p)
+    p.mark(DAY)
+    asked = yield p.load(DAY, source=Source.BACKFILL)
+    assert asked.success, asked.failure()
+    assert asked.good("raw/backfill_events") == {DAY}
+    p.deliver(LATE_DAY, [*events_on(LATE_DAY, 2), *events_on(DAY, 1, prefix="late")])
+    run = yield p.load(LATE_DAY)
+    assert run.success, run.failure()
+    assert (p.count(REFINED, DAY), p.verdict(REFINED, DAY)) == (1, "published")
+    batch = p.batch(DAY)
+    assert (batch.verdict.value, batch.deliveries, batch.hours_marked) == ("accepted", 0, 24)
+    history = p.history()
+    assert (yield p.load(LATE_DAY)).success
+    assert p.history() == history
+
+
+def a_silent_day_without_all_markers_still_waits(p: Story) -> Steps:
+    """Scenario: the same with 23 markers. Outcome: the fact is in raw, the day waits and says for what."""
+    p.now = LATER
+    yield from _a_first_day(p)
+    p.mark(DAY, hours=range(23))
+    p.deliver(LATE_DAY, [*events_on(LATE_DAY, 2), *events_on(DAY, 1, prefix="late")])
+    yield p.load(LATE_DAY)
+    assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (1, 0)
+    assert p.verdict(REFINED, DAY) == "waiting"
+    assert "are not loaded yet" in str(p.record(REFINED, DAY).reason)
+
+
+def a_silent_day_of_a_sparse_project_is_empty(p: Story) -> Steps:
+    """Scenario: a closed day without any delivery, of a project that is not declared sparse and then is; a fact of it arrives.
+    Outcome: refused, with the setting named; then empty, green and told as that; the late fact is published; the day is final."""
+    p.now = LATER
+    yield from _a_first_day(p)
+    told = (yield p.load(DAY)).failure()
+    assert "no delivery of either source" in told
+    assert "TIDEMARK_SPARSE_PROJECTS" in told
+    p.deliver(LATE_DAY, [*events_on(LATE_DAY, 2), *events_on(DAY, 1, prefix="late")])
+    yield p.load(LATE_DAY)
+    assert p.count(REFINED, DAY) == 0
+    p.change(sparse_projects=(p.project,))
+    run = yield p.load(DAY, LATE_DAY)
+    assert run.success, run.failure()
+    assert (p.batch(DAY).verdict.value, p.batch(DAY).deliveries) == ("accepted", 0)
+    assert "declared sparse" in str(p.batch(DAY).reason)
+    assert (p.count(REFINED, DAY), p.record(REFINED, DAY).is_final) == (1, True)
+
+
+def a_provisional_day_is_emptied_in_every_table(p: Story) -> Steps:
+    """Scenario: a day still open is delivered again, empty. Outcome: every table is empty for the day."""
+    p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
+    for count in (150, 0):
+        p.deliver(DAY, events_on(DAY, count))
+        assert (yield p.load(DAY)).success
+        assert p.count(REFINED, DAY) == count
+    assert [p.count(table, DAY) for table in ALL] == [0] * len(ALL)
+
+
+def a_final_day_is_emptied_only_when_accepted(p: Story) -> Steps:
+    """Scenario: a closed day is delivered again, empty. Outcome: refused as a shrink; with a reason, emptied."""
+    p.deliver(DAY, events_on(DAY, 150))
+    assert (yield p.load(DAY)).success
+    p.deliver(DAY, [])
+    assert "shrinks" in (yield p.load(DAY)).failure()
+    assert (p.count(REFINED, DAY), p.count(COUNTS, DAY)) == (150, 1)
+    accepted = yield p.load(DAY, accept={f"{table.key}:{DAY}": "the vendor withdrew the day" for table in DERIVED})
+    assert accepted.success, accepted.failure()
+    assert [p.count(table, DAY) for table in ALL] == [0] * len(ALL)
+    reasons = {one.accepted_reason for one in p.publications(REFINED) if one.digest_after.rows == 0}
+    assert reasons == {"the vendor withdrew the day"}
+
+
+# -- late facts --------------------------------------------------------------------------------------------------
+
+
+def a_fact_two_days_late_republishes_its_day_only(p: Story) -> Steps:
+    """Scenario: an event of day 1 arrives on day 3. Outcome: one more publication per table, of day 1 alone, which goes green
+    beside the requested day."""
+    last = NEXT + timedelta(days=1)
+    for day in (DAY, NEXT, last):
+        p.deliver(day, events_on(day, 20))
+    assert (yield p.load(DAY, last)).success
+    known = len(p.publications())
+    late = {**events_on(DAY, 1, prefix="late")[0], "server_upload_time": f"{last} 15:00:00.000000", "amplitude_id": 999}
+    p.deliver(last, [late], hour=15)
+    run = yield p.load(last)
+    assert run.success, run.failure()
+    changed = {(one.table, one.key.event_date) for one in p.publications()[known:]}
+    assert changed >= {(table, DAY) for table in (RAW, REFINED, COUNTS, "aggregates/active_users")}
+    assert {day for _, day in changed} == {DAY}
+    assert run.good(REFINED) >= {last}
+    assert p.count(REFINED, DAY) == 21
+
+
+def late_facts_that_are_withdrawn_leave_their_far_day_again(p: Story) -> Steps:
+    """Scenario: a delivery brings late facts of a day weeks ago, then comes again without them. Outcome: the far day is
+    published with them, and without them again, in raw and in all that is built from it."""
+    p.now = LATER
+    arrival = DAY + timedelta(days=36)
+    p.deliver(DAY, events_on(DAY, 5))
+    assert (yield p.load(DAY)).success
+    p.deliver(arrival, [*events_on(arrival, 3), *events_on(DAY, 2, prefix="late")])
+    assert (yield p.load(arrival)).success
+    assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (7, 7)
+    p.deliver(arrival, events_on(arrival, 3))
+    run = yield p.load(arrival)
+    assert run.success, run.failure()
+    assert (p.count(RAW, DAY), p.count(REFINED, DAY)) == (5, 5)
+    assert sum(row["events"] for row in p.rows(COUNTS) if row["event_date"] == DAY) == 5
+    history = p.history()
+    assert (yield p.load(arrival)).success
+    assert p.history() == history
+
+
+def aggregates_follow_every_day_that_refined_built(p: Story) -> Steps:
+    """Scenario: days in a row are stale because only raw was loaded; one at their edge is loaded whole. Outcome: where the chain
+    of neighbours made refined build more days than arrivals touch, aggregates have them as well."""
+    p.change(reprocessing_window_days=0)
+    days = [DAY + timedelta(days=shift) for shift in range(5)]
+    for count, tables in ((3, ()), (4, (RAW,))):
+        for day in days:
+            p.deliver(day, events_on(day, count))
+        assert (yield p.load(days[0], days[-1], tables=tables)).success
+    run = yield p.load(days[0])
+    assert run.success, run.failure()
+    assert [p.count(REFINED, day) for day in days] == [4] * 5
+    assert {row["event_date"]: row["events"] for row in p.rows(COUNTS)} == dict.fromkeys(days, 4)
+
+
+def a_day_before_the_calendar_is_not_waited_for(p: Story) -> Steps:
+    """Scenario: the calendar begins on a day; nothing arrived on the day before, but a late event of it did, and older exports
+    lie there. Outcome: it is refined and counted with the load of the day it arrived on."""
+    p.change(calendar_start=DAY)
+    p.deliver(DAY - timedelta(days=2), events_on(DAY - timedelta(days=2), 1))
+    late = {**events_on(DAY, 1, prefix="late")[0], "event_time": f"{BEFORE} 23:00:00.000000"}
+    p.deliver(DAY, [*events_on(DAY, 3), late])
+    run = yield p.load(DAY)
+    assert run.success, run.failure()
+    assert (p.count(RAW, BEFORE), p.count(REFINED, BEFORE)) == (1, 1)
+
+
+def test_where_days_stand(pipeline: Any, subtests: Any) -> None:
+    stories = (
+        a_provisional_day_becomes_final,
+        a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours,
+        one_recovered_hour_does_not_make_a_missing_day_whole,
+        nothing_is_built_on_a_refused_day_whatever_is_selected,
+        a_day_whose_only_delivery_is_bad_never_looks_empty_and_good,
+        other_bounds_try_a_refused_day_again,
+        an_aggregate_of_a_day_that_was_never_built_is_not_good,
+        a_recovery_that_never_came_keeps_no_day_open,
+        a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty,
+        a_silent_day_without_all_markers_still_waits,
+        a_silent_day_of_a_sparse_project_is_empty,
+        a_provisional_day_is_emptied_in_every_table,
+        a_final_day_is_emptied_only_when_accepted,
+        a_fact_two_days_late_republishes_its_day_only,
+        late_facts_that_are_withdrawn_leave_their_far_day_again,
+        aggregates_follow_every_day_that_refined_built,
+        a_day_before_the_calendar_is_not_waited_for,
+    )
+    tell(pipeline, subtests, stories)
+
+
+# -- as Dagster shows it -----------------------------------------------------------------------------------------
+
+
+def test_good_and_bad_days_in_dagster(pipeline: Any) -> None:
+    """Scenario: a backfill of a range asks for a day before anything came; five published days get new deliveries, of which day
+    2's cannot be read and day 4's lost half of its rows; the same again. Outcome: the first gives no day a materialization, and
+    its log says how Dagster ends a range then; in one run three days are green in every table, two red with reasons and their
+    old state; again: unchanged, and the run succeeds. The hours are delivered again: all is green."""
+    days = [DAY + timedelta(days=shift) for shift in range(5)]
     p = pipeline()
-    p.deliver(DAY - timedelta(days=1), events_on(DAY - timedelta(days=1), 1))
+    p.deliver(BEFORE, events_on(BEFORE, 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
     asked = p.run(DAY, source=Source.BACKFILL, tags={"dagster/backfill": "of a range"})
     assert asked.success, asked.failure()
@@ -217,51 +387,46 @@ def test_a_recovery_that_never_came_keeps_no_day_open(pipeline: Any) -> None:
     log = [entry.user_message for entry in p.instance.all_logs(asked.run_id)]
     assert [line for line in log if f"{DAY}: no materialization" in line and "shows the backfill as failed" in line]
     assert p.ledger.batches([PROJECT], DAY, DAY)[BatchKey(Source.BACKFILL, PROJECT, DAY)].verdict.value == "waiting"
+
     p.now = LATER
-    p.mark(DAY)
-    for shift in (1, 2, 3):
-        p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 3))
-    late = [{**event, "event_time": f"{DAY} 23:00:00.000000"} for event in events_on(NEXT, 2, prefix="late")]
-    p.deliver(NEXT, late, hour=11)
-
-    run = p.run(DAY, DAY + timedelta(days=3))
-
-    assert run.success, run.failure()
-    assert p.count(REFINED, DAY) == 2
-    assert _record(p, REFINED).is_final
-
-
-def test_aggregates_follow_every_day_that_refined_built(pipeline: Any) -> None:
-    """Scenario: days in a row are stale because only raw was loaded; one at their edge is loaded whole. Outcome: where the chain
-    of neighbours made refined build more days than arrivals touch, aggregates have them as well."""
-    p = pipeline(reprocessing_window_days=0)
-    days = [DAY + timedelta(days=shift) for shift in range(5)]
     for day in days:
-        p.deliver(day, events_on(day, 3))
-    assert p.load(days[0], days[-1]).success
-    for day in days:
-        p.deliver(day, events_on(day, 4))
-    assert p.load(days[0], days[-1], tables=[RAW]).success
-
-    run = p.load(days[0])
-
-    assert run.success, run.failure()
-    built = {day for day in days if p.count(REFINED, day) == 4}
-    assert built == set(days)
-    counted = p.spark.table(p.lakehouse.identifier(table_by_key(COUNTS))).groupBy("event_date").sum("events").collect()
-    assert {row[0]: row[1] for row in counted} == dict.fromkeys(days, 4)
-
-
-def test_a_day_before_the_calendar_is_not_waited_for(pipeline: Any) -> None:
-    """Scenario: the calendar begins on a day; nothing arrived on the day before, but a late event of it did, and older exports
-    lie there. Outcome: it is refined and counted with the load of the day it arrived on."""
-    p = pipeline(calendar_start=DAY)
-    before = DAY - timedelta(days=1)
-    p.deliver(DAY - timedelta(days=2), events_on(DAY - timedelta(days=2), 1))
-    late = {**events_on(DAY, 1, prefix="late")[0], "event_time": f"{before} 23:00:00.000000"}
-    p.deliver(DAY, [*events_on(DAY, 3), late])
-
-    run = p.load(DAY)
-
-    assert run.success, run.failure()
-    assert (p.count(RAW, before), p.count(REFINED, before)) == (1, 1)
+        p.deliver(day, events_on(day, 120))
+    first = p.run(days[0], days[-1])
+    assert first.success, first.failure()
+    assert first.metadata(REFINED, DAY)["verdict"] == f"{PROJECT}: published, final"
+    before = p.digests()
+    for day in (days[0], days[2], days[4]):
+        p.deliver(day, events_on(day, 6, prefix="new"), shard=2)
+    broken = p.deliver(days[1], events_on(days[1], 6, prefix="new"), shard=2, truncated=True)
+    p.deliver(days[3], events_on(days[3], 60))
+    run = p.run(days[0], days[-1])
+    assert not run.success
+    good = {str(day) for day in (days[0], days[2], days[4])}
+    assert {table: run.materialized(table) for table in ALL} == dict.fromkeys(ALL, good) | {RAW: good | {str(days[3])}}
+    failed = run.failed_checks()
+    assert {(RAW, "delivery_reconciles", str(days[1])), (REFINED, "change_is_explained", str(days[3]))} <= failed
+    assert not {partition for _, _, partition in failed} & good
+    for said in (broken, "truncated_gzip", "rows 120 -> 60"):
+        assert said in run.failure()
+    shown = run.check_metadata(REFINED, "change_is_explained", days[3])
+    assert shown["verdict"].value == f"{PROJECT}: refused, final"
+    for table in ALL[1:]:
+        kept = {key.event_date for key, digest in before[table].items() if digest == p.digests()[table].get(key)}
+        assert kept >= {days[1], days[3]}, table
+    assert [p.verdict(REFINED, days[1]), p.verdict(REFINED, days[3]), p.verdict(COUNTS, days[3])] == [
+        "waiting", "refused", "waiting",
+    ]  # fmt: skip
+    assert [row["reason"] for row in p.rows("raw/quarantine")] == ["truncated_gzip"]
+    snapshots = p.snapshots()
+    again = p.run(days[0], days[-1])
+    assert again.success, again.failure()
+    assert {table: again.materialized(table) for table in ALL[1:]} == dict.fromkeys(ALL[1:], good)
+    assert again.failed_checks() == failed
+    assert not again.failed_checks(dg.AssetCheckSeverity.WARN) & failed
+    assert p.snapshots() == snapshots
+    p.deliver(days[1], events_on(days[1], 6, prefix="new"), shard=2)
+    p.deliver(days[3], events_on(days[3], 120))
+    healed = p.run(days[0], days[-1])
+    assert healed.success, healed.failure()
+    assert not healed.failed_checks()
+    assert p.count(REFINED, days[1]) == 126

@@ -13,6 +13,7 @@ from rich.console import Console
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from resources import failpoints
 from resources.failpoints import Failpoint
+from tests.support.attached import gateway_variables
 from tests.support.builders import PROJECT, events_on
 from tests.support.reference import require_known
 from tests.two_writers import Hand, all_hands, page_of, run_rounds
@@ -24,9 +25,9 @@ REFINED = "refined/events"
 
 
 @pytest.fixture(scope="module")
-def hands() -> Iterator[Sequence[Hand]]:
+def hands(spark: Any) -> Iterator[Sequence[Hand]]:
     """Processes for both catalogs: what differs between these is told with each order."""
-    with all_hands() as started:
+    with all_hands(**gateway_variables()) as started:
         yield started
 
 

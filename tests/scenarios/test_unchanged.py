@@ -22,12 +22,10 @@ class NoSpark(LazyPySparkResource):
         raise RuntimeError("Spark was started")
 
 
-@pytest.mark.parametrize("catalog", ["sqlite", "postgresql"])
-def test_the_same_day_again_starts_no_spark(pipeline: Any, request: pytest.FixtureRequest, catalog: str) -> None:
+def test_the_same_day_again_starts_no_spark(pipeline: Any) -> None:
     """Scenario: a loaded day, loaded again where Spark must not start; then an object came. Outcome: unchanged, every day shown
     with the same data version; the object is not passed over: Spark is asked for, and loads it once it may."""
-    settings = {} if catalog == "sqlite" else {"catalog_url": request.getfixturevalue("postgres")}
-    p = pipeline(**settings)
+    p = pipeline()
     p.deliver(DAY, events_on(DAY, 20))
     p.deliver(DAY, events_on(DAY, 5, prefix="r"), source=Source.BACKFILL)
     assert p.run(DAY).success

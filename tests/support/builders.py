@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,45 @@ class Loaded:
     @property
     def _failed(self) -> list[SliceOutcome]:
         return [outcome for report in self.reports for outcome in report.outcomes if outcome.fails_the_run]
+
+    def of(self, project: str) -> Loaded:
+        """What it left behind of one project."""
+        reports = [
+            replace(
+                report,
+                outcomes=tuple(one for one in report.outcomes if one.key.project_id == project),
+                built=tuple(key for key in report.built if key.project_id == project),
+            )
+            for report in self.reports
+        ]
+        return replace(self, reports=reports)
+
+    def outcome(self, table: str, day: date) -> SliceOutcome:
+        """What became of a slice; of several projects' the first."""
+        return next(one for one in self.outcomes(table) if one.key.event_date == day)
+
+    def outcomes(self, table: str) -> list[SliceOutcome]:
+        """What became of a table's slices."""
+        return [one for report in self.reports if report.table == table for one in report.outcomes]
+
+    def good(self, table: str) -> set[date]:
+        """Days that are green in Dagster from then on: good, and asked for or red before."""
+        told = [one for one in self.outcomes(table) if one.is_requested or not one.was_good]
+        return {one.key.event_date for one in told if one.verdict.is_good}
+
+    def built(self, table: str) -> list[date]:
+        """Days that were computed, published or not."""
+        return [key.event_date for report in self.reports if report.table == table for key in report.built]
+
+    def failed_checks(self) -> set[tuple[str, str, date]]:
+        """Table, check and day of each evaluation that did not pass."""
+        return {
+            (one.table, found.check.name, one.key.event_date)
+            for report in self.reports
+            for one in report.outcomes
+            for found in one.evaluations
+            if not found.is_passed
+        }
 
 
 _CONFIG = {"accept": "accept_changes", "even_if_gone": "exclude_even_if_gone"}

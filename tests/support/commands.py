@@ -9,12 +9,15 @@ import sys
 from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
+from tests.support.attached import attach, is_attached
 
 
 def main() -> None:
     """A list of words a line on standard input, an answer a line where standard output was; all else goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    if is_attached():
+        attach()
     for line in sys.stdin:
         done = CliRunner().invoke(app, json.loads(line))
         if done.exception is not None and not isinstance(done.exception, SystemExit):

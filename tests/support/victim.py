@@ -1,19 +1,31 @@
-"""A load of a test's pipeline in a process of its own, that is paused and killed where the test wants it."""
+"""Commands on a test's pipeline in a process of their own, that are paused and killed where the test wants it."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import sys
-from collections.abc import Iterator
+import subprocess
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from pipeline_assets.cli.app import app
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.drill.sandbox import Victim, as_environment
-from pipeline_assets.drill.sandbox import a_victim as paused
+from pipeline_assets.drill.sandbox import Victim, as_environment, tidemark
+from pipeline_assets.drill.sandbox import a_victim as of_its_own
+from resources import failpoints
+from resources.failpoints import stop_at
+from tests.support.attached import attach, gateway_variables
 from tests.support.small_spark import SMALL
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+"""They are copies of one that has imported what they need and done nothing."""
+_PROCESSES.set_forkserver_preload([__name__])
 
 
 def home_below(folder: Path) -> Path:
@@ -23,16 +35,85 @@ def home_below(folder: Path) -> Path:
 
 @contextmanager
 def a_victim(
-    pipeline: Any, first: date, last: date, point: str, *, source: Source = Source.REGULAR, **settings: Any
+    pipeline: Any,
+    first: date,
+    last: date,
+    point: str,
+    *,
+    source: Source = Source.REGULAR,
+    has_engine: bool = False,
+    **settings: Any,
 ) -> Iterator[Victim]:
-    """`tidemark load` on a pipeline's own tables, with a `home_below` its folder; it will pause at `point`."""
-    folder = pipeline.landing.parent
-    home = home_below(folder)
-    home.mkdir(exist_ok=True)
-    small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}
-    known = pipeline.settings.model_copy(update={**small, **settings})
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
-    environment = {**inherited, **as_environment(known), "DAGSTER_HOME": str(home)}
-    command = [str(Path(sys.executable).parent / "tidemark"), "load", "--source", source.value]
-    with paused([*command, "--from", str(first), "--to", str(last), "--verbose"], environment, point, folder) as victim:
+    """`tidemark load` on a pipeline's own tables, with a `home_below` its folder; it will pause at `point`.
+
+    `has_engine`: it starts a JVM of its own, which dies with it; else it works on the one of this process.
+    """
+    words = ("load", "--source", source.value, "--from", str(first), "--to", str(last))
+    with a_command(pipeline, words, point, has_engine=has_engine, **settings) as victim:
         yield victim
+
+
+@contextmanager
+def a_command(
+    pipeline: Any, words: Sequence[str], point: str, *, has_engine: bool = False, **settings: Any
+) -> Iterator[Victim]:
+    """Any command of `tidemark`, as `a_victim`."""
+    folder = pipeline.landing.parent
+    home_below(folder).mkdir(exist_ok=True)
+    small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}
+    environment = as_environment(pipeline.settings.model_copy(update={**small, **settings}))
+    environment["DAGSTER_HOME"] = str(home_below(folder))
+    words = (*words, "--verbose")
+    if has_engine:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+        with of_its_own(tidemark(*words), {**inherited, **environment}, point, folder) as victim:
+            yield victim
+        return
+    victim = _Attached(words, environment, point, folder)
+    try:
+        yield victim
+    finally:
+        victim.kill()
+
+
+class _Attached(Victim):
+    """A process that runs a command on the JVM of this one."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
+        self._signal_file, self._log = folder / "paused", folder / "victim.log"
+        self._signal_file.unlink(missing_ok=True)
+        given = (words, {**environment, **gateway_variables()}, point, str(self._signal_file), str(self._log))
+        self._process: Any = _Started(_PROCESSES.Process(target=_be, args=given))
+
+
+class _Started:
+    """What `subprocess.Popen` tells of a process, of one that multiprocessing starts."""
+
+    def __init__(self, process: Any) -> None:
+        process.start()
+        self._process, self.pid = process, process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, seconds: float | None = None) -> int:
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("a victim", seconds or 0)
+        return self._process.exitcode
+
+
+def _be(words: Sequence[str], environment: Mapping[str, str], point: str, signal_file: str, log: str) -> None:
+    """In the process: carry out the command."""
+    os.setsid()
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for standard in (1, 2):
+        os.dup2(written, standard)
+    for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
+        del os.environ[name]
+    os.environ |= environment
+    failpoints.watch(stop_at(point, Path(signal_file)))
+    attach()
+    done = CliRunner().invoke(app, words)
+    os.write(1, (done.output + "".join(traceback.format_exception(done.exception))).encode())
+    os._exit(done.exit_code)

@@ -34,6 +34,7 @@ from resources.iceberg.lakehouse import Lakehouse
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 from resources.spark.session import configure_catalog
+from tests.support.attached import attach, is_attached
 from tests.support.reference import by_slice, raw_rows, refined_rows, winners
 from tests.support.small_spark import BOTH_COMPILERS, SMALL, small_session
 
@@ -209,7 +210,11 @@ def main() -> None:
     answers = sys.stdout
     # Whatever else is printed, by Spark or by a library, must not be taken for an answer.
     sys.stdout = sys.stderr
-    writer = Writer(small_session("local[1]", "1g", **(BOTH_COMPILERS if MANY_LOADS in sys.argv else SMALL)))
+    writer = Writer(
+        attach()
+        if is_attached()
+        else small_session("local[1]", "1g", **(BOTH_COMPILERS if MANY_LOADS in sys.argv else SMALL))
+    )
     for line in sys.stdin:
         answers.write(json.dumps(writer(json.loads(line))) + "\n")
         answers.flush()

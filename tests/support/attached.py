@@ -1,0 +1,56 @@
+"""Processes that work on the JVM of another one: to start their own would take most of their time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+
+
+def gateway_variables() -> dict[str, str]:
+    """What a process is told, that is to `attach` to the session of this one."""
+    assert SparkContext._gateway is not None, "ask for the fixture `spark`"
+    jvm = SparkContext._gateway.java_parameters
+    return {_PORT: str(jvm.port), _SECRET: jvm.auth_token}
+
+
+def is_attached() -> bool:
+    """Whether this process was told of a session."""
+    return _PORT in os.environ
+
+
+def attach() -> SparkSession:
+    """The session of that process, which is the one of this process too from then on."""
+    gateway = launch_gateway()
+    jvm = gateway.jvm
+    running = jvm.org.apache.spark.SparkContext.getOrCreate()
+    context = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(running)
+    return SparkSession(SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jconf=context.getConf())))
+
+
+@contextmanager
+def attached_drills() -> Iterator[None]:
+    """Meanwhile the processes of a drill work on the JVM of this one."""
+    from pipeline_assets.drill import drill, scenarios
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in gateway_variables().items():
+            patched.setenv(name, value)
+        for module in (drill, scenarios):
+            patched.setattr(module, "tidemark", lambda *words: [sys.executable, "-m", __name__, *words])
+        yield
+
+
+if __name__ == "__main__":
+    from pipeline_assets.cli import main
+
+    attach()
+    main()
