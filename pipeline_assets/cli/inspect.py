@@ -151,7 +151,8 @@ def exclusions(request: Exclusions) -> int:
     for one in sorted(excluded, key=lambda one: one.lifted_at is not None):
         lifted = f"{one.lifted_at[:16]}: {one.lift_reason}" if one.lifted_at else styled("no", "magenta")
         rows.append((one.object_key, one.etag, one.excluded_at[:16], one.reason, lifted))
-    show(page(), Table(("object", "version", "excluded", "reason", "included again"), rows))
+    table = Table(("object", "version", "excluded", "reason", "included again"), rows)
+    show(page(), table, None if rows else "nothing was ever excluded")
     return EXIT_OK
 
 
@@ -182,7 +183,8 @@ def history(request: History) -> int:
         cause = f"{one.cause}: {one.accepted_reason}" if one.accepted_reason else one.cause.text
         place = one.number, one.published_at[:19], one.table, f"{one.key.event_date} {one.key.project_id}"
         rows.append((*place, one.digest_before.rows, one.digest_after.rows, cause, (one.run_id or "")[:8]))
-    show(page(), Table(("no.", "published", "table", "day", "rows before", "after", "cause", "run"), rows))
+    table = Table(("no.", "published", "table", "day", "rows before", "after", "cause", "run"), rows)
+    show(page(), table, None if rows else "no change is on record")
     return EXIT_OK
 
 

@@ -91,7 +91,8 @@ def _print_all(ledger: Ledger, *, as_json: bool) -> None:
         )
         for one in rebuilds
     ]
-    show(page(), Table(("id", "state", "tables", "days", "started", "by", "reason"), rows))
+    table = Table(("id", "state", "tables", "days", "started", "by", "reason"), rows)
+    show(page(), table, None if rows else "no rebuild is on record")
 
 
 def _report(rebuild: RebuildRecord, green: GreenSlices) -> Parts:
