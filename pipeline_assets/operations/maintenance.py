@@ -60,11 +60,6 @@ class Rewritten:
     """Whether a load published one of the slices meanwhile, and won."""
 
 
-def small_files(files: SliceFiles) -> int:
-    """Number of a slice's files that are small enough to be joined."""
-    return sum(size < _SMALL_BYTES for size in files.sizes.values())
-
-
 def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) -> Rewritten:
     """Join the small files of these slices; the result is published only once its rows are proven to match the ledger.
 
@@ -428,7 +423,7 @@ def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], i
     file_counts = {
         key: len(files.paths)
         for key, files in live.items()
-        if key.event_date < coldest and small_files(files) >= JOINED_FROM
+        if key.event_date < coldest and sum(size < _SMALL_BYTES for size in files.sizes.values()) >= JOINED_FROM
     }
     return sorted(file_counts), sum(file_counts.values())
 

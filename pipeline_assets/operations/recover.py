@@ -294,11 +294,16 @@ class Recovery:
         for key, member in keys.items():
             if key in there:
                 self._require_same(there[key], member)
-        new = {key: member.size_bytes for key, member in keys.items() if key not in there}
-        if new:
+        missing = {key: member for key, member in keys.items() if key not in there}
+        if missing:
+            new = {key: member.size_bytes for key, member in missing.items()}
             self.claims.begin(project, hour, new if planned.is_gap else {})
-        for key, member in keys.items():
-            if key not in there and not self._created(key, member, file):
+        for key, member in missing.items():
+            with closing(a_spool()) as body, opened_member(file, member) as stored:
+                shutil.copyfileobj(stored, body)
+                body.seek(0)
+                is_created = self.landing.create(key, body)
+            if not is_created:
                 written_meanwhile = self._there(project, HourRange(hour, hour)).get(key)
                 if written_meanwhile is None:
                     raise _conflict(key)
@@ -309,12 +314,6 @@ class Recovery:
         # A marker that another recovery wrote is equally valid.
         self.landing.create(marker, io.BytesIO(b"" if members else NO_DATA_MARKER))
         self.claims.end(project, hour)
-
-    def _created(self, key: str, member: Member, file: IO[bytes]) -> bool:
-        with closing(a_spool()) as body, opened_member(file, member) as stored:
-            shutil.copyfileobj(stored, body)
-            body.seek(0)
-            return self.landing.create(key, body)
 
     def _there(self, project: str, hours: HourRange) -> dict[str, Delivery]:
         listing = self.landing.list(Source.BACKFILL, [project], hours.first.day, hours.last.day)

@@ -333,15 +333,6 @@ def excluded_keys(ledger: Ledger, project_id: str) -> frozenset[str]:
     )
 
 
-def parse_time(option: str, text: str) -> datetime:
-    """An aware time from an ISO 8601 day or time, UTC by default; raises UsageError."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(option, f"{text!r} is no time", "Write 2026-02-02 or 2026-02-02T10:00, in UTC") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
 def parse_keys(text: str) -> tuple[str, ...]:
     """The keys of a list, one per line, without blank lines and lines that begin with `#`; raises UsageError if none is left."""
     lines = (line.strip() for line in text.splitlines())
