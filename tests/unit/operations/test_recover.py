@@ -279,13 +279,6 @@ def test_refused_hours_cost_no_other(place: Place, refused_hours: list[str]) -> 
     assert error.startswith(f"export of {first}: the vendor answered 400 Bad Request (start lies")
 
 
-def test_parts_of_a_range_without_data_get_their_markers(place: Place) -> None:
-    """Scenario: the day is too large, and after halving most parts have no data (404). Outcome: markers of every hour."""
-    place.vendor.add(PROJECT, Hour(DAY, 3), _body(3))
-    place.vendor.most_hours = 6
-    assert place.recover() == {str(hour): "recovered" if hour == 3 else "no data" for hour in range(24)}
-
-
 def test_hours_younger_than_the_vendors_delay_are_not_taken_for_empty(place: Place) -> None:
     """Scenario: the newest hours ended two hours ago and less; the vendor has none of them.
     Outcome: they are told and not marked."""
@@ -336,19 +329,6 @@ def test_a_bucket_is_recovered_to_as_a_folder_is(place: Place, bucket: Any, tmp_
 
 
 # -- what is refused ------------------------------------------------------------------------------------------
-
-
-def test_a_bad_member_costs_its_hour_and_no_other(place: Place) -> None:
-    for hour in (4, 5, 6):
-        place.vendor.add(PROJECT, Hour(DAY, hour), _body(hour))
-    place.vendor.add(PROJECT, Hour(DAY, 5), _body(50)[:-9], shard=3)
-    assert place.recover(_range(4, 6)) == {"4": "recovered", "5": "not recovered", "6": "recovered"}
-    (error,) = place.errors
-    assert "truncated_gzip" in error
-    # Its whole object is not written either: half an hour is no hour.
-    assert not any("_5#" in name or "_5_" in name for name in place.files())
-    place.vendor.add(PROJECT, Hour(DAY, 5), _body(50), shard=3)
-    assert place.recover(_range(4, 6)) == {"4": "already there", "5": "recovered", "6": "already there"}
 
 
 def test_a_member_that_leads_elsewhere_and_a_bomb_are_isolated_and_write_nothing(place: Place) -> None:
