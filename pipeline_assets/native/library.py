@@ -87,7 +87,6 @@ _FUNCTIONS: Mapping[str, tuple[Any, ...]] = {
         c_void_p,
     ),
 }
-"""Name -> type of the result, types of the arguments."""
 
 
 @cache

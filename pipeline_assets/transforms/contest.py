@@ -31,7 +31,6 @@ _KEPT = {
     "_line_number": "int",
 }
 READ_TYPES = {**_KEPT, SEND_ID: "string", ROW_ID: "string", EXTRA_COLUMN: "string"}
-"""Column of raw to read -> Spark type."""
 SCHEMA = pa.schema(
     [
         ("_day", pa.int32()),
@@ -101,7 +100,6 @@ class Decided:
 
     rows: pa.Table
     fates: Longs
-    """Of each row the place of its fate in FATES."""
     is_by_unread: Mask
     """`Defeat.by_unread` of the losers."""
 
@@ -135,7 +133,6 @@ class Decided:
         return found
 
     def _by_slice(self) -> Iterator[tuple[Slice, Longs]]:
-        """Each slice, and the places of its rows."""
         if not self.rows.num_rows:
             return
         projects = whole(self.rows["project_id"]).dictionary_encode()
@@ -249,7 +246,6 @@ def best_near(cells: Longs, ranks: Longs, window_days: int) -> tuple[Longs, Mask
 
 
 def _ranks(rows: pa.Table, precedence: Sequence[Source]) -> Longs:
-    """The place of each row in the order of `identity.rank`; equal ranks have one place."""
     return group_numbers(
         numbers_of(rows["_line_number"]),
         _in_order(rows["_object_key"]),

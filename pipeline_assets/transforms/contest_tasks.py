@@ -134,7 +134,6 @@ def _tied(rows: pa.Table, keys: Longs, days: Longs, window_days: int) -> Mask:
 
 
 def _are_beside(groups: Longs, days: Longs, window_days: int) -> Mask:
-    """The rows of whose group another day within the window holds a row."""
     return best_near(cells_of(groups, days, window_days), groups, window_days)[1]
 
 
@@ -154,12 +153,10 @@ _NONE: Longs = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class RowsAmong:
-    """The rows of a file, with SCHEMA, whose first half is among some, as `as_bytes` has them: a `RowsOf` for READ_TYPES."""
+    """The rows of a file (SCHEMA, `as_bytes`) whose first half is among `halves` (sorted int64; None: all): a `RowsOf`."""
 
     sources: Mapping[str, str]
-    """Key of a raw table -> its source."""
     halves: bytes | None
-    """Sorted int64; None for all rows."""
     precedence: Sequence[Source] | None = None
     """To keep only the best row of each key."""
 
@@ -194,7 +191,6 @@ class Ranges:
     hot: int
     """Parts of each of the two divisions."""
     hot_halves: bytes
-    """First halves (int64, sorted) of the hot keys."""
 
     @property
     def parts(self) -> int:
@@ -237,7 +233,6 @@ class Outcome:
     losers: dict[tuple[Slice, str], list[pa.Table]] = field(default_factory=dict)
     """Slice and source -> the losing rows, with the schema `contest.LOSERS`."""
     competing: dict[Slice, CompetingSum] = field(default_factory=dict)
-    """Slices without competing rows are left out."""
 
     def add(self, other: Outcome) -> None:
         """Take in another part."""

@@ -59,11 +59,9 @@ class FileLayout:
     table_uuid: str
     """Iceberg's uuid of the table, with which the names of its data files begin: it proves whose they are."""
     folder: str
-    """Folder of the data files, relative to the table's location."""
     field_ids: Mapping[str, int]
     """Column -> Iceberg's field id, in the table's order."""
     types: Mapping[str, str]
-    """Column -> Spark type."""
     required: frozenset[str]
     many_valued: frozenset[str]
     """Columns written without a dictionary, which would cost both time and bytes."""
@@ -76,7 +74,6 @@ class FileLayout:
     row_group_bytes: int = 64 * 1024**2
     """In memory: a task buffers about this much, whatever the size of the file."""
     file_bytes: int = 256 * 1024**2
-    """Size of a Parquet file at which it is ended and another one begun."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -249,7 +246,6 @@ def data_file(layout: FileLayout, path: str, key: tuple[date, str], size_bytes: 
 _METRICS = ("column-sizes", "value-counts", "null-value-counts", "lower-bounds", "upper-bounds")
 _PACKED = {"BOOLEAN": "<?", "INT32": "<i", "INT64": "<q", "DOUBLE": "<d"}
 _BOUND_LENGTH = 16
-"""Characters of a text that a bound keeps."""
 
 
 def _bounds(chunks: Sequence[Any]) -> tuple[bytes | None, bytes | None]:

@@ -20,7 +20,6 @@ from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_I
 HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
 """Event tables store these columns; for other tables they are computed on demand."""
 FALSE_HASHES = "false_hashes"
-"""Figure of `checked_hashes`: the number of rows whose stored hash does not match their content."""
 _IS_FALSE = "_is_false"
 _HALF = 32
 """Bits. A sum of 64-bit hashes overflows a long; a sum of their halves does not below two billion rows."""

@@ -23,7 +23,6 @@ Result = TypeVar("Result")
 BATCH_ROWS = 200_000
 """Most rows that are in memory at a time; many, because a few columns are narrow."""
 BATCH_VALUES = 1_600_000
-"""Most values that are in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class SliceFile:
     """A data file with rows of one slice."""
 
     table: str
-    """Key of its table."""
     key: Slice
     path: str
     """Relative to the location of the table; empty for rows that only Spark can read."""

@@ -19,9 +19,7 @@ from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.transforms.event_hashes import Longs, Mask, named, whole
 
 USER_COLUMNS = ("data", EXTRA_COLUMN, "amplitude_id", "user_id", "device_id")
-"""Columns from which a user is read."""
 MONEY_COLUMNS = ("event_type", "event_properties")
-"""Columns from which revenue and currency are read."""
 MERGED = "users that the vendor merged count twice where events bring no `merged_amplitude_id`"
 EVENT_TYPE, PLATFORM, USER, MONEY = "event_type", "platform", "user", "money"
 _REVENUE = pa.decimal128(28, PLACES)
@@ -33,9 +31,7 @@ class Fact(NamedTuple):
     """What aggregates count of an event."""
 
     reads: tuple[str, ...]
-    """Columns of refined.events that it is computed from."""
     types: Mapping[str, str]
-    """Its columns, with Spark types."""
     of: Callable[[Mapping[str, pa.Array], RevenueRule], dict[str, pa.Array]]
 
 
@@ -81,7 +77,6 @@ def _user(rows: Mapping[str, pa.Array], _: RevenueRule) -> dict[str, pa.Array]:
 
 
 def _merged(bags: pa.Array) -> pa.Array | None:
-    """The id that each user was merged into; None where no bag names one."""
     rows = rows_with(bags, [_MERGED_ID])
     if not rows.any():
         return None
@@ -168,7 +163,6 @@ class Fold:
     """How a table is computed from facts of whole slices; picklable."""
 
     facts: tuple[str, ...]
-    """The facts that it counts (FACTS)."""
     function: Callable[[pa.Table], Folded]
     """Facts of a slice, or of a share of its events with all that a user of them has -> its rows and controls."""
 
@@ -220,7 +214,6 @@ class SliceFold:
     """Reduces rows of refined.events of one slice to the folds of some tables; picklable."""
 
     folds: Mapping[str, Fold]
-    """Key of a table -> its fold."""
     rule: RevenueRule
 
     @property
@@ -265,7 +258,6 @@ def shares_of(facts: pa.Table, shares: int) -> Longs:
 
 
 def _units(amount: Decimal) -> int:
-    """An amount in units of its last place."""
     return int(_EXACT.scaleb(amount, PLACES))
 
 

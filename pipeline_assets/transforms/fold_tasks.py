@@ -52,12 +52,9 @@ class TableRows:
     """The form of a folded table's rows; picklable."""
 
     types: Mapping[str, str]
-    """Column -> Spark type, in the table's order."""
     key_columns: tuple[str, ...]
     partition_columns: tuple[str, str]
-    """Day and project."""
     write_order: tuple[str, ...]
-    """Key columns."""
 
     def value(self, name: str, units: int) -> int | Decimal:
         """The value of a column or of a total of it; `units`: as in Folded."""
@@ -88,9 +85,7 @@ class WrittenSlice:
     """As `data_files.data_file` describes them; none where the slice has no rows."""
     digest: Digest = EMPTY
     totals: Mapping[str, int | Decimal] = field(default_factory=dict)
-    """Measure -> sum of the column of its name."""
     controls: Mapping[str, int | Decimal] = field(default_factory=dict)
-    """As in Folded."""
 
     @property
     def paths(self) -> frozenset[str]:
@@ -106,7 +101,6 @@ class FoldedTable:
     layout: FileLayout
     store: Store
     content: tuple[str, ...]
-    """The columns that the digest covers."""
     measures: tuple[str, ...]
 
     def written(self, writer: DataFileWriter, key: Slice, folded: Folded) -> WrittenSlice:
@@ -136,14 +130,12 @@ class FoldedTable:
 
 
 def _total(column: pa.ChunkedArray) -> Any:
-    """The exact sum; None without values."""
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.decimal256(60, column.type.scale))
     return pc.sum(column).as_py()
 
 
 ByTable = dict[str, WrittenSlice]
-"""Key of a table -> what was written of a slice."""
 
 
 def write_slices(
@@ -161,7 +153,6 @@ def write_slices(
 
 
 Read = Callable[[Iterable[SliceFile]], Iterator[pa.Table]]
-"""The facts of all rows of files, in batches: `read_facts`."""
 
 
 def read_facts(

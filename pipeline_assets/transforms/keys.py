@@ -137,11 +137,9 @@ class _Held:
         np.bitwise_or.at(self._states, of_rows, states)
 
     def are_in(self, state: int) -> Mask:
-        """Which cells are held in a state."""
         return np.asarray(self._states >> state & 1, dtype=np.bool_)
 
     def are_of(self, slices: Set[Slice]) -> Mask:
-        """Which cells are of these slices."""
         return np.asarray([key in slices for key in self.slices], dtype=np.bool_)[self.slice_of]
 
     def whose_key_is(self, are_chosen: Mask) -> Mask:
@@ -151,7 +149,6 @@ class _Held:
         return np.asarray(found[self.keys])
 
     def near(self) -> Iterator[tuple[slice, slice, Mask]]:
-        """Pairs of cells of one key on two days within the window, as `contest.neighbours` gives them."""
         return neighbours(self.cells, self.window_days)
 
 
@@ -213,9 +210,7 @@ class Contents:
     """What identifies a row, and what it says."""
 
     types: Mapping[str, str]
-    """Column to read -> Spark type."""
     of: Callable[[pa.Table], Columns]
-    """Of rows with these columns."""
 
 
 def _event_contents(rows: pa.Table) -> Columns:

@@ -77,9 +77,7 @@ class Found(NamedTuple):
     """One of three kinds of what reading yields."""
 
     rows: pa.RecordBatch | None = None
-    """Good lines of one project and arrival day, with the columns of ROWS."""
     refused: pa.RecordBatch | None = None
-    """Refused lines of one object, or the object, with the columns of REFUSED."""
     summaries: Sequence[Summary] = ()
 
 
@@ -196,7 +194,6 @@ _LOOKS = (
     (rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|body)\b", "HTML"), (rb"(?:\xef\xbb\xbf)?\s*<", "XML"),
     (rb"(?:\xef\xbb\xbf)?\s*\[", "a JSON array"),
 )  # fmt: skip
-"""How a text begins -> what it is."""
 
 
 def open_export(stored: IO[bytes], max_bytes: int, max_line_bytes: int) -> IO[bytes]:
@@ -286,7 +283,6 @@ def _is_json(line: bytes) -> bool:
 MOVED = "moved"
 """`error` of an object that was overwritten or deleted between listing and reading."""
 SAMPLE_BYTES = 512
-"""How much of a refused line or object quarantine keeps for inspection."""
 _READ_BYTES = 1024**2
 
 

@@ -111,7 +111,6 @@ _MOST_SHARES = 8
 _BATCH_ROWS = 10_000
 """Few, because a row with all its columns may be long."""
 _SAMPLED_ROWS = 200
-"""Rows of each batch that are hashed again."""
 _MOST_TOLD_KEYS = 200_000
 """Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
 
@@ -151,21 +150,11 @@ def _days(rows: pa.Table) -> Longs:
     return longs(rows[RECEIVED]) // _DAY
 
 
-_BATCH_ROWS = 10_000
-"""Few, because a row with all its columns may be long."""
-_SAMPLED_ROWS = 200
-"""Rows of each batch that are hashed again."""
-_MOST_TOLD_KEYS = 200_000
-"""Most gained keys, and most lost keys, of a slice that a task reports to the driver."""
-
-
 class Input(NamedTuple):
     """Files of a raw table with rows of one slice."""
 
     table: str
-    """Key of the raw table."""
     paths: Sequence[str]
-    """Relative to the table's location."""
     losers: bytes | None = None
     """Rows to leave out, as `as_bytes` of `_object_key` (string) and `_line_number` (int); None: all rows stay."""
 
@@ -176,7 +165,6 @@ class SliceWork(NamedTuple):
     key: Slice
     inputs: Sequence[Input]
     rows: int
-    """Of the files of raw."""
     held: Sequence[str] = ()
     """Files in refined, if the slice is written as a difference."""
 
@@ -202,9 +190,7 @@ class Refining:
     """The function of a task: files of refined from files of raw."""
 
     stores: Mapping[str, Store]
-    """Key of a raw table -> the objects below its location."""
     sources: Mapping[str, str]
-    """Key of a raw table -> `_source` of its rows."""
     hashes: EventHashes
     layout: FileLayout
     target: Store
@@ -223,7 +209,6 @@ class Refining:
         return refined
 
     def _whole(self, work: SliceWork, writer: DataFileWriter, refined: Refined) -> None:
-        """Write all rows of a slice that did not lose."""
         inputs = list(self._inputs(work))
         parts = self._parts(work.rows, [(file, None) for file, _ in inputs])
         for file, is_lost in inputs:
@@ -262,7 +247,6 @@ class Refining:
             refined.keys[work.key] = replace(change, kept=change.kept + int(ends[-1]) - gone.count)
 
     def _parts(self, rows: int, chosen: Iterable[tuple[_File, Mask | None]]) -> ArrivalParts:
-        """How so many chosen rows of these files are divided among files."""
         narrow = (of for file, is_chosen in chosen for of in self._narrow(file, (RECEIVED,), is_chosen))
         return ArrivalParts.of(rows, narrow)
 
@@ -273,7 +257,6 @@ class Refining:
                 yield _File(self.stores[given.table], path, self.sources[given.table]), is_lost
 
     def _narrow(self, file: _File, columns: Iterable[str], is_chosen: Mask | None = None) -> Iterator[pa.Table]:
-        """The chosen rows in a few columns, in batches; all rows for None."""
         types = {name: self.layout.types[name] for name in columns}
         return narrow_rows(file.store, file.path, types, is_chosen=is_chosen)
 
@@ -304,7 +287,6 @@ class Refining:
         return list(zip((file for file, _ in inputs), np.split(is_new, np.cumsum(counts)), strict=False))
 
     def _rows(self, file: _File, key: Slice, refined: Refined, is_chosen: Mask | None = None) -> Iterator[pa.Table]:
-        """The chosen rows of a file with the columns of refined; a sample of them is hashed again."""
         # For a raw file, the table that it belongs to determines the source.
         wanted = [name for name in self.layout.field_ids if name != "_source" or file.source is None]
         for rows in rows_of(file.store, file.path, wanted, _BATCH_ROWS, is_chosen):
@@ -355,7 +337,6 @@ class _Losers:
             self._places = _place(pc.index_in(names, self._keys), rows.column("_line_number"))
 
     def of(self, rows: pa.Table) -> Mask:
-        """A mask of the rows that lose."""
         if self._keys is None:
             return np.zeros(rows.num_rows, dtype=np.bool_)
         at = _place(pc.fill_null(pc.index_in(rows.column("_object_key"), self._keys), -1), rows.column("_line_number"))
@@ -363,7 +344,6 @@ class _Losers:
 
 
 def _place(objects: pa.Array | pa.ChunkedArray, lines: pa.ChunkedArray) -> Longs:
-    """The number of an object and a line, combined in one integer."""
     return longs(objects) << _LINE_BITS | longs(lines)
 
 

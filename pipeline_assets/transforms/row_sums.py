@@ -147,7 +147,6 @@ class ObjectRows(NamedTuple):
 
 
 OBJECT_TYPES = {"_arrival_date": "date", "_object_key": "string", "_object_etag": "string"}
-"""Column that `objects_of` reads -> Spark type."""
 Objects = dict[tuple[str, date | None, str | None], ObjectRows]
 """(project, arrival day, object key) -> its rows."""
 _COUNTED = ("_arrival_date", "_object_key", "count_all", "_object_etag_max")
@@ -187,7 +186,6 @@ class RefinedSums:
     received: int | None = None
     """The latest time, in microseconds since 1970; None where no row has one."""
     happened: int | None = None
-    """The same for the time of the event."""
 
     def __add__(self, other: RefinedSums) -> RefinedSums:
         """The sums over the rows of both."""
@@ -218,9 +216,7 @@ class SummingRefined:
     """Sums the rows of a file of refined: a `RowsOf`."""
 
     checked: EventHashes | None = None
-    """Computes every hash again from its row; None takes the stored ones."""
     has_keys: bool = True
-    """Whether the keys are asked for."""
 
     @property
     def types(self) -> dict[str, str]:
@@ -260,7 +256,6 @@ class Twice(NamedTuple):
     keys_twice: int = 0
     """With one at most the dedupe window away."""
     keys_twice_a_day: int = 0
-    """With one of the same day."""
 
 
 def keys_twice(rows: Iterable[KeyRows], window_days: int) -> dict[Slice, Twice]:

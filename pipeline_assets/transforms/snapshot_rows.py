@@ -46,7 +46,6 @@ class ObjectKind:
     """The content of a dimension's objects: snapshots or histories."""
 
     fields: Mapping[str, str]
-    """Name -> Spark type of the fields of an item."""
     read: Callable[[IO[bytes], SnapshotPart, int, date], Iterator[Any]]
     """An open object, its format, the most bytes of a line, its day -> its items; raises BadSnapshotError.
 

@@ -124,7 +124,6 @@ class DayClusters:
         self._held, self.held_bytes = [], 0
 
     def _sorted(self) -> list[pa.RecordBatch]:
-        """The held rows, sorted and cut into small parts."""
         parts = []
         for batch in _in_order(self._held):
             rows = max(1, batch.num_rows * _PART_BYTES // max(1, batch.nbytes))
@@ -190,9 +189,7 @@ class Written:
     """The result of a task. Its files exist; of a task that fails none does."""
 
     files: list[str]
-    """As `data_file` (data_files.py) describes them."""
     summaries: list[Summary]
-    """One for each share of an object."""
     rows: int
 
 

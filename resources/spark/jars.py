@@ -86,7 +86,6 @@ def _download(url: str, path: Path, sha256: str) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the temporary files of downloads that were killed more than a day ago."""
     for part in folder.glob(f".*.jar.{'[0-9a-f]' * 32}{_PART}"):
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > _ABANDONED_SECONDS:
@@ -314,7 +313,6 @@ def make_archive(jars_dir: Path) -> Path:
 
 
 def _deliver(folder: Path) -> None:
-    """Write one day as one object, with the event fields that a load reads."""
     folder.mkdir(parents=True)
     lines = [
         {
@@ -334,7 +332,6 @@ def _deliver(folder: Path) -> None:
 
 
 def _is_an_argument(text: str) -> bool:
-    """Whether a process runs with this text in its command line."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it ended meanwhile
             if text.encode() in command.read_bytes():

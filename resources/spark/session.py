@@ -33,7 +33,6 @@ LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 """Hadoop's own class forks `chmod` twice per file, which takes 9 ms of CPU; a first small load creates a hundred files."""
 _ONLY_HERE = "127.0.0.1"
 _BOUNDS = {"socketTimeout": "300", "tcpKeepAlive": "true"}
-"""Options of pgjdbc; the timeout is in seconds."""
 _JVM_ADDRESS = "SPARK_LOCAL_IP"
 """The variable for the address of Spark's web UI, in case an operator enables it; no Spark setting exists for it."""
 
@@ -125,7 +124,6 @@ def catalog_config(settings: Settings) -> dict[str, str]:
 
 
 def _connection(prefix: str, catalog_url: str) -> dict[str, str]:
-    """The type of the catalog and its address."""
     if is_rest_catalog(catalog_url):
         return {f"{prefix}.type": "rest", f"{prefix}.uri": catalog_url}
     kind = {f"{prefix}.type": "jdbc", f"{prefix}.jdbc.schema-version": "V1"}

@@ -43,10 +43,8 @@ class Tasks:
     """
 
     session: Callable[[], SparkSession]
-    """Starts Spark on first use."""
     settings: Settings
     new_bytes: NewBytes
-    """Of the load that the steps belong to."""
 
     @property
     def parallelism(self) -> int:

@@ -41,7 +41,6 @@ PACKAGES = (
     "pyspark",
     "sqlalchemy",
 )
-"""Packages that tasks import, by distribution name."""
 PYTHON, _OF_CODE = "Python", "code of "
 _MARK = "tidemark-worker "
 
@@ -53,9 +52,7 @@ class Difference(NamedTuple):
     what: str
     """`Python`, the name of a distribution, or `code of` and the name of a package of ours."""
     here: str
-    """The driver's version; for code the beginning of its digest."""
     there: str | None
-    """The worker's version; None where it has none."""
 
 
 def described(code: Iterable[str]) -> dict[str, str]:

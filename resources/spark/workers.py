@@ -32,7 +32,6 @@ class Shipped(NamedTuple):
     """The settings and the archive that bring our code to a cluster."""
 
     config: Mapping[str, str]
-    """Spark settings for a session that has not started yet."""
     name: str | None = None
     """The archive's name; None where workers have the code installed."""
     content: bytes = b""
@@ -115,7 +114,6 @@ class Attempt(NamedTuple):
     executor: str
     host: str
     failure: str | None
-    """Spark's error message; None where the attempt did not fail."""
 
 
 def waiting_for_workers(master: str, config: Mapping[str, str]) -> dict[str, str]:
@@ -156,7 +154,6 @@ def require_same_workers(session: SparkSession) -> None:
 
 
 def _executors(context: SparkContext) -> set[str]:
-    """The ids of the executors that Spark knows and has not lost."""
     listed = context._jsc.sc().statusStore().executorList(True)
     return {executor.id() for executor in _each(listed)} - {"driver"}
 
