@@ -14,7 +14,6 @@ import dagster as dg
 
 from benchmarks.scale.landing import SimulatedLanding
 from benchmarks.scale.sizes import Size
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.health import DUPLICATES, read_health
@@ -103,7 +102,7 @@ def _plan(days: int) -> Callable[[Place], dict[str, Any]]:
                         facts.reading(ledger, [table]),
                         table,
                         request.slices_of(table.kind),
-                        Acceptances(),
+                        {},
                         size.now,
                     )
                 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from pipeline_assets.domain.days import day_in
@@ -26,45 +25,16 @@ def a_reason(subject: str, text: str) -> str:
 
 
 class AcceptanceKind(StrEnum):
-    """What the operator accepts; the value is the name in run config."""
+    """What an operator accepts of a table's day; the value is the name in run config."""
 
     CHANGE = "accept_changes"
     """A final day of a derived table changes beyond its bounds."""
     MISSING = "accept_missing"
-    """Deliveries of an arrival day are lost for good."""
+    """Deliveries of an arrival day of a raw table are lost for good."""
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """One decision of an operator, for one project's day."""
-
-    kind: AcceptanceKind
-    table: str
-    key: Slice
-    reason: str
-
-
-@dataclass(frozen=True)
-class Acceptances:
-    """The decisions of one run."""
-
-    given: tuple[Acceptance, ...] = ()
-
-    def change(self, table: str, key: Slice) -> str | None:
-        """The reason why a slice may change beyond bounds; None where no operator accepted that."""
-        return self._reason(AcceptanceKind.CHANGE, table, key)
-
-    def missing(self, table: str, key: Slice) -> str | None:
-        """The reason why deliveries of an arrival day may be lost, or None; `table`: their raw table."""
-        return self._reason(AcceptanceKind.MISSING, table, key)
-
-    def _reason(self, kind: AcceptanceKind, table: str, key: Slice) -> str | None:
-        reasons = (
-            acceptance.reason
-            for acceptance in self.given
-            if (acceptance.kind, acceptance.table, acceptance.key) == (kind, table, key)
-        )
-        return next(reasons, None)
+Acceptances = Mapping[tuple[str, Slice], str]
+"""Table and slice -> why an operator accepts what a check would refuse; the table tells the kind."""
 
 
 def read_acceptances(
@@ -76,18 +46,17 @@ def read_acceptances(
     """Parse run config: for each kind, `table:day/project` -> reason.
 
     `kinds`: table -> the kind of acceptance it allows; `shared`: tables whose days belong to no project. A loss named among
-    changes counts as a loss: older versions had no separate place for losses.
+    changes counts as a loss.
 
     Raises SettingsError for an entry that names no known table and day, or no project where several are loaded, and
     UsageError for an invalid reason.
     """
-    acceptances = []
+    found = {}
     for kind, entries in config.items():
         for name, reason in entries.items():
             named = [ALL_PROJECTS] if name.partition(":")[0] in shared else projects
-            table, key = _named(kind, name, kinds, named)
-            acceptances.append(Acceptance(kinds[table], table, key, a_reason(f"{kind.value} {name}", reason)))
-    return Acceptances(tuple(acceptances))
+            found[_named(kind, name, kinds, named)] = a_reason(f"{kind.value} {name}", reason)
+    return found
 
 
 def _named(

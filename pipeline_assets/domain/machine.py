@@ -176,7 +176,7 @@ def spool_place() -> str:
 
 
 @contextmanager
-def naming_the_download_disk() -> Iterator[None]:
+def naming_the_disk(of_downloads=True) -> Iterator[None]:
     """Raise DiskFullError that names the download disk when it is full or cannot be used."""
     try:
         yield

@@ -2,64 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import date, timedelta
 from enum import StrEnum
-from typing import Any
 
 ROW_HASH_VERSION = 3
-"""Incremented whenever the hashed columns or the encoding change: hashes of different versions cannot be compared."""
+"""Incremented whenever the hashed columns or the encoding change: hashes of different versions cannot be compared.
 
+A row is hashed as 128 bits of SHA-256 over `version;numbers;texts`: one number per column, `-` for null, then all texts. The
+number of a text is its length in bytes, so that texts cannot run together; of a double its bits; else the value. The hash of an
+event covers the hash of its meaning and the columns of transport, so that the long texts are hashed once.
+"""
 NULL = "-"
 NAN_BITS = 0x7FF8000000000000
 """The bits that every NaN is hashed as."""
 MEANING = {"_meaning_a": "bigint", "_meaning_b": "bigint"}
 """Columns by which an event's hash covers its meaning -> Spark type."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_DAY = date(1970, 1, 1)
-
-
-def row_hash(row: Mapping[str, Any], types: Mapping[str, str]) -> tuple[int, int]:
-    """The first 16 bytes of the hash, as two signed longs; `types`: column -> Spark type, in hashing order."""
-    first, second = struct.unpack(">qq", hashlib.sha256(encoding(row, types)).digest()[:16])
-    return first, second
-
-
-def event_hash(row: Mapping[str, Any], types: Mapping[str, str], transport: Collection[str]) -> tuple[int, int, int]:
-    """Both halves of an event's hash, and the first half of its meaning's; `types`: column -> Spark type, in hashing order.
-
-    The meaning is the columns not among `transport`. The event's hash covers the hash of the meaning and the columns of
-    transport, so that the long texts are hashed once.
-    """
-    meaning = row_hash(row, {name: kind for name, kind in types.items() if name not in transport})
-    covered = MEANING | {name: kind for name, kind in types.items() if name in transport}
-    first, second = row_hash({**row, **dict(zip(MEANING, meaning, strict=True))}, covered)
-    return first, second, meaning[0]
-
-
-def encoding(row: Mapping[str, Any], types: Mapping[str, str]) -> bytes:
-    """`version;numbers;texts`: one number per column, `-` for null, then all texts concatenated.
-
-    The number of a text is its length in bytes, so that texts cannot run together. For a double it is its bits, for any other
-    value the value.
-    """
-    numbers: list[str] = []
-    texts: list[bytes] = []
-    for name, kind in types.items():
-        value = row[name]
-        if value is None:
-            numbers.append(NULL)
-        elif is_text(kind):
-            text = bytes(value) if kind == "binary" else _text(value, kind).encode()
-            numbers.append(str(len(text)))
-            texts.append(text)
-        else:
-            numbers.append(str(_number(value, kind)))
-    return f"{ROW_HASH_VERSION};{','.join(numbers)};".encode() + b"".join(texts)
 
 
 def is_text(kind: str) -> bool:
@@ -79,26 +38,6 @@ def is_text(kind: str) -> bool:
 def scale_of(kind: str) -> int:
     """The decimal places of a type such as `decimal(38,6)`."""
     return int(kind.rstrip(")").partition(",")[2])
-
-
-def _text(value: Any, kind: str) -> str:
-    if isinstance(value, Decimal):
-        return f"{value:.{scale_of(kind)}f}"
-    return str(value)
-
-
-def _number(value: Any, kind: str) -> int:
-    if kind == "timestamp":
-        since = value - _EPOCH
-        return int(since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds)
-    if kind == "date":
-        return int((value - _EPOCH_DAY).days)
-    return _bits(value) if kind == "double" else int(value)
-
-
-def _bits(value: float) -> int:
-    """The bits of a double, as a signed number: they keep -0.0 apart from the equal 0.0."""
-    return NAN_BITS if value != value else int.from_bytes(struct.pack(">d", value), signed=True)
 
 
 _MASK = (1 << 128) - 1

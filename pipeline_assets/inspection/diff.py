@@ -237,7 +237,7 @@ def compare(
     key, ledger, settings = Slice(day, project), runtime.ledger, runtime.settings
     heads = {pinned.key: runtime.lakehouse.head(pinned) for pinned in (*ancestors(table), table)}
     facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [project], [day]), [table], now)
-    plan = next(plan for plan in decide(facts, table, [key], Acceptances(), now) if plan.key == key)
+    plan = next(plan for plan in decide(facts, table, [key], {}, now) if plan.key == key)
     # Where the ledger does not agree with the current tables, a load first examines what else changed them.
     is_settled = all(ledger.head(name) in (Head(head), None) for name, head in heads.items())
     live, builder = runtime.lakehouse.read(table, heads[name]), builder_of(table)

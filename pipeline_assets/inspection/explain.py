@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.identity import (
     Defeat,
@@ -380,7 +379,7 @@ def _with_standings(runtime: Runtime, event: Event, now: datetime) -> Event:
     slices = slices_to_look_at(ledger, runtime.settings, [project], whole)
     facts = Facts.read(ledger, runtime.settings, slices, [REFINED_EVENTS], now)
     requested = [Slice(day, project) for day in whole]
-    decided = decide_with_neighbours(ledger, facts, REFINED_EVENTS, requested, Acceptances(), now)
+    decided = decide_with_neighbours(ledger, facts, REFINED_EVENTS, requested, {}, now)
     plans = {plan.key: plan for plan in decided}
     records = facts.records[REFINED_EVENTS.key]
     standings = []

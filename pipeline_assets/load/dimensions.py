@@ -85,7 +85,7 @@ def look_at_history(
     recorded = {one: digest for one, digest in known.items() if one <= day}
     if failure is None:
         failure = judge_history(delivery.key, days, recorded, settings)
-        why = request.accepted.change(table.key, month_of(table, day))
+        why = request.accepted.get((table.key, month_of(table, day)))
         if failure is not None and why is not None:
             log(f"{table.key}: accepted: {why} ({failure.reason})")
             failure = None
@@ -222,7 +222,7 @@ def plans_of_snapshots(
     facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing, today)
     # Only unrecorded slices count as requested: slices of another code version stay until an operator requests them.
     unknown = slices - facts.records[table.key].keys()
-    return decide(facts, table, unknown, Acceptances(), now)
+    return decide(facts, table, unknown, {}, now)
 
 
 def days_published(report: TableReport) -> set[date]:

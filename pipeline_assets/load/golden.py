@@ -32,7 +32,7 @@ from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.formats.golden_csv import (
+from pipeline_assets.domain.golden import (
     COLUMNS,
     MOST_BYTES,
     PREFIX,

@@ -114,7 +114,7 @@ def undo_deletes(
         for key in sorted(change.slices):
             digest, before, files = recorded[key].digest, seen.get(key, EMPTY), recorded[key].file_hash or ""
             changes.rewritten[table.key, key] = files, files
-            cause = Cause.undeleted(digest.rows - before.rows)
+            cause = Cause.of(CauseKind.UNDELETED, digest.rows - before.rows)
             again = last.get(key, PublicationRecord(table.key, key, head, head, before, digest, cause, run_id))
             again = replace(again, digest_before=before, cause=cause, run_id=run_id, accepted_reason=None, seconds=0.0)
             changes.publications.append(replace(again, published_at=""))
@@ -206,7 +206,7 @@ def _found(
                 (made and made.parent_id) or (known.snapshot_id if known else head),
                 before.digest,
                 after,
-                Cause.unrecorded_run(made.run_id) if made else Cause.of(CauseKind.FOREIGN),
+                Cause.of(CauseKind.UNRECORDED_RUN, made.run_id) if made else Cause.of(CauseKind.FOREIGN),
                 made.run_id if made else None,
                 # Readers have seen it since its commit, whenever it is found.
                 published_at=made.committed_at if made else "",

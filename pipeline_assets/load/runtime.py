@@ -110,7 +110,7 @@ class LoadRequest:
     run_id: str
     now: datetime
     """Timezone-aware; deadlines are compared with it."""
-    accepted: Acceptances = field(default_factory=Acceptances)
+    accepted: Acceptances = field(default_factory=dict)
     """Changes and losses that an operator accepts."""
     is_read_again: bool = False
     """Whether slices of which a data file is gone are brought back: raw from landing, others from their inputs."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from pipeline_assets.domain.acceptance import Acceptances, a_reason
+from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, dimension_batch
 from pipeline_assets.domain.errors import TidemarkError, UsageError
@@ -234,7 +234,7 @@ def preview(
     for table in concerned:
         slices = {key for _, key in reasons if (key.project_id == ALL_PROJECTS) is table.kind.is_shared}
         own = replace(facts, slices=frozenset(slices))
-        plans = {plan.key: plan for plan in decide(own, table, slices if is_load_next else (), Acceptances(), now)}
+        plans = {plan.key: plan for plan in decide(own, table, slices if is_load_next else (), {}, now)}
         for key, reason in ((key, reason) for (name, key), reason in reasons.items() if name == table.key):
             plan, record = plans.get(key), facts.records[table.key].get(key)
             followed = {upstream: released[upstream, key] for upstream in table.upstream if (upstream, key) in released}

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind
 from pipeline_assets.domain.errors import PublishConflictError, TakenOverError
 from pipeline_assets.domain.plain_text import few
@@ -248,7 +247,7 @@ def _swap_of(
                 )
             )
     facts = Facts.read(runtime.ledger, runtime.settings, going.keys(), [table], now)
-    for plan in decide(facts, table, going.keys(), Acceptances(), now):
+    for plan in decide(facts, table, going.keys(), {}, now):
         one, prior = going[plan.key], published.get(plan.key)
         if one.record.input_state is not None:
             _add(inputs, rests_on(table, runtime.settings, plan.key, one.record.input_state, plan.months))

@@ -24,7 +24,7 @@ from pipeline_assets.domain.errors import (
     SettingsError,
     TidemarkError,
 )
-from pipeline_assets.domain.machine import a_spool, naming_the_download_disk
+from pipeline_assets.domain.machine import a_spool, naming_the_disk
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice, Source
@@ -191,7 +191,7 @@ class Recovery:
             part = pending.pop(-1 if refusals < _DEEPEST else 0)
             try:
                 # Landing's errors have types of their own; other OS errors come from the disk that downloads pass through.
-                with naming_the_download_disk():
+                with naming_the_disk(of_downloads=True):
                     yield from self._range(project, part, planned, keys)
                 refusals, is_served = 0, True
             except (*_OF_THE_RANGE, *_OF_THE_PROJECT) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from importlib import import_module
 from typing import TypeVar
 
@@ -17,70 +16,44 @@ from pipeline_assets.tables.raw_events import QUARANTINE, RAW_TABLES
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.table import AggregateTable, AsOfTable, Dimension, Table
 
-_Kind = TypeVar("_Kind")
-_AGGREGATES, _DIMENSIONS = "extra_aggregates", "extra_dimensions"
+_Kind = TypeVar("_Kind", AggregateTable, Dimension)
 
 
-def extra_aggregates(taken: Collection[str]) -> tuple[AggregateTable, ...]:
-    """The aggregates that the setting names, in its order; `taken` holds the keys of the built-in tables.
+def _named(setting: str, kind: type[_Kind], built_in: tuple[_Kind, ...]) -> tuple[_Kind, ...]:
+    """The built-in tables or dimensions, then those that the setting names as `package.module:NAME`, in its order.
 
-    Raises SettingsError if a name does not lead to an aggregate, or if its key is malformed or taken.
+    Raises SettingsError if a name leads to none, or to one whose name is taken.
     """
-    tables: dict[str, AggregateTable] = {}
-    for name, found in _named(_AGGREGATES, AggregateTable):
-        if not found.key.startswith("aggregates/"):
-            raise _refusal(_AGGREGATES, f"{name} has the key {found.key}", "Name it aggregates/…")
-        if found.key in {*taken, *tables}:
-            raise _refusal(_AGGREGATES, f"{name} has the key of another table, {found.key}", "Give it its own")
-        tables[found.key] = found
-    return tuple(tables.values())
-
-
-def extra_dimensions(taken: Collection[str]) -> tuple[Dimension, ...]:
-    """The dimensions that the setting names, in its order; `taken` holds the names of the built-in dimensions.
-
-    Raises SettingsError if a name does not lead to a dimension, or if the dimension's name is taken.
-    """
-    dimensions: dict[str, Dimension] = {}
-    for name, found in _named(_DIMENSIONS, Dimension):
-        if found.name in {*taken, *dimensions}:
-            raise _refusal(_DIMENSIONS, f"{name} has the name of another dimension, {found.name}", "Give it its own")
-        dimensions[found.name] = found
-    return tuple(dimensions.values())
-
-
-def _named(setting: str, kind: type[_Kind]) -> Iterator[tuple[str, _Kind]]:
+    found = {one.name: one for one in built_in}
     value = named_value(setting)
-    names = value.split(",") if isinstance(value, str) else value or ()
-    for name in filter(None, (str(part).strip() for part in names)):
-        module, _, attribute = name.partition(":")
+    for named in filter(None, map(str.strip, value.split(",") if isinstance(value, str) else value or ())):
+        module, _, attribute = named.partition(":")
+        reason, hint = "", "See docs/extending.md"
         try:
-            found = getattr(import_module(module), attribute)
+            one = getattr(import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
-            reason = f"{name} cannot be imported ({type(error).__name__}: {error})"
-            raise _refusal(setting, reason, "Write package.module:NAME, and make the package importable") from error
-        if not isinstance(found, kind):
-            raise _refusal(setting, f"{name} is no {kind.__name__}", "See docs/extending.md")
-        yield name, found
+            reason = f"cannot be imported ({type(error).__name__}: {error})"
+            hint = "Write package.module:NAME, and make the package importable"
+        else:
+            if not isinstance(one, kind):
+                reason = f"is no {kind.__name__}"
+            elif one.name in found:
+                reason, hint = f"has the name of another {kind.__name__}, {one.name}", "Give it its own"
+        if reason:
+            raise SettingsError(f"{ENV_PREFIX}{setting.upper()}", f"{named} {reason}", hint)
+        found[one.name] = one
+    return tuple(found.values())
 
 
-def _refusal(setting: str, reason: str, hint: str) -> SettingsError:
-    return SettingsError(f"{ENV_PREFIX}{setting.upper()}", reason, hint)
-
-
-_BUILT_IN: tuple[AggregateTable, ...] = (DAILY_REVENUE, EVENT_COUNTS, ACTIVE_USERS)
-AGGREGATES: tuple[AggregateTable, ...] = (*_BUILT_IN, *extra_aggregates([table.key for table in _BUILT_IN]))
+AGGREGATES = _named("extra_aggregates", AggregateTable, (DAILY_REVENUE, EVENT_COUNTS, ACTIVE_USERS))
 DERIVED: tuple[Table, ...] = (REFINED_EVENTS, *AGGREGATES)
 ASSET_TABLES: tuple[Table, ...] = (*RAW_TABLES.values(), *DERIVED)
 ALL_TABLES: tuple[Table, ...] = (*ASSET_TABLES, QUARANTINE)
 """The tables of events, which every lake has."""
 
-DIMENSIONS: tuple[Dimension, ...] = (ITEM, *extra_dimensions([ITEM.name]))
+DIMENSIONS = _named("extra_dimensions", Dimension, (ITEM,))
 AS_OF_TABLES: tuple[AsOfTable, ...] = (ACTIVE_ITEM_EVENTS,)
-DIMENSION_TABLES: tuple[Table, ...] = (
-    *(dimension.snapshot for dimension in DIMENSIONS),
-    *(dimension.validity for dimension in DIMENSIONS),
-)
+DIMENSION_TABLES: tuple[Table, ...] = (*(one.snapshot for one in DIMENSIONS), *(one.validity for one in DIMENSIONS))
 OPTIONAL_TABLES: tuple[Table, ...] = (*DIMENSION_TABLES, *AS_OF_TABLES)
 """The tables that need delivered dimensions; in a lake without them, nothing creates or waits for these tables."""
 GRAPH_TABLES: tuple[Table, ...] = (*ASSET_TABLES, *OPTIONAL_TABLES)

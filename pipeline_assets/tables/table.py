@@ -1,12 +1,11 @@
 """The declaration of a table: its columns, layout, upstream, checks, build and measures, and its kind."""
 
-# ruff: noqa: ARG001, ARG002 - a kind answers each question from what it needs of the arguments
+# ruff: noqa: ARG002 - a kind answers each question from what it needs of the arguments
 
 from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _DIMENSIONS = "dimensions/"
 
 
-class TableKind(ABC):
+class TableKind:
     """The questions that load, diff, release and rollback ask of any table, so that no code branches on its name."""
 
     name: str
@@ -44,16 +43,16 @@ class TableKind(ABC):
     """Settings that choose the inputs of a slice. They are recorded with the slice but are no part of its code version,
     because its input state already shows the choice."""
 
-    @abstractmethod
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """Days of the upstream slices that a slice of `day` reads, ascending; none if it is not built from other tables."""
+        return ()
 
-    @abstractmethod
     def exchange_days(self, settings: Settings) -> int:
         """The most days between two slices that can exchange rows; 0 if a row never changes its day.
 
         The load publishes slices that exchange rows together or not at all; a rollback restores them the same way.
         """
+        return 0
 
     def reads_landing(self, table: str, settings: Settings) -> bool:
         """Whether a slice of this table (a key) is read from one object in landing and not from a table."""
@@ -76,19 +75,10 @@ class TableKind(ABC):
         return tuple(Slice(day, key.project_id) for day in self.input_days(upstream, key.event_date, settings))
 
 
-def _no_input(_kind: TableKind, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
-    return ()
-
-
-def _no_exchange(_kind: TableKind, settings: Settings) -> int:
-    return 0
-
-
 class Delivered(TableKind):
     """Filled from deliveries as they arrive. It is never rebuilt, so it has no builder."""
 
     name = "delivered"
-    input_days, exchange_days = _no_input, _no_exchange
 
 
 class Refined(TableKind):
@@ -113,7 +103,6 @@ class Aggregate(TableKind):
     """Figures of one day, computed from the refined events of that day alone."""
 
     name = "aggregate"
-    exchange_days = _no_exchange
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """Only `day` itself."""
@@ -125,7 +114,6 @@ class Snapshot(TableKind):
 
     name = "snapshot"
     is_shared = True
-    input_days, exchange_days = _no_input, _no_exchange
 
     def reads_landing(self, table: str, settings: Settings) -> bool:
         """True: every snapshot is read from its object."""
@@ -140,7 +128,6 @@ class Validity(TableKind):
 
     name = "validity"
     is_shared = True
-    exchange_days = _no_exchange
 
     def reads_landing(self, table: str, settings: Settings) -> bool:
         """Whether `delivered_intervals` names the dimension."""
@@ -166,7 +153,6 @@ class AsOf(TableKind):
 
     name = "as-of aggregate"
     chosen_by = ("missing_snapshot", "previous_snapshot_days")
-    exchange_days = _no_exchange
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """For events, `day`; for a dimension, the days whose snapshot may be used for it, and the months of those days."""
@@ -307,10 +293,10 @@ class AggregateTable(Table):
     """The same input -> event_date, project_id and one column per measure, computed in another way than the build does."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError without key columns, because rows could not be compared, and without one way to compute them."""
-        _require_key_columns(self.key, self.key_columns)
-        if (self.build is None or self.controls is None) is (self.fold is None):
-            msg = f"{self.key} needs build and controls, or a fold"
+        """Raise ValueError for a key that is none of an aggregate, and without key columns or one way to compute rows."""
+        is_built = self.build is not None and self.controls is not None
+        if not (self.key.startswith("aggregates/") and self.key_columns and is_built is (self.fold is None)):
+            msg = f"{self.key} needs a key aggregates/…, key_columns, and build and controls or a fold"
             raise ValueError(msg)
 
 
@@ -354,13 +340,3 @@ class AsOfTable(Table):
     """
     controls: Callable[[DataFrame, DataFrame, Settings], DataFrame]
     """The same input -> event_date, project_id and figures of the slice, which are shown with its checks."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError without key columns, because rows could not be compared."""
-        _require_key_columns(self.key, self.key_columns)
-
-
-def _require_key_columns(key: str, key_columns: tuple[str, ...]) -> None:
-    if not key_columns:
-        msg = f"{key} needs key_columns"
-        raise ValueError(msg)

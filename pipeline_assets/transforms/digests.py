@@ -28,7 +28,7 @@ _HALF = 32
 def with_row_hashes(frame: DataFrame, columns: Sequence[str], names: Sequence[str] = (HASH_A, HASH_B)) -> DataFrame:
     """The frame plus both halves (long) of the hash over the given columns, as `names`; these replace stored hashes.
 
-    The columns of an event are hashed as `domain.row_hash.event_hash` does, others as `row_hash`. Raises ValueError for a type
+    The columns of an event are hashed as `domain/slices.py` says. Raises ValueError for a type
     without an encoding.
     """
     return _mapped(frame, partial(_hashed, _types(frame, columns), names), dict.fromkeys(names, LongType()))

@@ -101,7 +101,7 @@ class EventHashes:
         return dict(zip(HASH_COLUMNS, (first, second, meaning, *key_hashes(rows, (first, second))), strict=True))
 
     def content(self, rows: pa.RecordBatch | pa.Table) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """`domain.row_hash.event_hash` of each row; `rows` have the columns of `types`."""
+        """The hash of an event (domain/slices.py) of each row; `rows` have the columns of `types`."""
         columns = {name: whole(rows.column(name)) for name in self.types}
         transport = {name: kind for name, kind in self.types.items() if name in EXPORT_FORMAT.transport_columns}
         said = {name: kind for name, kind in self.types.items() if name not in transport}

@@ -128,7 +128,7 @@ def test_one_evaluation_for_each_listed_check() -> None:
         ("no.such.module:TABLE", "cannot be imported"),
         ("tests.scenarios.city_events:NONE", "cannot be imported"),
         ("tests.scenarios.city_events:CITIES_ARE_KNOWN", "is no AggregateTable"),
-        ("pipeline_assets.tables.aggregates:EVENT_COUNTS", "has the key of another table"),
+        ("pipeline_assets.tables.aggregates:EVENT_COUNTS", "has the name of another AggregateTable"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:

@@ -177,7 +177,7 @@ def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publis
                 run_id=plan.request.run_id,
                 input_state=record.input_state,
                 code_version=record.code_version,
-                accepted_reason=plan.request.accepted.change(table.key, record.key),
+                accepted_reason=plan.request.accepted.get((table.key, record.key)),
                 figures=record.figures,
                 seconds=round(time.monotonic() - plan.started_at, 3),
                 pins=plan.pins,

@@ -219,7 +219,7 @@ def _audits(
             counts,
             plan.runtime.settings,
             published=decision.record.digest if decision.record is not None else EMPTY,
-            accepted=plan.request.accepted.change(plan.table.key, key),
+            accepted=plan.request.accepted.get((plan.table.key, key)),
             accepted_before=partial(accepted_last, plan.runtime.ledger, plan.table, key),
         )
         if whole.is_passed and expected.is_passed:

@@ -174,7 +174,7 @@ def _change(
         keys,
         content=str(audit.digest),
         was_final=decision.was_final,
-        accepted_reason=plan.request.accepted.change(plan.table.key, decision.key),
+        accepted_reason=plan.request.accepted.get((plan.table.key, decision.key)),
         cause=decision.cause.text,
         settings=plan.runtime.settings,
         brought=brought,

@@ -57,7 +57,7 @@ def plan_arrivals(
         settings,
         request.now,
         code_version=table.code_version(settings),
-        accepted_reasons={key: why for key in requested if (why := request.accepted.missing(table.key, key))},
+        accepted_reasons={key: why for key in requested if (why := request.accepted.get((table.key, key)))},
         read_again=read_again,
     )
     # Some markers alone are no reason to judge a day that nobody asked for; all of them say that it is empty.

@@ -101,7 +101,7 @@ def is_refused_before(
         return False
     is_unread = any(evaluation.figures.get(UNREAD_OBJECTS) for evaluation in own.refused_evaluations)
     is_same = (own.rejection.inputs.delivered, own.rejection.judged_by) == (version, judged_by)
-    return is_same and not is_unread and accepted.change(table.key, key) is None
+    return is_same and not is_unread and accepted.get((table.key, key)) is None
 
 
 def news_of(
@@ -128,7 +128,7 @@ def news_of(
     version = version_of(days[day], settings)
     if is_on_record(table, day, version, records):
         return None, waits
-    if is_refused_before(table, day, version, records, judged_by, Acceptances()):
+    if is_refused_before(table, day, version, records, judged_by, {}):
         return None, [f"{days[day].key} is refused: {records[month_of(table, day)].reason}", *waits]
     state = f"{version} {sorted((str(key), record.verdict.value) for key, record in records.items())}"
     return (day, f"{days[day].key} is new", state), waits

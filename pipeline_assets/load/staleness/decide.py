@@ -317,7 +317,7 @@ def refused_as_lost(plan: SlicePlan, loss: Evaluation) -> SlicePlan:
 def _valid_rejection(settings: Settings, table: Table, accepted: Acceptances, record: SliceRecord) -> Rejection | None:
     """The last rejection, if the present code and bounds made it and no operator accepts the change now."""
     rejection = record.rejection
-    is_accepted = accepted.change(table.key, record.key) is not None
+    is_accepted = accepted.get((table.key, record.key)) is not None
     is_unread = any(evaluation.figures.get(UNREAD_OBJECTS) for evaluation in record.refused_evaluations)
     if rejection is None or is_accepted or is_unread or rejection.judged_by != judging(table, settings):
         return None

@@ -124,7 +124,7 @@ def scan_stale_days(
         known = {key.event_date for key in ledger.slices(one.snapshot.key, None)}
         months = frozenset(Slice(one.validity.kind.slice_day(day), ALL_PROJECTS) for day in known)
         of_months = Facts(settings, months, {}, {}).reading(ledger, [one.validity])
-        plans = release_waits(decide(of_months, one.validity, (), Acceptances(), now))
+        plans = release_waits(decide(of_months, one.validity, (), {}, now))
         _add(stale, one.validity, plans, settings.calendar_start)
     return stale
 
@@ -146,14 +146,14 @@ def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) ->
 def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[SlicePlan]:
     """Plans for the slices of the facts; if slices wait for other days, those days are decided about too."""
     facts = facts.reading(ledger, [table])
-    plans = decide(facts, table, (), Acceptances(), now)
+    plans = decide(facts, table, (), {}, now)
     decided_about = set(facts.slices)
     while True:
         beyond = {other for plan in plans if plan.todo is Todo.WAIT_TIED for other in plan.waits_for} - decided_about
         if not beyond:
             return [plan for plan in release_waits(await_lost(facts, table, plans)) if plan.key in facts.slices]
         decided_about |= beyond
-        plans += decide(facts.extended(ledger, beyond, [table]), table, (), Acceptances(), now)
+        plans += decide(facts.extended(ledger, beyond, [table]), table, (), {}, now)
 
 
 def _add(stale: dict[date, list[Stale]], table: Table, plans: Sequence[SlicePlan], not_before: date = date.min) -> None:

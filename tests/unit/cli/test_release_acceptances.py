@@ -19,7 +19,7 @@ def _accepted(table: str, project: str, loaded: tuple[str, ...]) -> set[tuple[st
     """As the run config of the load that follows the release is read."""
     held = [Held(table, Slice(DAY, project), "was wrong", EMPTY, EMPTY, "is built again")]
     config = {AcceptanceKind.CHANGE: acceptances_of(held, PROJECTS, "it was right")}
-    return {(one.table, one.key) for one in read_acceptances(config, KINDS, loaded, SHARED).given}
+    return set(read_acceptances(config, KINDS, loaded, SHARED))
 
 
 def test_a_released_snapshot_accepts_its_month_and_the_day_of_every_project() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, read_acceptances
+from pipeline_assets.domain.acceptance import AcceptanceKind, Acceptances, read_acceptances
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
@@ -17,14 +17,14 @@ from tests.unit.load.test_batches import BATCH, DAY, PROJECT, SOON, a_delivery, 
 RAW = "raw/regular_events"
 
 
-def _read(name: str, projects: list[str], kind: AcceptanceKind = AcceptanceKind.MISSING) -> list[Acceptance]:
-    return list(read_acceptances({kind: {name: "lost"}}, KINDS, projects).given)
+def _read(name: str, projects: list[str], kind: AcceptanceKind = AcceptanceKind.MISSING) -> Acceptances:
+    return read_acceptances({kind: {name: "lost"}}, KINDS, projects)
 
 
 @pytest.mark.parametrize("kind", AcceptanceKind)
 def test_a_project_may_be_left_out_where_one_is_loaded_alone(kind: AcceptanceKind) -> None:
     """A loss that is named among changes, as it was once, is a loss."""
-    whole = [Acceptance(AcceptanceKind.MISSING, RAW, Slice(DAY, PROJECT), "lost")]
+    whole = {(RAW, Slice(DAY, PROJECT)): "lost"}
     assert _read(f"{RAW}:{DAY}", [PROJECT], kind) == whole
     assert _read(f"{RAW}:{DAY}/{PROJECT}", [PROJECT, "10002"], kind) == whole
 
@@ -39,9 +39,7 @@ def test_a_change_and_a_loss_are_told_apart() -> None:
         KINDS,
         [PROJECT],
     )
-    assert (given.change("refined/events", key), given.missing(RAW, key)) == ("corrected", "expired")
-    assert (given.missing("refined/events", key), given.change(RAW, key)) == (None, None)
-    assert given.change("refined/events", Slice(DAY, "10002")) is None
+    assert given == {("refined/events", key): "corrected", (RAW, key): "expired"}
     with pytest.raises(SettingsError, match="has no deliveries that could be missing"):
         _read(f"refined/events:{DAY}", [PROJECT])
 
@@ -51,7 +49,7 @@ def test_a_day_of_a_dimension_is_accepted_for_all_projects_together() -> None:
     kinds = {table: AcceptanceKind.CHANGE}
     for name in (f"{table}:{DAY}", f"{table}:{DAY}/{ALL_PROJECTS}"):
         given = read_acceptances({AcceptanceKind.CHANGE: {name: "closed"}}, kinds, [PROJECT, "10002"], {table})
-        assert given.change(table, Slice(DAY, ALL_PROJECTS)) == "closed"
+        assert given == {(table, Slice(DAY, ALL_PROJECTS)): "closed"}
     with pytest.raises(SettingsError, match="names a project that this run does not load"):
         read_acceptances({AcceptanceKind.CHANGE: {f"{table}:{DAY}/{PROJECT}": "why"}}, kinds, [PROJECT], {table})
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, read_acceptances
+from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
 from pipeline_assets.domain.places import local_path, require_one_question
@@ -121,10 +121,10 @@ def test_no_key_leads_out_of_its_project(tmp_path: Path, key: str, source: Sourc
 def test_what_run_config_accepts_names_a_day_of_a_known_project(entries: dict[str, str], kind: AcceptanceKind) -> None:
     prefixed = {f"refined/events:{name}": reason for name, reason in entries.items()}
     for config in (entries, prefixed):
-        found: list[Acceptance] = []
-        said = _refusal(lambda: found.extend(read_acceptances({kind: config}, KINDS, ("10001",), SHARED).given))  # noqa: B023
+        found: list[tuple[str, Slice]] = []
+        said = _refusal(lambda: found.extend(read_acceptances({kind: config}, KINDS, ("10001",), SHARED)))  # noqa: B023
         assert found or said
-        assert all(isinstance(one.key, Slice) and one.key.project_id == "10001" for one in found)
+        assert all(isinstance(key, Slice) and key.project_id == "10001" for _, key in found)
 
 
 @many

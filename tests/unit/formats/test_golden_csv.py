@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading
-from pipeline_assets.formats.golden_csv import GoldenNames, golden_day, golden_key, read_file
+from pipeline_assets.domain.golden import GoldenNames, golden_day, golden_key, read_file
 from pipeline_assets.load.golden import MEASURES
 
 DAY = date(2026, 2, 2)

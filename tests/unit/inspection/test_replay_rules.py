@@ -76,7 +76,7 @@ def test_other_code_is_said() -> None:
     ("cause", "said"),
     [
         (Cause.of(CauseKind.FOREIGN), "no run of ours published it"),
-        (Cause.unrecorded_run("run-9"), "died before it recorded"),
+        (Cause.of(CauseKind.UNRECORDED_RUN, "run-9"), "died before it recorded"),
         (Cause.of(CauseKind.ROLLBACK), "rolled back to a state whose inputs are not on record"),
         (Cause.of(CauseKind.CODE), "its inputs are not on record"),
     ],
@@ -90,7 +90,7 @@ def test_inputs_that_are_not_on_record_are_an_obstacle(cause: Cause, said: str) 
 
 def test_a_publication_found_after_a_kill_has_the_inputs_that_confirmed_it() -> None:
     """Scenario: the run died before its record; the next load built the day again and found the same rows, or other ones."""
-    dead = replace(PUBLICATION, input_state=None, code_version=None, cause=Cause.unrecorded_run("run-9"))
+    dead = replace(PUBLICATION, input_state=None, code_version=None, cause=Cause.of(CauseKind.UNRECORDED_RUN, "run-9"))
     confirmed = SliceRecord(
         REFINED_EVENTS.key, KEY, Verdict.UNCHANGED, digest=TEN, input_state=InputState({RAW: ELEVEN}),
         code_version=PUBLICATION.code_version,

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
+from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import with_tie
@@ -35,7 +35,7 @@ PUBLISHED = SliceRecord(
 )  # fmt: skip
 REJECTED = Rejection(BUILT_FROM, judging(REFINED_EVENTS, SETTINGS))
 STALE = replace(PUBLISHED, input_state=InputState({InputDay(RAW, DAY): OTHER_ROWS}, CROSS_DAY))
-ACCEPTED = Acceptances((Acceptance(AcceptanceKind.CHANGE, REFINED_EVENTS.key, KEY, "a test device"),))
+ACCEPTED: Acceptances = {(REFINED_EVENTS.key, KEY): "a test device"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Known:
     def plan(
         self, *, is_requested: bool = False, accepted: Acceptances | None = None, now: datetime = NOW
     ) -> SlicePlan:
-        (plan,) = decide(self.facts, REFINED_EVENTS, [KEY] if is_requested else [], accepted or Acceptances(), now)
+        (plan,) = decide(self.facts, REFINED_EVENTS, [KEY] if is_requested else [], accepted or {}, now)
         return plan
 
 
@@ -84,8 +84,8 @@ def test_what_was_never_built_is_built() -> None:
 
 def test_a_slice_of_which_nothing_is_known_is_planned_where_somebody_asks_alone() -> None:
     nothing = Known(record=None, own=EMPTY, batches=()).facts
-    assert decide(nothing, REFINED_EVENTS, [], Acceptances(), NOW) == []
-    (plan,) = decide(nothing, REFINED_EVENTS, [KEY], Acceptances(), NOW)
+    assert decide(nothing, REFINED_EVENTS, [], {}, NOW) == []
+    (plan,) = decide(nothing, REFINED_EVENTS, [KEY], {}, NOW)
     assert plan.todo is Todo.WAIT
 
 
@@ -137,14 +137,14 @@ def test_where_neighbours_differ_the_shared_keys_are_compared_first() -> None:
 @pytest.mark.parametrize(
     ("rejection", "accepted", "todo"),
     [
-        (REJECTED, Acceptances(), Todo.KEEP_REFUSED),
+        (REJECTED, {}, Todo.KEEP_REFUSED),
         (REJECTED, ACCEPTED, Todo.REBUILD),
-        (replace(REJECTED, judged_by="other bounds"), Acceptances(), Todo.REBUILD),
-        (replace(REJECTED, judged_by=None), Acceptances(), Todo.REBUILD),
-        (replace(REJECTED, inputs=STALE.input_state), Acceptances(), Todo.REBUILD),
-        (replace(REJECTED, waits_for=(NEXT.event_date,)), Acceptances(), Todo.WAIT_TIED),
-        (replace(REJECTED, inputs=InputState({InputDay(RAW, DAY): ROWS}, CROSS_DAY)), Acceptances(), Todo.CHECK),
-        (None, Acceptances(), Todo.REBUILD),
+        (replace(REJECTED, judged_by="other bounds"), {}, Todo.REBUILD),
+        (replace(REJECTED, judged_by=None), {}, Todo.REBUILD),
+        (replace(REJECTED, inputs=STALE.input_state), {}, Todo.REBUILD),
+        (replace(REJECTED, waits_for=(NEXT.event_date,)), {}, Todo.WAIT_TIED),
+        (replace(REJECTED, inputs=InputState({InputDay(RAW, DAY): ROWS}, CROSS_DAY)), {}, Todo.CHECK),
+        (None, {}, Todo.REBUILD),
     ],
     ids=["refused", "accepted", "other bounds", "bounds not on record", "other inputs", "tied", "neighbours", "never refused"],
 )  # fmt: skip
@@ -161,7 +161,7 @@ def test_what_somebody_holds_stays_until_it_is_released() -> None:
     plan = held.plan(is_requested=True)
     assert (plan.todo, plan.reason) == (Todo.HOLD, "held: a wrong export")
     facts = held.facts.releasing([(REFINED_EVENTS.key, KEY)])
-    assert [p.todo for p in decide(facts, REFINED_EVENTS, [], Acceptances(), NOW)] == [Todo.REBUILD]
+    assert [p.todo for p in decide(facts, REFINED_EVENTS, [], {}, NOW)] == [Todo.REBUILD]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_an_aggregate_waits_for_its_events(
 ) -> None:
     facts = Known(record=None if refined is None else replace(PUBLISHED, verdict=refined)).facts
     facts = facts.releasing([(REFINED_EVENTS.key, KEY)] if is_released else [])
-    (plan,) = decide(facts, EVENT_COUNTS, [KEY], Acceptances(), NOW)
+    (plan,) = decide(facts, EVENT_COUNTS, [KEY], {}, NOW)
     assert (plan.todo, plan.reason) == (todo, reason)
     if todo is Todo.REBUILD:
         # Other days are no inputs of an aggregate.
@@ -275,7 +275,7 @@ def test_a_check_ends_with_what_other_days_hold_of_its_keys(
     record: SliceRecord, cross_day: str, todo: Todo, is_outdated: bool
 ) -> None:
     checked = SlicePlan(KEY, Todo.CHECK, replace(BUILT_FROM, cross_day=None), record, is_requested=False)
-    plan = resolve(SETTINGS, REFINED_EVENTS, Acceptances(), checked, cross_day)
+    plan = resolve(SETTINGS, REFINED_EVENTS, {}, checked, cross_day)
     assert (plan.todo, plan.is_outdated, plan.present.cross_day) == (todo, is_outdated, cross_day)
     assert plan.cause.kind is CauseKind.CROSS_DAY
     if todo is Todo.KEEP_REFUSED:
@@ -316,5 +316,5 @@ def test_projects_are_decided_apart() -> None:
     theirs = Slice(BEFORE.event_date, "10002")
     raw = {**facts.records[RAW], theirs: SliceRecord(RAW, theirs, Verdict.PUBLISHED, digest=OTHER_ROWS)}
     both = replace(facts, slices=frozenset({KEY, theirs}), records={**facts.records, RAW: raw})
-    todos = {plan.key: plan.todo for plan in decide(both, REFINED_EVENTS, [], Acceptances(), NOW)}
+    todos = {plan.key: plan.todo for plan in decide(both, REFINED_EVENTS, [], {}, NOW)}
     assert todos == {KEY: Todo.KEEP, theirs: Todo.WAIT}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import CauseKind
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import SnapshotDelivery, dimension_batch
@@ -70,7 +69,7 @@ def plans(one: History | None, records: Mapping[Slice, SliceRecord] = RECORDS, *
         records={VALIDITY.key: records, SNAPSHOT.key: {}},
         history=one,
     )
-    return {plan.key: plan for plan in decide(facts, VALIDITY, {FEBRUARY, *more}, Acceptances(), LATE)}
+    return {plan.key: plan for plan in decide(facts, VALIDITY, {FEBRUARY, *more}, {}, LATE)}
 
 
 def test_only_months_that_tell_of_other_items_are_built_again() -> None:
@@ -117,7 +116,7 @@ def test_the_newest_complete_delivery_stands_and_is_read_once() -> None:
         assert not is_on_record(VALIDITY, DAY, version, records)
     assert not is_on_record(VALIDITY, DAY, version_of(listed(etag="v2"), SETTINGS), RECORDS)
     judged_by = judging(VALIDITY, SETTINGS)
-    assert not is_refused_before(VALIDITY, DAY, version, RECORDS, judged_by, Acceptances())
+    assert not is_refused_before(VALIDITY, DAY, version, RECORDS, judged_by, {})
     news, waits = news_of(VALIDITY, days, RECORDS, judged_by, SETTINGS, datetime(2026, 2, 5, 1, tzinfo=UTC))
     assert (news, waits) == (None, [f"dimensions/item_validity/{after}.csv has no marker yet"])
     news, _ = news_of(VALIDITY, days, {}, judged_by, SETTINGS, LATE)
@@ -158,7 +157,7 @@ def of_events(day: date, now: datetime = LATE, verdict: Verdict = Verdict.PUBLIS
         },
         first_snapshots={VALIDITY.key: JANUARY.event_date},
     )  # fmt: skip
-    (plan,) = decide(facts, ACTIVE_ITEM_EVENTS, [key], Acceptances(), now)
+    (plan,) = decide(facts, ACTIVE_ITEM_EVENTS, [key], {}, now)
     return plan
 
 
@@ -207,7 +206,7 @@ def test_a_published_snapshot_whose_version_is_excluded_is_withdrawn_and_another
             records={SNAPSHOT.key: {key: record}},
             exclusions={delivery.key: (replace(out, etag=etag),)},
         )  # fmt: skip
-        (plan,) = decide(facts, SNAPSHOT, (), Acceptances(), LATE)
+        (plan,) = decide(facts, SNAPSHOT, (), {}, LATE)
         assert plan.todo is todo
     assert plan.present == record.input_state
     gone = replace(record, digest=EMPTY, input_state=InputState())
@@ -217,7 +216,7 @@ def test_a_published_snapshot_whose_version_is_excluded_is_withdrawn_and_another
         excluded={key: "is wrong"},
         first_snapshots={SNAPSHOT.key: DAY},
     )  # fmt: skip
-    (plan,) = decide(facts, SNAPSHOT, (), Acceptances(), LATE)
+    (plan,) = decide(facts, SNAPSHOT, (), {}, LATE)
     assert plan.reason == "the snapshot of 2026-02-04 is excluded: is wrong (missing_snapshot = wait)"
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import UNREAD_OBJECTS, Check, Evaluation
 from pipeline_assets.domain.deliveries import SnapshotDelivery
 from pipeline_assets.domain.records import InputDay, InputState, Rejection, SliceRecord
@@ -52,7 +51,7 @@ def of_snapshot(
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         item_counts=counts,
     )  # fmt: skip
-    return next(iter(decide(facts, SNAPSHOT, [key], Acceptances(), now)), None)
+    return next(iter(decide(facts, SNAPSHOT, [key], {}, now)), None)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def of_events(
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         released=released,
     )  # fmt: skip
-    return next(iter(decide(facts, ACTIVE_ITEM_EVENTS, [key], Acceptances(), now)), None)
+    return next(iter(decide(facts, ACTIVE_ITEM_EVENTS, [key], {}, now)), None)
 
 
 def used(plan: SlicePlan | None) -> set[date]:
@@ -224,7 +223,7 @@ def test_intervals_of_a_month_are_built_from_its_published_days_whatever_was_ref
     days = [snapshot(DAY, Verdict.HELD), snapshot(BEFORE, Verdict.REFUSED), snapshot(LONG_BEFORE), snapshot(MONTH)]
     records = {SNAPSHOT.key: {record.key: record for record in days}, VALIDITY.key: {}}
     facts = Facts(Settings(), frozenset({key}), {}, {}, records=records)
-    (plan,) = decide(facts, VALIDITY, (), Acceptances(), LATE)
+    (plan,) = decide(facts, VALIDITY, (), {}, LATE)
     assert plan.todo is Todo.REBUILD
     assert {name.day for name in plan.present.upstream} == {DAY, BEFORE, MONTH}
 

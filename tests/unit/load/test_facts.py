@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 
 import sqlalchemy as sa
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.records import BatchDay, BatchRecord, InputDay, InputState, SliceRecord
 from pipeline_assets.domain.settings import Settings
@@ -67,7 +66,7 @@ def test_three_years_are_read_in_a_few_queries_per_table(ledger: Ledger) -> None
     with counted_queries(ledger) as queries:
         slices = slices_to_look_at(ledger, SETTINGS, SETTINGS.projects, days)
         facts = Facts.read(ledger, SETTINGS, slices, DERIVED, NOW)
-        plans = decide_with_neighbours(ledger, facts, REFINED_EVENTS, slices, Acceptances(), NOW)
+        plans = decide_with_neighbours(ledger, facts, REFINED_EVENTS, slices, {}, NOW)
     assert {plan.todo for plan in plans} == {Todo.KEEP, Todo.WAIT}
     assert len(plans) == len(slices) > 6 * 365
     selects = [query for query in queries if query.lstrip().startswith("SELECT")]
@@ -89,7 +88,7 @@ def test_neighbours_are_read_until_what_changes_lies_among_what_stays(ledger: Le
     two beside it are compared, those beside them are looked at and stay; nothing is read about any other day."""
     record_days(ledger, 20, changed=10)
     facts = Facts.read(ledger, SETTINGS, {Slice(day(10), PROJECT)}, [REFINED_EVENTS], NOW)
-    plans = decide_with_neighbours(ledger, facts, REFINED_EVENTS, (), Acceptances(), NOW)
+    plans = decide_with_neighbours(ledger, facts, REFINED_EVENTS, (), {}, NOW)
     assert {(plan.key.event_date, plan.todo) for plan in plans} == {
         (day(8), Todo.KEEP), (day(9), Todo.CHECK), (day(10), Todo.REBUILD), (day(11), Todo.CHECK), (day(12), Todo.KEEP),
     }  # fmt: skip

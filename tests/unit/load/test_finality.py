@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Baseline
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
@@ -40,7 +39,7 @@ def decided(ledger: Ledger, now: datetime, record: SliceRecord, batches: Sequenc
     raw = SliceRecord(RAW, KEY, Verdict.PUBLISHED, digest=Digest(300, 1, 1))
     ledger.record(Changes(batches=list(batches), slices=[raw, record]), "run")
     facts = Facts.read(ledger, SETTINGS, {KEY}, [REFINED_EVENTS], now)
-    (plan,) = decide(facts, REFINED_EVENTS, {KEY}, Acceptances(), now)
+    (plan,) = decide(facts, REFINED_EVENTS, {KEY}, {}, now)
     return plan
 
 

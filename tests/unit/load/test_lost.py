@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.deliveries import BatchKey
@@ -31,10 +30,7 @@ ONE, TWO, THREE = (BatchKey(Source.REGULAR, "10001", date(2026, 2, day)) for day
 
 
 def plans_of(facts: Facts, now: datetime = NOW) -> dict[Slice, SlicePlan]:
-    return {
-        plan.key: plan
-        for plan in await_lost(facts, REFINED_EVENTS, decide(facts, REFINED_EVENTS, [], Acceptances(), now))
-    }
+    return {plan.key: plan for plan in await_lost(facts, REFINED_EVENTS, decide(facts, REFINED_EVENTS, [], {}, now))}
 
 
 def facts_with(known: Known, lost: dict[str, dict[Slice, str]], *, is_read_again: bool = False) -> Facts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation
 from pipeline_assets.domain.deliveries import SnapshotDelivery
 from pipeline_assets.domain.records import InputState, Rejection, SliceRecord
@@ -56,7 +55,7 @@ def plans_of(ledger: Ledger, day: date, delivered: dict[date, SnapshotDelivery])
         first_snapshots={SNAPSHOT.key: DAY},
         item_counts=counts_on_record(ledger, SNAPSHOT, {day}),
     ).reading(ledger, [SNAPSHOT])  # fmt: skip
-    plans = decide_with_neighbours(ledger, facts, SNAPSHOT, {key}, Acceptances(), NOW)
+    plans = decide_with_neighbours(ledger, facts, SNAPSHOT, {key}, {}, NOW)
     return {plan.key.event_date: plan for plan in plans}
 
 

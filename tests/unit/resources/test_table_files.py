@@ -30,7 +30,7 @@ def test_a_slice_with_a_delete_file_is_another_state_than_its_data_files_alone()
 
 
 def test_the_cause_of_rows_that_came_back_is_read_back_with_its_number() -> None:
-    cause = Cause.undeleted(3)
+    cause = Cause.of(CauseKind.UNDELETED, 3)
     assert Cause.parse(cause.text) == cause
     assert (cause.kind, cause.is_found) == (CauseKind.UNDELETED, False)
     assert cause.text.endswith("no way to erase; rows that came back: 3")

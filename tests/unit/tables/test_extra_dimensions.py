@@ -61,7 +61,7 @@ def test_the_graph_shows_it_with_its_checks_and_its_job_loads_it(tmp_path: Path)
     [
         ("no.such.module:SHOP", "cannot be imported"),
         ("tests.scenarios.city_events:CITY_EVENTS", "is no Dimension"),
-        ("pipeline_assets.tables.dimension:ITEM", "has the name of another dimension, item"),
+        ("pipeline_assets.tables.dimension:ITEM", "has the name of another Dimension, item"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_in_one_sentence(tmp_path: Path, name: str, reason: str) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pipeline_assets import tables
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Check, CheckRule, Evaluation
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.records import InputDay, InputState, SliceRecord
@@ -31,7 +30,7 @@ from pipeline_assets.tables.aggregates import EVENT_COUNTS
 from pipeline_assets.tables.dimension import ITEM
 from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED, RESTORABLE, ancestors, with_descendants
-from pipeline_assets.tables.table import Aggregate, Table, TableKind
+from pipeline_assets.tables.table import Table, TableKind
 from resources.ledger.changes import Changes
 from resources.ledger.store import Ledger
 
@@ -73,7 +72,7 @@ def decided(ledger: Ledger, table: Table) -> dict[date, SlicePlan]:
     """Of a load that asks for DAY alone."""
     settings = Settings(projects=(PROJECT,), dedupe_window_days=0)
     facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [PROJECT], [DAY]), [table], NOW)
-    plans = decide_with_neighbours(ledger, facts, table, [Slice(DAY, PROJECT)], Acceptances(), NOW)
+    plans = decide_with_neighbours(ledger, facts, table, [Slice(DAY, PROJECT)], {}, NOW)
     return {plan.key.event_date: plan for plan in plans}
 
 
@@ -121,15 +120,6 @@ def test_every_derived_table_has_a_builder_and_a_kind_without_one_is_named() -> 
     assert [builder_of(table).table for table in RESTORABLE] == list(RESTORABLE)
     with pytest.raises(UsageError, match="raw/quarantine: is a delivered table, which nothing builds"):
         builder_of(QUARANTINE)
-
-
-def test_a_kind_that_leaves_a_question_open_cannot_be_made() -> None:
-    class Open(TableKind):
-        name = "open"
-
-    with pytest.raises(TypeError, match="exchange_days, input_days"):
-        Open()  # type: ignore[abstract]
-    assert Aggregate().input_days(UPSTREAM, DAY, Settings()) == (DAY,)
 
 
 def test_what_follows_from_a_table_is_read_from_the_declarations() -> None:

@@ -23,7 +23,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.revenue import NO_MONEY, RevenueRule
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.slices import Slice, row_hash
+from pipeline_assets.domain.slices import Slice
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 from pipeline_assets.tables.registry import AGGREGATES
 from pipeline_assets.tables.table import AggregateTable
@@ -41,6 +41,7 @@ from pipeline_assets.transforms.fold_tasks import (
     write_slices,
 )
 from resources.iceberg.lake_objects import LakeObjects
+from tests.support.row_hash import row_hash
 
 SETTINGS = Settings()
 RULE = RevenueRule.of(SETTINGS)

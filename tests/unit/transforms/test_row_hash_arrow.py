@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.identity import named as named_in_python
-from pipeline_assets.domain.slices import Source, event_hash, row_hash
+from pipeline_assets.domain.slices import Source
 from pipeline_assets.transforms.event_hashes import EventHashes, hashes_of, key_hashes, named
+from tests.support.row_hash import event_hash, row_hash
 
 TYPES = {
     "s": "string",

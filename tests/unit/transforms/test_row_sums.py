@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import named
 from pipeline_assets.domain.lateness import GREATEST_SECONDS, LatenessSketch, bin_of, merged
-from pipeline_assets.domain.slices import Digest, Slice, event_hash
+from pipeline_assets.domain.slices import Digest, Slice
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS
 from pipeline_assets.tables.refined_events import event_hashes
 from pipeline_assets.transforms.data_files import ARROW_TYPES
@@ -42,6 +42,7 @@ from pipeline_assets.transforms.row_sums import (
     objects_of,
     objects_together,
 )
+from tests.support.row_hash import event_hash
 
 KEY = Slice(date(2026, 5, 10), "10001")
 FILE = SliceFile("raw/regular_events", KEY, "f.parquet", 1, 1)

@@ -14,7 +14,6 @@ import pytest
 
 from pipeline_assets.domain.errors import LakehouseError, ObjectMovedError
 from pipeline_assets.domain.machine import MOST_TEXT_BYTES, TooLargeHereError, here
-from pipeline_assets.domain.slices import event_hash
 from pipeline_assets.formats.amplitude.columns import TRANSPORT_COLUMNS, VENDOR_COLUMNS
 from pipeline_assets.load.deliveries.read import joined
 from pipeline_assets.tables.raw_events import EXTRA, QUARANTINE, REGULAR_EVENTS, VENDOR
@@ -25,6 +24,7 @@ from pipeline_assets.transforms.write_objects import Written, write_refused, wri
 from resources.iceberg.upkeep import is_written
 from tests.support.builders import PROJECT
 from tests.support.read_objects import DAY, a_share
+from tests.support.row_hash import event_hash
 
 LAYOUT = FileLayout(
     table_uuid="0d1e6a4e-24c8-4a6a-8d62-3f1b5c7a9e10",
