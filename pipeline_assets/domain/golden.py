@@ -1,17 +1,20 @@
-"""Golden totals: control totals of an outside system, compared with published figures; the check and notices of it."""
+"""Golden totals: control totals of an outside system, from a CSV file a day or a query, and how published figures compare."""
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Context, Decimal
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 from pipeline_assets.domain.checks import Check, Evaluation
-from pipeline_assets.domain.days import deadline
+from pipeline_assets.domain.days import day_in, deadline
 from pipeline_assets.domain.notices import Notice, NoticeKind, identity_of
-from pipeline_assets.domain.plain_text import few
+from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Slice
 
@@ -22,8 +25,7 @@ _EXACT = Context(prec=100)
 """By default Python rounds decimal sums to 28 digits; a total may have 38."""
 
 
-@dataclass(frozen=True, order=True)
-class GoldenMeasure:
+class GoldenMeasure(NamedTuple):
     """A figure of a table that an outside system also reports."""
 
     table: str
@@ -43,8 +45,7 @@ class GoldenSource(StrEnum):
     """The query of the setting `golden_query`."""
 
 
-@dataclass(frozen=True)
-class GoldenTotal:
+class GoldenTotal(NamedTuple):
     """An outside system's value of one measure of one project's day."""
 
     source: GoldenSource
@@ -55,8 +56,7 @@ class GoldenTotal:
     """Where it was read: object and line, or row of the query."""
 
 
-@dataclass(frozen=True)
-class GoldenFault:
+class GoldenFault(NamedTuple):
     """A line that is not a total, or a file without totals, with the reason and the fix."""
 
     origin: str
@@ -134,22 +134,19 @@ class GoldenComparison:
         name = self.total.measure.name
         if self.difference is None:
             return f"{name} {self.agreement.value}, {plain(self.total.value)} golden"
-        share = f"{self.relative or 0:.2%}"
-        shown = f"{plain(self.published)} published, {plain(self.total.value)} golden"
-        return f"{name} {shown} ({signed(self.difference)}, {share})"
+        told = f"{plain(self.published)} published, {plain(self.total.value)} golden"
+        return f"{name} {told} ({signed(self.difference)}, {self.relative or 0:.2%})"
 
 
 def plain(value: Decimal | None) -> str:
     """A number in digits, without an exponent and trailing zeros; empty for None."""
-    if value is None:
-        return ""
-    text = f"{value:f}"
+    text = "" if value is None else f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def signed(value: Decimal) -> str:
     """The same with a sign, `+` for a positive number."""
-    return plain(value) if value <= 0 else f"+{plain(value)}"
+    return f"{'+' if value > 0 else ''}{plain(value)}"
 
 
 def figure_of(figures: Mapping[str, float], name: str) -> Decimal | None:
@@ -224,9 +221,143 @@ def golden_notice(
     before = last.reason if last is not None and last.kind is NoticeKind.GOLDEN_MISMATCH else None
     if mismatch == before:
         return None
-    kind = NoticeKind.GOLDEN_AGREEMENT if mismatch is None else NoticeKind.GOLDEN_MISMATCH
     last_id = last.id if last is not None else None
-    identity = identity_of(kind, *place, mismatch or "", last_id or "")
+    own: dict[str, Any]
     if mismatch is None:
-        return Notice(identity, kind, *place, at, run_id, refusal_id=last_id)
-    return Notice(identity, kind, *place, at, run_id, reason=mismatch, hint=HINT)
+        kind, own = NoticeKind.GOLDEN_AGREEMENT, {"refusal_id": last_id}
+    else:
+        kind, own = NoticeKind.GOLDEN_MISMATCH, {"reason": mismatch, "hint": HINT}
+    return Notice(identity_of(kind, *place, mismatch or "", last_id or ""), kind, *place, at, run_id, **own)
+
+
+PREFIX = "golden"
+"""The folder of landing with the files."""
+COLUMNS = ("day", "project", "measure", "value")
+MOST_BYTES = 1024**2
+"""Most bytes of a file: about 20,000 totals, while a day of a hundred projects needs 700."""
+_NAME = re.compile(rf"{PREFIX}/(?P<day>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})\.csv")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,32}(\.[0-9]{1,18})?")
+_MOST_FAULTS = 20
+_LINE = " line "
+"""Separates an object's key from a line number in the origin of a line."""
+_BOM = b"\xef\xbb\xbf"
+_FORM = (
+    f"Write the header {','.join(COLUMNS)} and a line for each total, such as 2026-02-02,10001,refined/events:rows,1234"
+)
+_ALIASES = {"rows": GoldenMeasure("refined/events", "rows")}
+"""Every table has rows; without a table's name, the rows of refined events are meant."""
+
+
+class GoldenNames(NamedTuple):
+    """The measures and projects that a line may name."""
+
+    measures: frozenset[GoldenMeasure]
+    projects: tuple[str, ...]
+
+    def measure(self, text: str) -> GoldenMeasure | str:
+        """The measure of a name (`table:measure`, or `measure` if only one table has it), or else the fault as a text."""
+        table, colon, name = text.rpartition(":")
+        if not colon and text in _ALIASES:
+            return _ALIASES[text]
+        found = sorted(one for one in self.measures if one.name == name and (one.table == table or not colon))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            return f"{shown(text, 60)} is a measure of several tables ({few(found)})"
+        return f"{shown(text, 60)} is no measure ({few(sorted(self.measures), 40)})"
+
+
+def golden_day(origin: str) -> date | None:
+    """The day of a golden file by its key or a line of it; None for any other name."""
+    match = _NAME.fullmatch(origin.partition(_LINE)[0])
+    return day_in(match["day"]) if match else None
+
+
+def golden_key(day: date) -> str:
+    """The key of the golden file of a day; the inverse of `golden_day`."""
+    return f"{PREFIX}/{day.isoformat()}.csv"
+
+
+def is_origin_between(origin: str, first: date, last: date) -> bool:
+    """Whether an origin, an object or a line of one, belongs to the files of these days (both inclusive)."""
+    key = origin.partition(_LINE)[0]
+    return golden_key(first) <= key <= golden_key(last)
+
+
+def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> GoldenReading:
+    """The totals of a file, and a fault for each bad line; a file that is empty or lacks the header has a single fault."""
+    lines = content.removeprefix(_BOM).splitlines()
+    (at, first), *rest = [(number, line) for number, line in enumerate(lines, 1) if line.strip()] or [(0, b"")]
+    header = _fields(first)
+    if header is None or sorted(header) != sorted(COLUMNS):
+        said = shown(first[:60].decode("utf-8", "replace"), 60)
+        fault = GoldenFault(f"{key}{_LINE}{at}", f"is not the header ({said})", _FORM)
+        if not first:
+            fault = GoldenFault(key, "is empty", f"{_FORM}; a file with the header alone says that there are no totals")
+        return GoldenReading(GoldenSource.LANDING, faults=(fault,))
+    rows: dict[str, Mapping[str, str] | None] = {}
+    for number, line in rest:
+        fields = _fields(line) or ()
+        is_whole = len(fields) == len(header)
+        rows[f"{key}{_LINE}{number}"] = dict(zip(header, fields, strict=True)) if is_whole else None
+    return read_rows(GoldenSource.LANDING, rows.items(), names, day)
+
+
+def read_rows(
+    source: GoldenSource,
+    rows: Iterable[tuple[str, Mapping[str, str] | None]],
+    names: GoldenNames,
+    day: date | None = None,
+) -> GoldenReading:
+    """Read rows: origin, and texts by column (None for a line with other columns); with `day`, all must be of that day."""
+    totals: dict[tuple[Slice, GoldenMeasure], GoldenTotal] = {}
+    faults: list[GoldenFault] = []
+    for origin, row in rows:
+        read = _total(source, origin, row, names, day)
+        if isinstance(read, GoldenTotal):
+            before = totals.setdefault((read.key, read.measure), read)
+            if before is read:
+                continue
+            reason = f"tells of {read.measure} of {read.key} again, after {before.origin}"
+            read = GoldenFault(origin, reason, "Leave one of the two; the first was compared")
+        faults.append(read)
+    if len(faults) > _MOST_FAULTS:
+        reason = f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well"
+        faults = [*faults[:_MOST_FAULTS], GoldenFault(faults[_MOST_FAULTS].origin, reason, _FORM)]
+    # A bad line may stand for any measure of the day.
+    days = frozenset() if faults or day is None else frozenset({day})
+    return GoldenReading(source, days, tuple(totals.values()), tuple(faults))
+
+
+def _total(
+    source: GoldenSource, origin: str, row: Mapping[str, str] | None, names: GoldenNames, of_day: date | None
+) -> GoldenTotal | GoldenFault:
+    if row is None:
+        return GoldenFault(origin, "has not the four fields of the header", _FORM)
+    texts = {name: row[name].strip() for name in COLUMNS}
+    day = day_in(texts["day"]) if len(texts["day"]) == len("2026-01-31") else None
+    measure = names.measure(texts["measure"])
+    if day is None:
+        reason, hint = f"day {shown(texts['day'], 40)!r} is none", "Write it as YYYY-MM-DD"
+    elif of_day is not None and day != of_day:
+        reason, hint = f"is of {day}, in a file of {of_day}", f"Move it to {golden_key(day)}"
+    elif texts["project"] not in names.projects:
+        reason = f"project {shown(texts['project'], 40)!r} is none of the configured ({few(names.projects, 5)})"
+        hint = "Correct it, or add it to TIDEMARK_PROJECTS"
+    elif isinstance(measure, str):
+        reason, hint = measure, "Write table:measure, such as aggregates/daily_revenue:revenue"
+    elif not _NUMBER.fullmatch(texts["value"]):
+        reason = f"value {shown(texts['value'], 40)!r} is not a number"
+        hint = "Write digits, with a point before decimals"
+    else:
+        return GoldenTotal(source, Slice(day, texts["project"]), measure, Decimal(texts["value"]), origin)
+    return GoldenFault(origin, reason, hint)
+
+
+def _fields(line: bytes) -> Sequence[str] | None:
+    """The fields of one line; None if it is not UTF-8 or not CSV."""
+    try:
+        (fields,) = csv.reader([line.decode("utf-8")], strict=True)
+    except (UnicodeDecodeError, csv.Error, ValueError):
+        return None
+    return [field.strip() for field in fields]
