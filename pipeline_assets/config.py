@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,9 @@ _OF_A_SERVICE = re.compile(
     r"|PORT=(?:tcp|udp|sctp)://.*|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?=.*)"
 )
 """What Kubernetes tells every pod of a service whose name begins with `tidemark`."""
+_FOLDERS, _DATABASES = ("landing_url", "warehouse_url"), ("catalog_url", "ledger_url", "golden_url")
+_FILES = ("jars_dir", "health_report", "metrics_file")
+_PLACES_WITH_DEFAULTS = (*_FOLDERS, "catalog_url", "health_report")
 _UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
 _SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
 """What signs notices is no setting: it comes from the environment alone."""
@@ -43,13 +45,12 @@ def load_settings(**overrides: Any) -> Settings:
     The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else that of the clone. Relative paths in it are
     relative to the file; relative paths in variables to the working directory. Environment wins over file.
     """
-    path = _config_path()
-    values = _read_toml(path) if path is not None else {}
     _refuse_unknown_variables()
-    base = path.parent if path is not None else Path.cwd()
+    path = _config_path()
+    given: dict[str, Any] = {}
     if path is not None:
-        values = {**_default_paths(), **values}
-    given = {key: _absolute(key, value, base) for key, value in values.items()}
+        defaults = {name: Settings.model_fields[name].default for name in _PLACES_WITH_DEFAULTS}
+        given = {key: _absolute(key, value, path.parent) for key, value in (defaults | _read_toml(path)).items()}
     values = given | overrides
     remember(values)
     try:
@@ -58,22 +59,14 @@ def load_settings(**overrides: Any) -> Settings:
         raise _readable(error, path) from None
     except (UnreadableVariableError, RecursionError) as error:
         raise _unreadable(error) from None
-    if path is not None:
-        _refuse_secrets(path, given)
-    resolved = {
-        key: _absolute(key, getattr(settings, key), Path.cwd())
-        for key in (
-            "landing_url",
-            "warehouse_url",
-            "catalog_url",
-            "ledger_url",
-            "golden_url",
-            "jars_dir",
-            "health_report",
-            "metrics_file",
+    for name in filter(lambda name: holds_secret(name, given[name]), given):
+        raise SettingsError(
+            f"{path}: {name}",
+            "holds a secret, which everybody knows who reads the file or its history",
+            f"Take it out and set {ENV_PREFIX}{name.upper()}; if others could read the file, make the secret worthless too",
         )
-    }
-    settings = settings.model_copy(update=resolved)
+    here = {key: _absolute(key, getattr(settings, key), Path.cwd()) for key in (*_FOLDERS, *_DATABASES, *_FILES)}
+    settings = settings.model_copy(update=here)
     require_cluster_settings(settings)
     _require_one_kernel(settings)
     return settings
@@ -91,21 +84,6 @@ def _require_one_kernel(settings: Settings) -> None:
             name = f"{ENV_PREFIX}SQLITE_ON_SHARED_DISK"
             hint = f"Use PostgreSQL, or a local disk; where no other machine ever opens the file, set {name}={kind}"
             raise SettingsError(str(path), reason, hint)
-
-
-def _default_paths() -> dict[str, Any]:
-    names = ("landing_url", "warehouse_url", "catalog_url", "health_report")
-    return {name: Settings.model_fields[name].default for name in names}
-
-
-def _refuse_secrets(path: Path, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if holds_secret(name, value):
-            raise SettingsError(
-                f"{path}: {name}",
-                "holds a secret, which everybody knows who reads the file or its history",
-                f"Take it out and set {ENV_PREFIX}{name.upper()}; if others could read the file, make the secret worthless too",
-            )
 
 
 def notify_secret() -> str | None:
@@ -146,17 +124,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables() -> None:
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {
-        CONFIG_VARIABLE,
-        _SIGNING,
-        NATIVE_VARIABLE,
-    }
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    known |= {CONFIG_VARIABLE, _SIGNING, NATIVE_VARIABLE}
     for name, value in os.environ.items():
-        if (
-            name.startswith(_TEST_PREFIX)
-            or EXPORT_CREDENTIALS.fullmatch(name)
-            or _OF_A_SERVICE.fullmatch(f"{name}={value}")
-        ):
+        is_other = name.startswith(_TEST_PREFIX) or EXPORT_CREDENTIALS.fullmatch(name)
+        if is_other or _OF_A_SERVICE.fullmatch(f"{name}={value}"):
             continue
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
             raise SettingsError(
@@ -168,11 +140,11 @@ def _absolute(key: str, value: Any, base: Path) -> Any:
     """Make a relative path absolute against `base`; leave everything else as it is."""
     if value is None:
         return None
-    if key in {"landing_url", "warehouse_url"} and "://" not in str(value):
+    if key in _FOLDERS and "://" not in str(value):
         return str((base / Path(str(value)).expanduser()).resolve())
-    if key in {"jars_dir", "health_report", "metrics_file"}:
+    if key in _FILES:
         return (base / value).resolve()
-    if key in {"catalog_url", "ledger_url", "golden_url"} and str(value).startswith("sqlite:///"):
+    if key in _DATABASES and str(value).startswith("sqlite:///"):
         return f"sqlite:///{(base / str(value).removeprefix('sqlite:///')).resolve()}"
     return value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -51,9 +51,7 @@ class CauseKind(StrEnum):
     """A text on record that this version does not know."""
 
 
-_BEGUN = (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN, CauseKind.UNDELETED)
-_WHOLE = {kind.value: kind for kind in CauseKind if kind not in (*_BEGUN, CauseKind.OTHER)}
-"""Text -> kind, for the kinds whose text is always the same."""
+_KINDS = {kind.value: kind for kind in CauseKind}
 
 
 @dataclass(frozen=True)
@@ -64,33 +62,15 @@ class Cause:
     text: str
 
     @classmethod
-    def of(cls, kind: CauseKind, *, has_new_code: bool = False) -> Cause:
-        """A cause of a kind with a fixed text; `has_new_code`: whether the code changed as well."""
-        return cls(kind, f"{kind.value}{_CODE if has_new_code else ''}")
-
-    @classmethod
-    def inputs(cls, tables: Collection[str], *, has_new_code: bool = False) -> Cause:
-        """The content of these upstream tables changed."""
-        return cls(
-            CauseKind.INPUTS, f"{CauseKind.INPUTS.value}{', '.join(sorted(tables))}{_CODE if has_new_code else ''}"
-        )
-
-    @classmethod
-    def unrecorded_run(cls, run_id: str | None) -> Cause:
-        """A run published the slice and died before it recorded that."""
-        return cls(CauseKind.UNRECORDED_RUN, f"{CauseKind.UNRECORDED_RUN.value}{run_id}")
-
-    @classmethod
-    def undeleted(cls, rows: int) -> Cause:
-        """Rows that another program deleted by delete files came back."""
-        return cls(CauseKind.UNDELETED, f"{CauseKind.UNDELETED.value}{rows}")
+    def of(cls, kind: CauseKind, detail: object = "", *, has_new_code: bool = False) -> Cause:
+        """A cause with the detail that ends its text, if its kind has one; `has_new_code`: whether the code changed as well."""
+        return cls(kind, f"{kind.value}{detail}{_CODE if has_new_code else ''}")
 
     @classmethod
     def parse(cls, text: str) -> Cause:
         """The cause that a recorded text stands for; an unknown text is `OTHER`."""
-        whole = _WHOLE.get(text.removesuffix(_CODE))
-        begun = (kind for kind in _BEGUN if text.startswith(kind.value))
-        return cls(next(begun, CauseKind.OTHER) if whole is None else whole, text)
+        begun = (kind for kind in CauseKind if kind.value.endswith(" ") and text.startswith(kind.value))
+        return cls(_KINDS.get(text.removesuffix(_CODE), next(begun, CauseKind.OTHER)), text)
 
     @property
     def has_new_code(self) -> bool:

@@ -178,6 +178,10 @@ class BatchRecord(BoundTexts):
     run_id: str | None = None
     """The run that wrote the row last; only read, the ledger sets it."""
 
+    def _figures(self, name: str, *, is_passed: bool) -> list[float]:
+        """The values of a figure other than 0, of passed or of failed evaluations."""
+        return [e.figures[name] for e in self.evaluations if e.is_passed is is_passed and e.figures.get(name)]
+
     @property
     def partial_hours(self) -> int | None:
         """Hours that any source held when the batch was recorded as missing the others; None for other batches."""
@@ -187,12 +191,22 @@ class BatchRecord(BoundTexts):
     @property
     def has_unplaced(self) -> bool:
         """Whether hours hold objects whose names cannot be placed, so that no load reads them."""
-        return any(not e.is_passed and e.figures.get(HOURS_UNPLACED) for e in self.evaluations)
+        return bool(self._figures(HOURS_UNPLACED, is_passed=False))
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the batch is refused because deliveries are missing; an operator may accept that."""
+        return bool(self._figures(MISSING, is_passed=False))
+
+    @property
+    def is_loss_accepted(self) -> bool:
+        """Whether an operator accepted the loss of deliveries."""
+        return bool(self._figures(MISSING, is_passed=True))
 
     @property
     def is_decided(self) -> bool:
         """Whether an operator accepted lost deliveries or excluded deliveries, so that no load waits for them."""
-        return any(e.is_passed and (e.figures.get(MISSING) or e.figures.get(EXCLUDED)) for e in self.evaluations)
+        return self.is_loss_accepted or bool(self._figures(EXCLUDED, is_passed=True))
 
     @property
     def is_let_go(self) -> bool:
@@ -200,19 +214,9 @@ class BatchRecord(BoundTexts):
         return self.is_loss_accepted or (self.is_decided and not self.deliveries)
 
     @property
-    def is_missing(self) -> bool:
-        """Whether the batch is refused because deliveries are missing; an operator may accept that."""
-        return any(not e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
-
-    @property
     def vanished_rows(self) -> float:
         """Rows that vanished since an operator last accepted a loss."""
         return sum(one.figures.get(VANISHED, 0) for one in self.evaluations)
-
-    @property
-    def is_loss_accepted(self) -> bool:
-        """Whether an operator accepted the loss of deliveries."""
-        return any(e.is_passed and e.figures.get(MISSING) for e in self.evaluations)
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def _record_recovery(history: _History, day: date) -> None:
         changes.publications.append(
             PublicationRecord(
                 table.key, key, history.snapshot, history.snapshot - 1, prior.digest, digest,
-                Cause.inputs({"refined/events" if is_aggregate else "raw/backfill_events"}), run,
+                Cause.of(CauseKind.INPUTS, "refined/events" if is_aggregate else "raw/backfill_events"), run,
                 accepted_reason=None if is_aggregate else "the vendor exported hour 17 again", figures=figures,
                 published_at=at.isoformat(),
             )

@@ -250,7 +250,7 @@ def cause_of(before: InputState | None, after: InputState, *, has_new_code: bool
         return Cause.of(CauseKind.CODE)
     if before is None or before.is_nothing:
         return Cause.of(CauseKind.FIRST_BUILD)
-    return Cause.inputs({name.table for name in differing}, has_new_code=has_new_code)
+    return Cause.of(CauseKind.INPUTS, ", ".join(sorted({name.table for name in differing})), has_new_code=has_new_code)
 
 
 def _differing(one: InputState, other: InputState) -> set[InputDay]:

@@ -336,7 +336,7 @@ def test_revisions_are_changes_of_days_that_were_final_before_the_run(ledger: Le
     def a_publication(step: int, day: date) -> PublicationRecord:
         return PublicationRecord(
             REVENUE, Slice(day, "10001"), 10 * day.day + step, step, digests[step], digests[step + 1],
-            Cause.inputs({"refined/events"}), f"run{step}", accepted_reason="asked for" if step == 2 else None,
+            Cause.of(CauseKind.INPUTS, "refined/events"), f"run{step}", accepted_reason="asked for" if step == 2 else None,
             figures={"revenue": 100.0 + step, "purchases": 5}, published_at=(at[step] + timedelta(minutes=3)).isoformat(),
         )  # fmt: skip
 

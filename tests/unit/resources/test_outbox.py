@@ -69,7 +69,16 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
 
 
 def a_publication(snapshot_id: int = 11, **changes: Any) -> PublicationRecord:
-    made = PublicationRecord(REVENUE, KEY, snapshot_id, 10, BEFORE, AFTER, Cause.inputs({"refined/events"}), "run-2")
+    made = PublicationRecord(
+        REVENUE,
+        KEY,
+        snapshot_id,
+        10,
+        BEFORE,
+        AFTER,
+        Cause.of(CauseKind.INPUTS, "refined/events"),
+        "run-2",
+    )
     return replace(made, **changes)
 
 
