@@ -155,18 +155,6 @@ def a_spool_on_disk() -> IO[bytes]:
     return tempfile.TemporaryFile(dir=_folder())
 
 
-@contextmanager
-def naming_the_disk() -> Iterator[None]:
-    """Raise LakehouseError that names Spark's local disk when it is full or gone: the tables are usually on another one."""
-    try:
-        yield
-    except OSError as error:
-        what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be used ({error})"
-        reason = f"{what}: workers keep there what does not fit into their memory"
-        hint = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
-        raise LakehouseError(_folder() or tempfile.gettempdir(), reason, hint) from error
-
-
 def spool_place() -> str:
     """The folder of these files; where no temporary folder exists, the value of TMPDIR or its name."""
     try:
@@ -176,15 +164,22 @@ def spool_place() -> str:
 
 
 @contextmanager
-def naming_the_disk(of_downloads=True) -> Iterator[None]:
-    """Raise DiskFullError that names the download disk when it is full or cannot be used."""
+def naming_the_disk(*, of_downloads: bool = False) -> Iterator[None]:
+    """Raise LakehouseError that names Spark's local disk when it is full or gone: the tables are usually on another one.
+
+    `of_downloads`: raise DiskFullError that names the disk of downloads.
+    """
     try:
         yield
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        reason = f"{'is full' if is_full else 'cannot be used'} ({error.strerror or error}): downloads are kept there meanwhile"
-        hint = "Make room, or set TMPDIR to a folder on a larger disk that may be written; then recover again"
-        raise DiskFullError(spool_place(), reason, hint) from error
+        told = "is full" if is_full else f"cannot be used ({error.strerror or error})"
+        if of_downloads:
+            hint = "Make room, or set TMPDIR to a folder on a larger disk that may be written; then recover again"
+            raise DiskFullError(spool_place(), f"{told}: downloads are kept there meanwhile", hint) from error
+        hint = "Make room, or set spark.local.dir in spark_config to a larger disk; then load again"
+        reason = f"{told}: workers keep there what does not fit into their memory"
+        raise LakehouseError(spool_place(), reason, hint) from error
 
 
 def _folder() -> str | None:

@@ -9,7 +9,6 @@ from datetime import date, datetime, timedelta
 
 import pyspark.sql.functions as F
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import Evaluation
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Digest, Slice, Verdict

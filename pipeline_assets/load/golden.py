@@ -19,29 +19,27 @@ from sqlalchemy.pool import NullPool
 from pipeline_assets.domain.days import days_between
 from pipeline_assets.domain.errors import GoldenQueryError, ObjectMovedError, TidemarkError, UnreadableObjectError
 from pipeline_assets.domain.golden import (
+    COLUMNS,
+    MOST_BYTES,
+    PREFIX,
     GoldenComparison,
     GoldenFault,
     GoldenMeasure,
+    GoldenNames,
     GoldenReading,
     GoldenSource,
     compare,
     figure_of,
+    golden_day,
+    golden_key,
     mismatches_by_day,
+    read_file,
+    read_rows,
 )
 from pipeline_assets.domain.masking import masked, scrubbed
 from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Slice
-from pipeline_assets.domain.golden import (
-    COLUMNS,
-    MOST_BYTES,
-    PREFIX,
-    GoldenNames,
-    golden_day,
-    golden_key,
-    read_file,
-    read_rows,
-)
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.tables.registry import DERIVED, measures_of
 from resources.landing.place import Listed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances, a_reason
+from pipeline_assets.domain.acceptance import Acceptances, a_reason
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, explain_change
 from pipeline_assets.domain.checks import Check
 from pipeline_assets.domain.days import parse_day
@@ -243,8 +243,7 @@ def _green_facts(
 
 def accepted(rebuild: RebuildRecord, table: Table) -> Acceptances:
     """An operator accepts the report, so bounds on changes refuse no slice of a rebuild."""
-    kind, reason = AcceptanceKind.CHANGE, rebuild.acceptance
-    return Acceptances(tuple(Acceptance(kind, table.key, key, reason) for key in sorted(rebuild.slices)))
+    return {(table.key, key): rebuild.acceptance for key in rebuild.slices}
 
 
 def _pin(runtime: Runtime, rebuild: RebuildRecord, name: str) -> int:

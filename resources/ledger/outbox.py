@@ -18,12 +18,12 @@ from pipeline_assets.domain.golden import (
     GoldenSource,
     GoldenTotal,
     golden_notice,
+    is_origin_between,
 )
 from pipeline_assets.domain.notices import Notice, NoticeKind, Place
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import Slice
-from pipeline_assets.domain.golden import is_origin_between
 from pipeline_assets.tables.registry import DERIVED
 from resources.ledger.engine import Part, in_parts, insert_into, upsert
 from resources.ledger.schema import (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline_assets.domain.golden import MOST_BYTES
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings
 from pipeline_assets.domain.slices import EMPTY, Digest
-from pipeline_assets.domain.golden import MOST_BYTES
 from pipeline_assets.load.build.snapshot import judge_count, judge_whole
 from pipeline_assets.load.deliveries.snapshots import list_snapshots
 from pipeline_assets.load.golden import golden_names, read_landing

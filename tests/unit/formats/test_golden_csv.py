@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_assets.domain.golden import GoldenMeasure, GoldenReading
-from pipeline_assets.domain.golden import GoldenNames, golden_day, golden_key, read_file
+from pipeline_assets.domain.golden import GoldenMeasure, GoldenNames, GoldenReading, golden_day, golden_key, read_file
 from pipeline_assets.load.golden import MEASURES
 
 DAY = date(2026, 2, 2)

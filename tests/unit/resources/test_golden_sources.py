@@ -14,9 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from pipeline_assets.domain.errors import GoldenQueryError
-from pipeline_assets.domain.golden import GoldenReading, GoldenSource
+from pipeline_assets.domain.golden import MOST_BYTES, GoldenReading, GoldenSource
 from pipeline_assets.domain.settings import Settings
-from pipeline_assets.domain.golden import MOST_BYTES
 from pipeline_assets.load import golden as golden_query
 from pipeline_assets.load.golden import (
     Reconciliation,
