@@ -334,7 +334,6 @@ def test_what_a_person_accepts_is_named_with_its_reason() -> None:
 @pytest.mark.parametrize(
     "bounds",
     [
-        {"rows": {"shrink": 0}},
         {"refined/events:rows": {"most": 1}},
         {"refined/events:rows": {"shrink": -1}},
         {"refined/events:rows": {}},
