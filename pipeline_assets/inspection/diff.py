@@ -10,7 +10,6 @@ from pathlib import Path
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, Row
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, KeyChange, explain_change, is_bounded
 from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.errors import TidemarkError, UsageError

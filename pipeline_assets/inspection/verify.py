@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
-from pipeline_assets.domain.acceptance import Acceptance, AcceptanceKind, Acceptances
+from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.checks import lost_file
 from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.records import DeliveryRecord, Exclusion, SliceRecord
@@ -214,20 +214,19 @@ class _Replay:
             self._load(whole, [table for table in of_dimensions if table.kind.is_shared])
             self._load(self.days, [table for table in of_dimensions if not table.kind.is_shared])
 
-    def _load(self, days: tuple[date, ...], tables: Sequence[Table], losses: tuple[Acceptance, ...] = ()) -> None:
+    def _load(self, days: tuple[date, ...], tables: Sequence[Table], losses: Acceptances | None = None) -> None:
         keys = frozenset(table.key for table in tables)
-        request = LoadRequest(days, self.projects, keys, str(uuid.uuid4()), self.now, Acceptances(losses))
+        request = LoadRequest(days, self.projects, keys, str(uuid.uuid4()), self.now, losses or {})
         for _ in run_load(self.scratch, request, lambda _: True):
             continue
 
-    def _accepted_losses(self) -> tuple[Acceptance, ...]:
+    def _accepted_losses(self) -> Acceptances:
         """The losses that an operator accepted when publishing, as acceptances for the replay."""
-        kind, why = AcceptanceKind.MISSING, "accepted where it was published"
-        return tuple(
-            Acceptance(kind, RAW_TABLES[key.source].key, Slice(key.arrival_date, key.project_id), why)
+        return {
+            (RAW_TABLES[key.source].key, Slice(key.arrival_date, key.project_id)): "accepted where it was published"
             for key, batch in self.runtime.ledger.batches(self.projects, *self.span).items()
             if batch.is_loss_accepted
-        )
+        }
 
     def lacking(self) -> dict[Slice, str]:
         """Slices whose batches differ between raw and landing -> the difference in words."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -210,7 +209,7 @@ def test_a_file_with_bad_lines_replaces_what_its_good_lines_tell_and_retracts_no
     _put(landing, f"{NEXT}.csv", f"{HEADER}{NEXT},10001,rows,7\n{NEXT},10001,revenue,2\n")
     before = _read(landing, DAY, NEXT)
     ledger.golden.replace(before)
-    of_a_query = tuple(replace(one, source=GoldenSource.QUERY) for one in before.totals[:1])
+    of_a_query = tuple(one._replace(source=GoldenSource.QUERY) for one in before.totals[:1])
     ledger.golden.replace(GoldenReading(GoldenSource.QUERY, frozenset({DAY}), of_a_query))
     _put(landing, f"{DAY}.csv", f"{HEADER}{DAY},10001,rows,6\n{DAY},10001,revenue,many\n")
     _put(landing, f"{NEXT}.csv", f"{HEADER}{NEXT},10001,rows,9\n")

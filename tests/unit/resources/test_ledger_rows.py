@@ -134,7 +134,8 @@ def test_a_cause_keeps_its_text(ledger: Ledger, text: str) -> None:
 def test_a_cause_is_what_its_text_says() -> None:
     made = [
         *(Cause.of(kind) for kind in CauseKind if kind not in (CauseKind.INPUTS, CauseKind.UNRECORDED_RUN)),
-        Cause.inputs({RAW}, has_new_code=True), Cause.inputs({RAW, BACKFILL}), Cause.of(CauseKind.UNRECORDED_RUN, "0a1b"),
+        Cause.of(CauseKind.INPUTS, RAW, has_new_code=True), Cause.of(CauseKind.INPUTS, f"{BACKFILL}, {RAW}"),
+        Cause.of(CauseKind.UNRECORDED_RUN, "0a1b"),
     ]  # fmt: skip
     assert [Cause.parse(cause.text) for cause in made] == made
     assert {cause.kind for cause in made if cause.is_found} == {CauseKind.FOREIGN, CauseKind.UNRECORDED_RUN}

@@ -141,6 +141,7 @@ ASKED_ELSEWHERE = {
     "pipeline_assets/orchestration/assets.py": "run config accepts missing deliveries of raw tables, and changes of the others",
     "pipeline_assets/load/build/verdicts.py": "a recovery brings events, so their rows in refined tell what days grow by",
     "pipeline_assets/load/ledger_sync.py": "quarantine is in no ledger, so a new one needs nothing of it",
+    "pipeline_assets/cli/terminal.py": "its Table is one of a report",
     "pipeline_assets/drill/drill.py": "the drill delivers to one source, so the other's table stays empty",
 }
 """Modules that may test for a table, and why its kind cannot answer."""
