@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_assets.domain.identity import RawRow, is_tie, rank
-from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source, row_hash
+from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Source
 from pipeline_assets.transforms.contest import READ_TYPES, best_of_days
 from pipeline_assets.transforms.contest_tasks import (
     _RIVAL,
@@ -27,6 +27,7 @@ from pipeline_assets.transforms.contest_tasks import (
 )
 from pipeline_assets.transforms.file_rows import SliceFile, as_bytes, from_bytes, with_columns
 from pipeline_assets.transforms.keys import first_halves, occurring_twice
+from tests.support.row_hash import row_hash
 from tests.unit.transforms.test_contest import DAY, ROWS, table_of
 
 _PRECEDENCE = (Source.BACKFILL, Source.REGULAR)
