@@ -76,10 +76,7 @@ class PublishRequest:
 
     @property
     def together(self) -> PublishRequest:
-        """The same for a publisher of all tables or none: each snapshot names the publish, and all tables that get one by it.
-
-        So `tidemark attach` recognizes what a publish left that was killed between two tables.
-        """
+        """The same, where each snapshot names the publish and its tables: `attach` recognizes one that was killed in between."""
         names = ",".join(sorted(change.table.key for change in self.tables if not change.is_empty))
         summary = {PUBLISH_PROPERTY: str(uuid.uuid4()), PUBLISHED_WITH: names}
         return replace(self, tables=[replace(change, summary=summary) for change in self.tables])
@@ -115,10 +112,7 @@ def naming_published(
 
 
 def record_publish(connection: Connection, request: PublishRequest, published: Mapping[str, Published]) -> None:
-    """Write all ledger rows of a publish; raises PublishConflictError where another run changed what it rests on.
-
-    `published`: table -> what main of it shows once the publish is done.
-    """
+    """Write all ledger rows of a publish; raises PublishConflictError where another run changed what it rests on."""
     if request.alongside is not None:
         request.alongside.require(connection)
     steps = [naming_published(step, table, published, request.stand_ins) for table, step in request.steps]
@@ -150,10 +144,7 @@ def record_end(connection: Connection, request: PublishRequest, published: Mappi
 
 
 def require_publishable(connection: Connection, request: PublishRequest) -> None:
-    """Ask the same as far as it can be asked before anything is written; raises PublishConflictError as `record_publish` does.
-
-    What the publish records itself is an input that is not there yet.
-    """
+    """Ask the same as far as it can be asked before anything is written: inputs that the publish records are not there yet."""
     if request.alongside is not None:
         request.alongside.require(connection)
     recorded = {(record.table, record.key) for _, step in request.steps for record in step.slices}
@@ -183,10 +174,7 @@ class OneTransaction(Publisher):
     """The publisher of a deployment whose ledger lies in the database of Iceberg's SQL catalog."""
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """Publish the whole request or nothing; returns table -> what main shows since.
-
-        Raises PublishConflictError, with nothing changed, where another writer changed what the request rests on.
-        """
+        """Publish the whole request or nothing."""
         failpoint(Failpoint.BEFORE_PUBLISH)
         request = request.together
         prepared = dict[str, Prepared]()
@@ -238,11 +226,7 @@ class TablesTogether(Publisher):
     """The publisher of a deployment whose REST catalog commits several tables at once; the ledger has its own database."""
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """Publish all tables or none; returns table -> what main shows since.
-
-        Raises PublishConflictError, with nothing changed, where another writer changed what the request rests on. If the
-        process dies after the catalog's commit, the next run finds that commit in the tables and records it.
-        """
+        """Publish all tables or none; if the process dies after the catalog's commit, the next run finds and records it."""
         failpoint(Failpoint.BEFORE_PUBLISH)
         for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
             try:
@@ -274,10 +258,7 @@ class TableByTable(Publisher):
     """The publisher of a deployment whose ledger lies elsewhere and whose catalog commits one table at a time."""
 
     def publish(self, request: PublishRequest) -> Mapping[str, Published]:
-        """Publish each table in one commit, then one ledger transaction; returns table -> what main shows since.
-
-        Raises PublishConflictError where another writer was faster; the tables after that one stay as they were.
-        """
+        """Publish each table in one commit and one ledger transaction; tables after a conflict stay as they were."""
         with self._ledger.transaction() as connection:
             require_publishable(connection, request)
         changes, recorded = {one.table.key: one for one in request.tables}, {table for table, _ in request.steps}

@@ -146,7 +146,10 @@ def _doctor(place: Place) -> dict[str, Any]:
         unfinished = checkup.of_unfinished_runs(size.names)
         recent_lateness(ledger, Source.REGULAR, size.names, size.last_day)
         duplicates = ledger.summaries.check_figures([DUPLICATES], size.names)[DUPLICATES]
-        sizes, marked = checkup.object_sizes(size.names, first), checkup.marked_days(size.names, first)
+        sizes, marked = (
+            ledger.summaries.arrived(None, size.names, first, date.max),
+            checkup.marked_days(size.names, first),
+        )
     return {"again": again.equal, "unfinished": unfinished, "rows": sum(map(len, (*found, duplicates, sizes, marked)))}
 
 

@@ -21,9 +21,9 @@ from pipeline_assets.domain.slices import Slice, Verdict
 from pipeline_assets.inspection.questions import ReceiverTrouble
 from pipeline_assets.load.staleness.finality import HOURS_A_DAY, warnings_of
 from resources.iceberg.lake_identity import Mark, catalog_place
-from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
+from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ProcessOnRecord
 from resources.ledger.outbox import Receiver
-from resources.ledger.summaries import SliceFigures
+from resources.ledger.summaries import ArrivedOn, SliceFigures
 from resources.publishing import Promise
 
 
@@ -290,13 +290,13 @@ def _removed(slices: Sequence[SliceFigures]) -> float:
     return 1000 * removed / (rows + removed) if rows else 0.0
 
 
-def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> Answer:
+def not_skewed(sizes: Sequence[ArrivedOn], settings: Settings, tasks: int) -> Answer:
     """Whether a day's work divides evenly among `tasks`, after large objects are split between several tasks."""
     if not sizes:
         return Answer(YELLOW, "no objects are on record of the last 28 days", "Load days, then ask again")
     by_day: Counter[date] = Counter()
     for one in sizes:
-        by_day[one.day] += one.all_bytes
+        by_day[one.day] += one.size_bytes
     largest = max(sizes, key=lambda one: one.largest_bytes)
     share = largest.largest_bytes / max(1, by_day[largest.day])
     told = (
@@ -314,7 +314,7 @@ def not_skewed(sizes: Sequence[ObjectSizes], settings: Settings, tasks: int) -> 
     return judge(told, (times > MOST_TIMES, YELLOW, uneven, "Ask the exporter for smaller objects"))
 
 
-def _left(one: ObjectSizes, day_bytes: int, tasks: int) -> float:
+def _left(one: ArrivedOn, day_bytes: int, tasks: int) -> float:
     """The work of a part of the largest object, as a multiple of an even task's; 0 where nobody would wait for it."""
     weight = part_weight(one.largest_bytes, parts_of(one.largest_bytes, day_bytes, tasks))
     is_slow = day_bytes >= LARGE_BYTES and weight >= _LARGE_PART_BYTES

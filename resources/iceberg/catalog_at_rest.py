@@ -81,10 +81,7 @@ def read_metadata_files(objects: LakeObjects, listed: Iterable[LakeObject]) -> l
 
 
 def first_use(objects: LakeObjects) -> str | None:
-    """Return the name of a file below a table's location that somebody may need; None where there is none.
-
-    A process that died while creating the table leaves a metadata file without snapshots; nobody needs that one.
-    """
+    """Return the name of a file below a table's location that somebody may need: not of a creation that died."""
     metadata = []
     for entry in objects.list():
         if is_metadata(entry.name) and not is_hidden(entry.name):
@@ -111,7 +108,7 @@ def not_ahead(files: Sequence[MetadataFile], now: datetime) -> list[MetadataFile
 def half_published(states: Mapping[str, Mapping[str, Any]]) -> set[str | None]:
     """Return the publishes that never were: a table's head names another table, whose main never showed a snapshot of it.
 
-    `states`: table -> its metadata. Branches are no sign. Nobody knows what a table showed before its oldest snapshot.
+    `states`: table -> its metadata. Nobody knows what a table showed before its oldest snapshot.
     """
     named = [
         (head, name)
@@ -235,7 +232,7 @@ class TableAtRest:
     columns: frozenset[str]
     properties: dict[str, str]
     oldest_at: datetime | None = None
-    """When the oldest kept snapshot was committed; None where there is none."""
+    """When the oldest kept snapshot was committed."""
     is_head_ours: bool = True
     """Whether a run of ours committed main's snapshot, or a compaction did, which leaves the rows as they were."""
     snapshot_ids: frozenset[int] = frozenset()
@@ -360,10 +357,9 @@ _EPOCH, _PARTS = date(1970, 1, 1), 2
 
 
 def gone_files(paths: Collection[str]) -> set[str]:
-    """Return those of these data files that are gone: one listing for the folder of each day, whatever it holds.
+    """Return those of these data files that are gone, by a listing of each day's folder, and by name what it lacks.
 
-    A file that a listing lacks, or that lies in no folder of a day, is asked for by name. Raises LakehouseError and
-    LakehouseUnavailableError where the store does not answer: silence is no loss.
+    Raises LakehouseError and LakehouseUnavailableError where the store does not answer: silence is no loss.
     """
     by_day: dict[str, set[str]] = {}
     for path in paths:

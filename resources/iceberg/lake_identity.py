@@ -271,17 +271,13 @@ class Attachable:
     is_attached: bool = False
     """Whether that is the newest one."""
     left_out: int = 0
-    """Number of newer metadata files: dated ahead of this machine's clock, so that Iceberg would refuse every commit on top, or
-    left by a commit or publish that failed."""
+    """Newer metadata files: ahead of this machine's clock, or left by a commit or publish that failed."""
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The file, parsed."""
 
 
 def taken_from(tables: JavaTables, settings: Settings) -> Mark | None:
-    """Return the mark of the catalog that owns the lake, None where that is this one, or the warehouse has no mark.
-
-    Raises LakehouseError where this catalog belongs to another lake.
-    """
+    """Return the mark of another catalog that owns the lake; raises LakehouseError where this one belongs to another lake."""
     mark = read_mark(settings)
     of_catalog = tables.namespace_properties(NAMESPACE)
     carried = of_catalog.get(PROPERTY)
@@ -295,9 +291,8 @@ def taken_from(tables: JavaTables, settings: Settings) -> Mark | None:
 def attachable(tables: JavaTables, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
     """Return the newest metadata found below the location of each table; writes nothing.
 
-    Raises LakehouseError where there is no metadata, where one location holds the files of two tables, and where the catalog
-    belongs to another lake or has another state of one of the tables. A catalog that owned the lake before may know an earlier
-    state, from which the newest follows.
+    Raises LakehouseError where there is none, where a location holds the files of two tables, and where the catalog belongs to
+    another lake or knows another state; one that owned the lake before may know a state from which the newest follows.
     """
     may_be_behind = taken_from(tables, settings) is not None
     never: set[str | None] = set()
@@ -315,8 +310,7 @@ def attachable(tables: JavaTables, settings: Settings, ours: Sequence[Table]) ->
 def attach(tables: JavaTables, settings: Settings, candidates: Sequence[Attachable]) -> list[Attachable]:
     """Register the tables at their newest state, then give the catalog the warehouse's identity; returns the registered ones.
 
-    Tables are registered one by one: after a failure, repeating the call registers the rest. A catalog that owned the lake
-    before is refused from then on.
+    Repeatable after a failure. A catalog that owned the lake before is refused from then on.
     """
     mark = read_mark(settings)
     if mark is None or taken_from(tables, settings) is not None:

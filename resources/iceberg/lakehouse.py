@@ -170,10 +170,7 @@ class Lakehouse:
     def require_own(
         self, settings: Settings, ours: Collection[Table], purpose: Purpose, ledger: LakeOfLedger | None
     ) -> None:
-        """Raise LakehouseError or LedgerError unless warehouse, catalog, ledger and all tables' places are one lake.
-
-        Needs no JVM where the catalog's database can be asked and all parts name each other.
-        """
+        """Raise LakehouseError or LedgerError unless warehouse, catalog, ledger and all tables' places are one lake."""
         if (at_rest := self._catalog) is not None:
             known = at_rest.namespace_properties(NAMESPACE)
             if is_one_lake(settings, known, lambda: at_rest.outside(ours), purpose, ledger):
@@ -190,10 +187,7 @@ class Lakehouse:
         return self.tables.place(table)
 
     def ensure(self, table: Table) -> None:
-        """Create the table with one empty snapshot, unless it exists; only loads call this.
-
-        Raises LakehouseError where its location holds files that the catalog does not know.
-        """
+        """Create the table with one empty snapshot, unless it exists; raises LakehouseError where its location is in use."""
         resting = self._at_rest(table)
         is_whole = (
             resting is not None
@@ -240,10 +234,7 @@ class Lakehouse:
         return staged
 
     def extend(self, table: Table, attempt: str, base_id: int, write: Callable[[str], None]) -> Staged:
-        """Let `write` change a branch that is kept even after a failure, and return the branch's new snapshot.
-
-        The attempt's branch is created at `base_id`, main's head, where it does not exist yet.
-        """
+        """Let `write` change the attempt's branch, made at `base_id` and kept even after a failure; returns its new snapshot."""
         if self.branches.head(table, attempt) is None:
             self.branches.create(table, attempt, base_id)
         branch = self.branches.name(attempt)
@@ -266,10 +257,7 @@ class Lakehouse:
         rows.writeTo(target).option("fanout-enabled", "false").overwrite(where)
 
     def join_files(self, table: Table, target: str, slices: Collection[Slice], small_bytes: int) -> None:
-        """Join the files of these slices of a branch that are smaller than `small_bytes`, or have rows that delete files hide.
-
-        Other files are neither read nor replaced. Rows keep every column of the table and get its order.
-        """
+        """Join the files of these slices of a branch that are smaller than `small_bytes`, or have rows that delete files hide."""
         actions = self.tables.java_class("org.apache.iceberg.spark.actions.SparkActions")
         joining = (
             actions.get(self.spark._jsparkSession)

@@ -40,9 +40,8 @@ class SliceFiles:
     deletes: frozenset[str] = frozenset()
     """Delete files that apply to the data files. Only other programs write them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Path of a data file -> bytes."""
     rows_of: Mapping[str, int] = field(default_factory=dict)
-    """Path of a data file -> its rows."""
+    """Path of a data file -> its bytes, and its rows."""
 
     @property
     def file_hash(self) -> str:
@@ -174,11 +173,9 @@ class JavaTables:
     def files(
         self, java: Any, snapshot_id: int, slices: Collection[Slice] | None, held_in: str | None = None
     ) -> LiveFiles:
-        """Return the live files of a snapshot, of all slices or only of those given.
+        """Return the live files of a snapshot, of all slices or only of those given; short answers are kept.
 
         `held_in`: a column of days; then those files that by their metrics may hold rows of these projects and days.
-
-        A snapshot never changes, and each step of a load asks for the same few: a short answer is kept.
         """
         if slices is not None and not slices:
             return LiveFiles()
@@ -211,10 +208,7 @@ class JavaTables:
     def column_bytes(
         self, java: Any, snapshot_id: int, slices: Collection[Slice], columns: Collection[str], held_in: str | None
     ) -> int:
-        """Return the bytes of these columns in the files that `files` returns, as the files' footers told their writer.
-
-        A file whose writer told none counts with all its bytes.
-        """
+        """Return the bytes of these columns in the files that `files` returns; a file that tells none counts whole."""
         ids = [field.fieldId() for name in columns if (field := java.schema().findField(name)) is not None]
         total = 0
         for file in self.files(java, snapshot_id, slices, held_in).values():
@@ -235,10 +229,7 @@ class JavaTables:
         return combined
 
     def commits(self, java: Any, since: int | None) -> Iterator[Commit]:
-        """Yield commits made to main after `since` was its head, newest first; for None all that are kept.
-
-        Setting main back to an older snapshot is not a commit: only the files of the head show what that undid.
-        """
+        """Yield commits made to main after `since` was its head, newest first; for None all. Setting main back is no commit."""
         heads = [int(entry.snapshotId()) for entry in each(java.history())]
         start = len(heads) - heads[::-1].index(since) if since in heads else 0
         fresh = set(heads[start:]) - set(heads[:start])

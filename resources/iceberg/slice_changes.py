@@ -103,9 +103,8 @@ class Prepared:
     after: str = ""
     """The metadata file after the change; equal to `before` where there is nothing to change, empty until it is written."""
     base: Any = None
-    """Java TableMetadata before the change."""
     metadata: Any = None
-    """Java TableMetadata after the change."""
+    """Java TableMetadata before the change, and after it."""
 
     @property
     def is_written(self) -> bool:
@@ -138,8 +137,7 @@ class SliceChanges:
     def restoring(self, table: Table, base_id: int, snapshots: Mapping[Slice, int | None]) -> SliceChange:
         """Return the change that restores each slice to its snapshot (None: empty) without writing data.
 
-        Raises LakehouseError where one of the files is gone. Callers keep the snapshots from expiring (`branches.keeping`); the
-        publish checks once more that nobody removed a file.
+        Raises LakehouseError where a file is gone. Callers keep the snapshots from expiring (`branches.keeping`).
         """
         files = self.require_files(table, snapshots)
         return self._since(SliceChange(table, base_id, frozenset(snapshots), files, LiveFiles(), is_restored=True))
@@ -152,7 +150,7 @@ class SliceChanges:
         return replace(change, former=self._tables.files(java, change.base_id, change.slices))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
-        """Return the change that keeps the data files of these slices and removes the delete files that apply to them.
+        """Return the change that removes the delete files that apply to these slices, and keeps their data files.
 
         Leaves out a slice of which a data file is gone, and one with a delete file that also applies to a slice left out.
         """
@@ -195,10 +193,7 @@ class SliceChanges:
     # -- apply -------------------------------------------------------------------------------------------------
 
     def next_state(self, change: SliceChange, run_id: str) -> Prepared:
-        """Apply a change to main's current head, with metadata in memory alone: a catalog writes the file.
-
-        Raises SliceConflictError where main changed in a slice since the change's base.
-        """
+        """Apply a change to main's head, in memory; raises SliceConflictError where main changed in a slice since the base."""
         return self._tried(change, lambda: self._applied(self._tables.current(change.table), change, run_id))
 
     def prepare(self, change: SliceChange, run_id: str) -> Prepared:
@@ -285,10 +280,7 @@ class SliceChanges:
         return [delete for name, delete in gone.items() if name not in kept]
 
     def _unchanged(self, java: Any, change: SliceChange, head_id: int) -> Published | None:
-        """The result of a change that leaves the slices as they were at the base; None for any other change.
-
-        `head_id`: the head of main or of the branch to change. Raises SliceConflictError where the slices differ there by now.
-        """
+        """The result of a change of nothing; raises SliceConflictError where the slices differ at the head by now."""
         if not change.is_empty:
             return None
         if head_id != change.base_id and self._tables.files(java, head_id, change.slices).names != change.files.names:
@@ -327,10 +319,7 @@ class SliceChanges:
     # -- commit ------------------------------------------------------------------------------------------------
 
     def commit(self, change: SliceChange, name: str, run_id: str, *, branch: str = "main") -> Published:
-        """Commit a change to main or to another branch; `name` distinguishes this commit from others of the run.
-
-        Raises SliceConflictError, with nothing committed, when main changed in one of the slices since its base.
-        """
+        """Commit a change to main or another branch, under a name within the run; raises as `next_state` does."""
         java, is_main = self._tables.current(change.table), branch == "main"
         unchanged = self._unchanged(java, change, int(java.snapshot(branch).snapshotId()))
         if unchanged is not None:
@@ -368,10 +357,7 @@ class SliceChanges:
         return None
 
     def commit_together(self, states: Sequence[Prepared]) -> None:
-        """Commit states of several tables in one transaction of a REST catalog.
-
-        Raises PublishConflictError, with nothing committed, where a table has moved on from the base of its state.
-        """
+        """Commit states of several tables in one transaction of a REST catalog; raises PublishConflictError if one moved."""
         commit = self._tables.java_class("org.apache.iceberg.catalog.TableCommit")
         name = self._tables.java_class("org.apache.iceberg.catalog.TableIdentifier")
         changed = [state for state in states if not state.metadata.changes().isEmpty()]
@@ -420,10 +406,7 @@ class SliceChanges:
 
 
 def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table]) -> dict[str, str]:
-    """Return table -> metadata file of its pointer; no other process changes these rows until the transaction ends.
-
-    A writing transaction of SQLite locks the whole database. PostgreSQL locks the rows, always in the same order.
-    """
+    """Return table -> metadata file of its pointer; no other process changes these rows until the transaction ends."""
     if not tables:
         return {}
     keys = {table.identifier: table.key for table in tables}
@@ -449,17 +432,17 @@ def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepa
 
 def share_a_database(ledger: str, catalog: str) -> bool:
     """Whether a connection to the ledger sees the catalog's tables, so that one transaction may write to both."""
-    first, second = make_url(ledger), make_url(catalog)
-    if first.get_backend_name() != second.get_backend_name():
-        return False
-    if first.get_backend_name() == "sqlite":
-        names = [url.database for url in (first, second)]
-        # Each connection has an in-memory database of its own.
-        is_file = all(name and name != ":memory:" for name in names)
-        return is_file and len({Path(str(name)).resolve() for name in names}) == 1
-    # Another user may see other schemas, and may lack the right to write to both.
-    places = {(url.host or "localhost", url.port or 5432, url.database, url.username) for url in (first, second)}
-    return len(places) == 1 and schema_of(first) == schema_of(second)
+    places: set[tuple[Any, ...]] = set()
+    for url in map(make_url, (ledger, catalog)):
+        if url.get_backend_name() != "sqlite":
+            # Another user may see other schemas, and may lack the right to write to both.
+            places.add((url.host or "localhost", url.port or 5432, url.database, url.username, schema_of(url)))
+        elif url.database in (None, "", ":memory:"):
+            # Each connection has an in-memory database of its own.
+            return False
+        else:
+            places.add((str(Path(str(url.database)).resolve()),))
+    return len(places) == 1
 
 
 def schema_of(url: URL) -> str:

@@ -57,10 +57,7 @@ class Branches:
 
     @contextmanager
     def keeping(self, table: Table, snapshot_ids: Collection[int], attempt: str) -> Iterator[None]:
-        """Keep maintenance from expiring these snapshots of main meanwhile: a branch of the attempt points at each.
-
-        Raises LakehouseError where one of them has expired already.
-        """
+        """Keep these snapshots of main by branches of the attempt meanwhile; raises LakehouseError where one has expired."""
         names = {f"{PREFIX}{attempt}{_KEEPS}{snapshot_id}": snapshot_id for snapshot_id in snapshot_ids}
         try:
             self._create(table, names)

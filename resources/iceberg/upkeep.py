@@ -75,10 +75,9 @@ def create_table(tables: JavaTables, table: Table) -> None:
 
 
 def add_columns(tables: JavaTables, table: Table) -> None:
-    """Add declared columns that the table lacks, null in existing rows; changes only metadata.
+    """Add declared columns that the table lacks, null in existing rows.
 
-    Does nothing to a table that may be somebody else's, because it has a column that we do not declare. Does nothing either
-    where rows carry hashes of their columns: a further column would change the hashes.
+    Not to a table with a column that we do not declare, nor where rows carry hashes of their columns, which would change.
     """
     missing, may_be_added = _missing(tables, table)
     if not missing or not may_be_added:

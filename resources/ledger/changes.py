@@ -16,6 +16,7 @@ from pipeline_assets.domain.records import BatchDay, BatchRecord, DeliveryRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, Verdict
 from pipeline_assets.tables.raw_events import QUARANTINE
 from pipeline_assets.tables.registry import SOURCE_OF_TABLE
+from resources.ledger.queries import OF_BATCH, OF_TABLE, rows_of
 from resources.ledger.schema import BATCHES, DELIVERIES, EXCLUSIONS, HOLDS, SLICES
 
 
@@ -76,16 +77,13 @@ _NAMED = 3
 
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
-    """Return the judged batches that another run judged or loaded since, or of which an operator decided about an object.
-
-    Raises PublishConflictError where both runs loaded one.
-    """
+    """Return the judged batches that others judged or decided about since; raises PublishConflictError where both loaded one."""
     reads = changes.read_batches
     if not reads:
         return set()
     accepted: dict[BatchKey, dict[str, str]] = {key: {} for key in reads}
     for key, object_key, etag in _of_batches(connection, changes, DELIVERIES, "object_key", "etag"):
-        accepted.setdefault(key, {})[object_key] = etag
+        accepted[key][object_key] = etag
     judged = list(_of_batches(connection, changes, BATCHES, "verdict", "input_state", "run_id"))
     recorded = {key: (verdict, input_state) for key, verdict, input_state, _ in judged}
     reloaded = {key for key, read in reads.items() if accepted[key] != read.accepted}
@@ -96,10 +94,7 @@ def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
 
 
 def require_decisions(connection: Connection, changes: Changes) -> None:
-    """Raise SliceConflictError where an operator excluded objects, or included them again, since this step was planned.
-
-    Of a batch that it loads, and of the dimension that it builds slices of.
-    """
+    """Raise SliceConflictError where an operator excluded or included objects that this step loads or builds slices of."""
     if batches := {key: said for key, said in _decided_since(connection, changes).items() if key in _loaded(changes)}:
         keys = sorted(batches)
         raise _lost_batches(keys, batches[keys[0]])
@@ -119,7 +114,7 @@ def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, s
         return {}
     in_force: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
     for key, *version in _of_batches(connection, changes, EXCLUSIONS, "object_key", "etag"):
-        in_force.setdefault(key, set()).add((version[0], version[1]))
+        in_force[key].add((version[0], version[1]))
     return {
         key: _decided(read.exclusions, in_force[key])
         for key, read in changes.read_batches.items()
@@ -147,23 +142,18 @@ def _lost_batches(batches: Sequence[BatchKey], reason: str) -> SliceConflictErro
 
 def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     """Batch and these columns of the rows in reach of the judged batches: of accepted deliveries, of exclusions in force."""
-    c, keys = table.c, changes.read_batches
-    days, sources = [key.arrival_date for key in keys], {key.source.value for key in keys}
-    query = sa.select(c.source, c.project_id, c.arrival_date, *(c[name] for name in names)).where(
-        c.arrival_date.between(min(days), max(days)),
-        c.source.in_(sources),
-        *([c.is_accepted] if table is DELIVERIES else []),
-        *([c.lifted_at.is_(None)] if table is EXCLUSIONS else []),
-    )
-    for source, project, day, *values in connection.execute(query):
+    keys = [(key.source.value, key.project_id, key.arrival_date) for key in changes.read_batches]
+    where: list[sa.ColumnElement[bool]] = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
+    where += [EXCLUSIONS.c.lifted_at.is_(None)] if table is EXCLUSIONS else []
+    for source, project, day, *values in rows_of(connection, table, OF_BATCH, keys, *names, where=where):
         yield BatchKey(Source(source), project, day), *values
 
 
 def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
-    """Those whose row still names the files that it named when the record was made of it.
+    """Return the records whose row still names the files that it named when the record was made of it.
 
-    Or the very files that the record names: another run found them in the table before the one that published them recorded it.
-    A row of a slice that a person holds by now stays as well, unless the record tells of that, or of a commit.
+    Or the record's own files: another run may have found them before the publisher recorded them. A row of a slice that is held
+    by now stays, unless the record tells of the hold or of a commit.
     """
     places = {(record.table, record.key) for record in records}
     file_hashes, held = dict(_recorded(connection, places, SLICES.c.file_hash)), _held(connection, places)
@@ -177,10 +167,7 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
 
 
 def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
-    """Raise SliceConflictError where the row of a derived slice stays, because another run published it or a person holds it.
-
-    What was decided about it, and about those beside it, rests on a state that is not there any more.
-    """
+    """Raise SliceConflictError where the row of a derived slice stays: what was decided rests on a state that is gone."""
     written = {(record.table, record.key) for record in unmoved}
     places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
     lost = places - written
@@ -237,18 +224,13 @@ def _recorded(
     connection: Connection, slices: Collection[tuple[str, Slice]], column: sa.Column[str]
 ) -> Iterator[tuple[tuple[str, Slice], str]]:
     """A column of the rows of these (table, slice): of slices as recorded, or of holds in force."""
-    rows, wanted, days = column.table.c, set(slices), dict[str, list[date]]()
-    for table, key in wanted:
-        days.setdefault(table, []).append(key.event_date)
-    for table, named in days.items():
-        query = sa.select(rows.event_date, rows.project_id, column).where(
-            rows.table_name == table, rows.event_date.between(min(named), max(named))
-        )
-        if column.table is HOLDS:
-            query = query.where(HOLDS.c.released_at.is_(None))
-        for day, project_id, value in connection.execute(query):
-            if (place := (table, Slice(day, project_id))) in wanted:
-                yield place, value
+    where = [HOLDS.c.released_at.is_(None)] if column.table is HOLDS else []
+    days, wanted = {(table, key.event_date) for table, key in slices}, set(slices)
+    for table, day, project, value in rows_of(
+        connection, column.table, OF_TABLE, days, "project_id", column.name, where=where
+    ):
+        if (place := (table, Slice(day, project))) in wanted:
+            yield place, value
 
 
 def _named(runs: Iterable[str | None]) -> str:

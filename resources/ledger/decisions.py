@@ -126,10 +126,7 @@ _TERMS = (
 
 
 def apply(connection: Connection, act: Act) -> int:
-    """Apply an act to the ledger; returns how many versions or slices it changed.
-
-    Versions and slices with a later act on record stay as they are: acts may be read back late, or twice.
-    """
+    """Apply an act where none later is on record, as it may come late or twice; returns how many versions or slices changed."""
     term = next(one for one in _TERMS if act.kind in (one.begin, one.end))
     if act.kind is term.end:
         return sum(term.finish(connection, target, act, act.reason) for target in act.targets)
@@ -302,10 +299,7 @@ class Interventions(Part):
         return {(hold.table, hold.key) for hold in self._holds(HOLDS.c.released_at.is_(None), *where)}
 
     def read_back(self) -> Counter[ActKind]:
-        """Apply what the warehouse keeps and this ledger lacks, and keep there what only this ledger knows.
-
-        Returns how many versions and slices came back, by kind. Nothing happens to a ledger that is kept nowhere else.
-        """
+        """Apply what the warehouse keeps and this ledger lacks, keep there what only it knows; counts what came back."""
         came_back: Counter[ActKind] = Counter()
         if self._kept is None:
             return came_back

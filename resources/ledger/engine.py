@@ -31,8 +31,7 @@ _CLIENT = {
 _LOCK_SECONDS = 300
 """Our transactions take less than a tenth of this; a process that holds a lock for longer hangs."""
 _IDLE_SECONDS = 120
-"""The server ends a transaction whose process stands still for this long: others, who wait for `_LOCK_SECONDS`, then go on.
-Between two statements ours prepare at most the tables whose pointers moved, which takes seconds."""
+"""The server ends a transaction whose process stands still for this long, so that those who wait for the lock go on."""
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
 """Session settings, in seconds: the server detects a vanished client, and ends its transaction and locks."""
 _LOCKED, _FILE_LOCKED = "lock timeout", "database is locked"
@@ -72,10 +71,7 @@ _VALUES_PER_STATEMENT = 500
 
 
 def in_parts(values: Sequence[_T], width: int = 1) -> Iterator[Sequence[_T]]:
-    """Yield a condition's values in parts that fit into one statement of every database.
-
-    `width` is the number of statement parameters per value.
-    """
+    """Yield a condition's values in parts that fit into one statement of every database; `width`: parameters per value."""
     size = _VALUES_PER_STATEMENT // width
     for start in range(0, len(values), size):
         yield values[start : start + size]
@@ -254,9 +250,9 @@ class Part:
         with self._read() as connection:
             return connection.execute(query).all()
 
-    def _maps(self, query: sa.Select[Any]) -> Sequence[RowMapping]:
+    def _maps(self, query: sa.Select[Any]) -> Iterator[RowMapping]:
         with self._read() as connection:
-            return connection.execute(query).mappings().all()
+            yield from connection.execute(query).mappings()
 
     def _value(self, query: sa.Select[Any]) -> Any:
         with self._read() as connection:

@@ -14,7 +14,7 @@ from pipeline_assets.domain.changes import Cause, CauseKind
 from pipeline_assets.domain.processes import Identity
 from pipeline_assets.domain.slices import BatchVerdict, Digest, Source
 from resources.ledger.engine import Part, in_parts
-from resources.ledger.schema import BATCHES, CUTS, DECISIONS, DELIVERIES, PROCESSES, PUBLICATIONS, RUNS
+from resources.ledger.schema import BATCHES, CUTS, DECISIONS, PROCESSES, PUBLICATIONS, RUNS
 
 
 class Cut(NamedTuple):
@@ -89,10 +89,7 @@ class Revisions(Part):
     """Reads revisions, and creates records of these publications only."""
 
     def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
-        """Return the publications that changed a day after it had become final, newest first, without measures.
-
-        As in notices, a day was final if the ledger said so at the time of the publication.
-        """
+        """Return the publications that changed a day which the ledger called final by then, newest first, without measures."""
         c = PUBLICATIONS.c
         texts = [sa.func.coalesce(column, "") for column in (c.published_at, c.cause)]
         columns = (c.table_name, c.event_date, c.project_id, *texts, c.accepted_reason, c.run_id)
@@ -159,16 +156,6 @@ class MarkedDay(NamedTuple):
     day: date
     hours_marked: int
     is_closed: bool
-
-
-class ObjectSizes(NamedTuple):
-    """Objects of one arrival day and project, as stored."""
-
-    project_id: str
-    day: date
-    objects: int
-    largest_bytes: int
-    all_bytes: int
 
 
 class ProcessOnRecord(NamedTuple):
@@ -267,19 +254,6 @@ class Checkup(Part):
         query = sa.select(c.project_id, c.arrival_date, c.hours_marked, c.is_closed)
         query = query.where(*_are_accepted(Source.REGULAR, projects), c.arrival_date >= first)
         return [MarkedDay._make((*place, marked or 0, bool(closed))) for *place, marked, closed in self._rows(query)]
-
-    def object_sizes(self, projects: Sequence[str], first: date) -> list[ObjectSizes]:
-        """Return object sizes per arrival day and project since `first`, both sources together."""
-        c = DELIVERIES.c
-        place = (c.project_id, c.arrival_date)
-        figures = (sa.func.count(), sa.func.max(c.size_bytes), sa.func.sum(c.size_bytes))
-        # Name both sources, because the index starts with the source.
-        of_both = c.source.in_([source.value for source in Source])
-        query = sa.select(*place, *figures).where(
-            of_both, c.project_id.in_(projects), c.arrival_date >= first, c.is_accepted
-        )
-        rows = self._rows(query.group_by(*place).order_by(*place))
-        return [ObjectSizes._make((*counted, int(largest or 0), int(whole or 0))) for *counted, largest, whole in rows]
 
     def recoveries(self, projects: Sequence[str]) -> dict[str, date]:
         """Return project -> the newest arrival day of an accepted recovery."""

@@ -131,10 +131,7 @@ class Outbox(_Notices):
     def mark_failed(
         self, receiver_id: str, error: str, retry_at: datetime | None, refused_body: str | None = None
     ) -> int:
-        """Record a failed attempt; the pending notices stay pending.
-
-        `refused_body` is the id of a body that it refused for good. Returns how often it has refused this body in a row.
-        """
+        """Record a failed attempt; returns how often it refused the body `refused_body` for good in a row."""
         values: dict[str, Any] = {
             "failures": RECEIVERS.c.failures + 1,
             "failed_at": datetime.now(UTC).isoformat(),
@@ -294,10 +291,9 @@ class GoldenTotals(Part):
         ]
 
     def replace(self, reading: GoldenReading) -> None:
-        """Replace the recorded totals of the days in a reading of one source, the totals of other days that it has, and faults.
+        """Replace the recorded totals of the days in a reading of one source: a missing file retracts nothing, an empty one does.
 
-        A day that is not in the reading keeps its totals: a missing file retracts nothing, an empty file does. Faults of files
-        are replaced for the days asked for, those of a query all.
+        Faults of files are replaced for the days asked for, those of a query all.
         """
         common = {"source": reading.source.value, "recorded_at": datetime.now(UTC).isoformat()}
         totals = [
@@ -344,10 +340,7 @@ class GoldenTotals(Part):
         last: date,
         run_id: str | None,
     ) -> list[Notice]:
-        """Tell what comparing these days found; returns the notices written for days that began or ceased to differ.
-
-        Runs in one transaction. A day in the range that differed before and has no totals any more counts as agreeing.
-        """
+        """Write and return notices for days that began or ceased to differ, in one transaction; no totals count as agreeing."""
         now = datetime.now(UTC).isoformat()
         with self._write() as connection:
             last_told = last_notices(

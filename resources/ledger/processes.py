@@ -80,10 +80,7 @@ class Processes(Part):
     """Reads and writes processes; each call is one transaction, and none waits for the locks of a load."""
 
     def begin(self, run_id: str, job: str, identity: Identity, steps: int, begun_at: str | None = None) -> str:
-        """Record that an op of the run begins in this process, replacing the run's earlier process; removes old processes.
-
-        Returns when it began; `begun_at` is given where the ledger has lost the record of that.
-        """
+        """Record that an op begins in this process, in place of the run's earlier one; returns when, or `begun_at` if given."""
         with self._transaction() as (connection, now):
             row: dict[str, Any] = {
                 "job": job,
@@ -135,8 +132,7 @@ class Processes(Part):
     def look(self, unfinished: Collection[str], expected: Mapping[str, str]) -> dict[str, Process]:
         """Return run -> process, of all that have not ended and of `unfinished` runs; counts this observation.
 
-        A run in `expected` (run -> job) without a recorded process gets a row with no heartbeat, so that later observations can
-        tell how long its process has been missing.
+        A run in `expected` (run -> job) without a process gets a row, to tell later how long its process has been missing.
         """
         with self._transaction() as (connection, now):
             known = set(connection.scalars(sa.select(PROCESSES.c.run_id)))
@@ -157,10 +153,7 @@ class Processes(Part):
             return processes
 
     def live_ages(self) -> list[timedelta]:
-        """Return how long each process that may be at work has worked on its run, by the database's clock.
-
-        Where this machine sees neither a process nor its end, it may be at work for a day after its last heartbeat.
-        """
+        """Return how long each process has worked on its run that is there, or hidden from this machine and beat within a day."""
         with self._transaction() as (connection, now):
             found = connection.execute(sa.select(PROCESSES).where(PROCESSES.c.ended_at.is_(None))).mappings().all()
         yesterday, ages = (now - YOUNGEST).isoformat(), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -194,7 +195,7 @@ class Queries(Part):
 
     def last_run(self) -> Mapping[str, Any] | None:
         """Return the row of the last recorded run: range, verdict counts, final snapshot of every table; None without runs."""
-        row = next(iter(self._maps(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1))), None)
+        row = next(self._maps(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1)), None)
         return dict(row) if row else None
 
 
@@ -202,6 +203,39 @@ def head(connection: Connection, table: str) -> Head | None:
     """Return the recorded head of a table."""
     number = connection.execute(sa.select(HEADS.c.snapshot_id).where(HEADS.c.table_name == table)).scalar()
     return None if number is None else head_of(int(number))
+
+
+OF_TABLE, OF_BATCH = ("table_name", "event_date"), ("source", "project_id", "arrival_date")
+OF_EVENTS = ("source", "project_id", "event_date")
+"""Keys of rows for `conditions` and `rows_of`; the last column is a day."""
+
+
+def conditions(
+    table: sa.Table, key: Sequence[str], wanted: Iterable[tuple[Any, ...]]
+) -> Iterator[list[sa.ColumnElement[bool]]]:
+    """Yield conditions that select the rows with these keys by an index."""
+    days: dict[tuple[Any, ...], set[date]] = defaultdict(set)
+    for *group, day in wanted:
+        days[tuple(group)].add(day)
+    for values in sorted(days):
+        for part in in_parts(sorted(days[values])):
+            same = [table.c[name] == value for name, value in zip(key, values, strict=False)]
+            yield [*same, table.c[key[-1]].in_(part)]
+
+
+def rows_of(
+    connection: Connection,
+    table: sa.Table,
+    key: Sequence[str],
+    wanted: Iterable[tuple[Any, ...]],
+    *names: str,
+    where: Sequence[sa.ColumnElement[bool]] = (),
+) -> Iterator[Any]:
+    """Yield the key and these columns of the rows with these keys."""
+    # By its keys: a join would leave it to the database to read every delivery that is on record.
+    query = sa.select(*(table.c[name] for name in (*key, *names))).where(*where)
+    for is_wanted in conditions(table, key, wanted):
+        yield from connection.execute(query.where(*is_wanted))
 
 
 def arrived_within(

@@ -97,10 +97,7 @@ class Rebuilds(Part):
         return found
 
     def report(self, rebuild: RebuildRecord, state: RebuildState) -> RebuildRecord:
-        """Keep what it made of each slice as what the operator was shown, whatever it makes of it later.
-
-        One transaction with its state; raises TakenOverError as `change` does.
-        """
+        """Keep what it made of each slice as what the operator was shown, and write its state; raises as `change` does."""
         changed = replace(rebuild, state=state)
         with self._write() as connection:
             _require_own(connection, rebuild)
@@ -112,10 +109,7 @@ class Rebuilds(Part):
         return changed
 
     def record(self, rebuild: RebuildRecord, slices: Iterable[RebuiltSlice]) -> None:
-        """Write what it made of these slices over what it made before; what was reported of them stays.
-
-        Raises TakenOverError as `change` does.
-        """
+        """Write what it made of these slices; what was reported of them stays. Raises TakenOverError as `change` does."""
         stamp = {"rebuild": rebuild.number, "run_id": rebuild.run_id, "recorded_at": _now()}
         made = [(row_of(one.record, "run_id", "read_hash"), row_of(one, "record", "reported")) for one in slices]
         with self._write() as connection:
@@ -217,10 +211,7 @@ class Recoveries(Part):
     """Reads and writes claims; each write is one transaction."""
 
     def begin(self, project_id: str, hour: Hour, brought: Mapping[str, int] | None = None) -> None:
-        """Claim an hour, before its first object is written.
-
-        `brought`: object -> size, of what is going to be written for an hour on record as missing.
-        """
+        """Claim an hour before its first object is written; `brought`: object -> size, for an hour on record as missing."""
         row: dict[str, Any] = {"project_id": project_id, "arrival_date": hour.day, "hour": hour.hour}
         row |= {"begun_at": _now(), "ended_at": None}
         with self._write() as connection:
@@ -243,10 +234,9 @@ class Recoveries(Part):
         return [OpenClaim(project, Hour(day, hour), datetime.fromisoformat(at)) for project, day, hour, at in rows]
 
     def brought(self, project_id: str, first: date, last: date, since: str) -> dict[str, int]:
-        """Return object -> size, of what recoveries wrote for hours that were on record as missing.
+        """Return object -> size, of what recoveries wrote for hours on record as missing, dead recoveries included.
 
-        Also of one that died over its end. Without objects that a load which began at `since` or before has recorded: its
-        baseline holds them.
+        Without objects that a load which began at `since` or before has recorded: its baseline holds them.
         """
         c, d = RECOVERIES.c, DELIVERIES.c
         query = sa.select(c.brought).where(c.project_id == project_id, c.arrival_date.between(first, last))
@@ -266,9 +256,9 @@ class Recoveries(Part):
         return bool(self._rows(query))
 
     def hours(self, projects: Sequence[str], first: date, last: date) -> dict[BatchKey, dict[int, bool]]:
-        """Return batch -> claimed hour -> whether the claim is open, both days included. Call it after listing landing.
+        """Return batch -> claimed hour -> whether the claim is open; call it after listing landing.
 
-        A marker outweighs a claim that ended; under an open one it may say "no data" of an hour that is asked for again.
+        A marker outweighs an ended claim; under an open one it may say "no data" of an hour that is asked for again.
         """
         now, c = datetime.now(UTC), RECOVERIES.c
         begun, ended = ((now - longest).isoformat() for longest in (_LONGEST_HOUR, _LONGEST_LISTING))

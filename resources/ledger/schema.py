@@ -261,7 +261,7 @@ def _optional(read: Callable[[Any], Any], write: Callable[[Any], Any]) -> tuple[
     )
 
 
-_COLUMNS = {
+_COLUMNS: dict[Any, tuple[tuple[str, ...], Callable[..., Any]]] = {
     BatchKey: (("source", "project_id", "arrival_date"), _batch_key),
     Slice: (("event_date", "project_id"), Slice),
 }
@@ -304,46 +304,49 @@ _RecordT = TypeVar("_RecordT")
 
 
 @cache
-def _fields(kind: Any) -> tuple[dict[str, str], dict[str, tuple[tuple[str, ...], Any, Any]]]:
-    """Field -> column, of those that are stored as they are; field -> (columns, how they are read, and written) of others."""
-    plain, others = dict[str, str](), dict[str, tuple[tuple[str, ...], Any, Any]]()
+def _fields(kind: Any, *without: str) -> tuple[dict[str, str], dict[str, tuple[str, Any, Any]], dict[str, Any]]:
+    """Field -> its column; coded field -> its column, how it is read, and written; key -> its columns, how they are read."""
+    plain, coded, keys = dict[str, str](), dict[str, tuple[str, Any, Any]](), dict[str, Any]()
     for name, hint in get_type_hints(kind).items():
         column = _RENAMED.get(name, name)
+        if name in without:
+            continue
         if hint in _COLUMNS:
-            others[name] = (*_COLUMNS[hint], None)
+            keys[name] = _COLUMNS[hint]
         elif hint in _FORMS or (isinstance(hint, type) and issubclass(hint, Enum)):
-            read, write = _FORMS.get(hint) or (hint, lambda value: value.value)
-            others[name] = (column,), read, write
+            coded[name] = column, *(_FORMS.get(hint) or (hint, lambda value: value.value))
         else:
             plain[name] = column
-    return plain, others
+    return plain, coded, keys
 
 
 def record_of(kind: Callable[..., _RecordT], row: Mapping[Any, Any], **known: Any) -> _RecordT:
     """Make a record of a row; `known`: fields that the row does not hold, or under another name."""
-    plain, others = _fields(kind)
-    values = {name: row[column] for name, column in plain.items() if name not in known}
-    for name, (columns, read, _) in others.items():
-        if name not in known:
-            values[name] = read(*[row[column] for column in columns])
-    return kind(**values, **known)
+    plain, coded, keys = _fields(kind, *known)
+    for name, column in plain.items():
+        known[name] = row[column]
+    for name, (column, read, _) in coded.items():
+        known[name] = read(row[column])
+    for name, (columns, make) in keys.items():
+        known[name] = make(*[row[column] for column in columns])
+    return kind(**known)
 
 
 def row_of(record: Any, *without: str) -> dict[str, Any]:
     """Make a row of a record, without these fields."""
-    plain, others = _fields(record.__class__)
-    row = {column: getattr(record, name) for name, column in plain.items() if name not in without}
-    for name, (columns, _, write) in others.items():
-        if name not in without:
-            value = getattr(record, name)
-            row |= columns_of(value) if write is None else {columns[0]: write(value)}
+    plain, coded, keys = _fields(record.__class__, *without)
+    row = {column: getattr(record, name) for name, column in plain.items()}
+    row |= {column: write(getattr(record, name)) for name, (column, _, write) in coded.items()}
+    for name in keys:
+        row |= columns_of(getattr(record, name))
     return row
 
 
 def columns_of(key: BatchKey | Slice) -> dict[str, Any]:
     """The columns that name a batch or a slice."""
-    values = {name: getattr(key, name) for name in _COLUMNS[type(key)][0]}
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+    if isinstance(key, Slice):
+        return {"event_date": key.event_date, "project_id": key.project_id}
+    return {"source": key.source.value, "project_id": key.project_id, "arrival_date": key.arrival_date}
 
 
 def is_key(table: sa.Table, key: BatchKey | Slice, **more: Any) -> sa.ColumnElement[bool]:

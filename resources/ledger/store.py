@@ -48,9 +48,9 @@ class LakeOfLedger(Part):
         return self._ids().get(_LAKE)
 
     def require(self, lake: str | None, mark: Mark | None = None) -> bool:
-        """Raise LedgerError for the ledger of another lake, and for another ledger than the mark names; else whether it is bound.
+        """Raise LedgerError for another lake's ledger (`lake`: None before the first load) or another than the mark names.
 
-        `lake` is None before the first load; a ledger that is already bound to a lake is refused then as well.
+        Else return whether it is bound.
         """
         ids = self._ids()
         self._require_same(ids.get(_LAKE, lake), lake)
@@ -96,9 +96,9 @@ class LakeOfLedger(Part):
 
 @contextmanager
 def own_ledger(settings: Settings) -> Iterator[Ledger]:
-    """Open the lake's ledger, for what reads or writes it without the tables; raises LedgerError for any other ledger.
+    """Open the lake's ledger, for what needs no tables; raises LedgerError for any other ledger.
 
-    Where the warehouse is out of reach, a ledger that knows a lake is taken for its own, and one that knows none is refused.
+    Where the warehouse is out of reach, only a ledger that knows a lake is taken for its own.
     """
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         try:
@@ -137,12 +137,7 @@ class Ledger(Queries):
         self._database.close()
 
     def record(self, changes: Changes, run_id: str) -> None:
-        """Write one step's changes in one transaction; repeating it changes nothing.
-
-        Keeps what another run recorded meanwhile: rows of slices that name other files by now, rows of batches that this step
-        only judged. Raises PublishConflictError, with nothing written, where another run loaded a batch that this step loaded
-        too.
-        """
+        """Write one step's changes in one transaction, as `LedgerWriting.record` does; repeating it changes nothing."""
         with self._write() as connection:
             LedgerWriting(connection).record(changes, run_id)
 

@@ -110,12 +110,13 @@ class RefusedLines:
 
 
 class ArrivedOn(NamedTuple):
-    """What arrived on one day and is in raw."""
+    """What arrived on one day and is in raw, as stored."""
 
     project_id: str
     day: date
     objects: int
     size_bytes: int
+    largest_bytes: int
     rows: int
 
 
@@ -175,10 +176,7 @@ class Summaries(Part):
                 yield SliceFigures(day, project, rows, raw, max(0, raw - rows), int(late_rows or 0), lag or 0.0)
 
     def check_figures(self, names: Sequence[str], projects: Sequence[str]) -> dict[str, list[CheckFigure]]:
-        """Return name -> the non-zero figures that checks measured for published or refused slices.
-
-        One pass finds all names, because it reads the evaluations of every recorded slice.
-        """
+        """Return name -> the non-zero figures that checks measured of published or refused slices, of all names in one pass."""
         found: dict[str, list[CheckFigure]] = {name: [] for name in names}
         texts = [sa.cast(column, sa.Text) for column in (SLICES.c.evaluations, SLICES.c.refused_evaluations)]
         is_any = sa.or_(*(_is_not_zero(text, name) for text in texts for name in names))
@@ -232,13 +230,14 @@ class Summaries(Part):
             for project, day, text in self._rows(sa.select(*columns).where(*within, BATCH_DAYS.c.digest != str(EMPTY)))
         ]
 
-    def arrived(self, source: Source, projects: Sequence[str], first: date, last: date) -> list[ArrivedOn]:
+    def arrived(self, source: Source | None, projects: Sequence[str], first: date, last: date) -> list[ArrivedOn]:
         """Return objects, stored bytes and rows per project and arrival day in the range, of the versions in raw."""
-        names = (DELIVERIES.c.project_id, DELIVERIES.c.arrival_date)
-        sums = (sa.func.coalesce(sa.func.sum(column), 0) for column in (DELIVERIES.c.size_bytes, DELIVERIES.c.rows))
+        c, sums = DELIVERIES.c, sa.func.sum
+        figures = [sa.func.coalesce(one, 0) for one in (sums(c.size_bytes), sa.func.max(c.size_bytes), sums(c.rows))]
         within = arrived_within(DELIVERIES, source, projects, first, last)
-        query = sa.select(*names, sa.func.count(), *sums).where(*within, DELIVERIES.c.is_accepted).group_by(*names)
-        return [ArrivedOn._make(row) for row in self._rows(query)]
+        query = sa.select(c.project_id, c.arrival_date, sa.func.count(), *figures).where(*within, c.is_accepted)
+        rows = self._rows(query.group_by(c.project_id, c.arrival_date).order_by(c.project_id, c.arrival_date))
+        return [ArrivedOn._make((*row[:2], *map(int, row[2:]))) for row in rows]
 
     def refused_lines(self, projects: Sequence[str]) -> list[RefusedLines]:
         """Return what is refused or unreadable per arrival day and reason, of versions in raw and of last refused versions."""

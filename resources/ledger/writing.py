@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -27,9 +27,9 @@ from resources.ledger.changes import (
     require_rewritten,
     unmoved_slices,
 )
-from resources.ledger.engine import in_parts, insert_into, upsert
+from resources.ledger.engine import insert_into, upsert
 from resources.ledger.outbox import last_notices, write_notice
-from resources.ledger.queries import head
+from resources.ledger.queries import OF_BATCH, OF_EVENTS, OF_TABLE, conditions, head, rows_of
 from resources.ledger.schema import (
     BATCH_DAYS,
     BATCHES,
@@ -50,10 +50,6 @@ from resources.ledger.schema import (
     row_of,
 )
 
-_DAY = ("table_name", "event_date")
-_BATCH, _EVENT_DAY = ("source", "project_id", "arrival_date"), ("source", "project_id", "event_date")
-"""Columns by which rows are asked for; the last is a day."""
-
 
 class ChangeNotices:
     """The notices of a run's changes. Made in their transaction before anything is written, to read the records before."""
@@ -64,13 +60,13 @@ class ChangeNotices:
         days = {(one.table, one.key.event_date) for one in changes.slices}
         days |= {(one.table, one.key.event_date) for one in changes.publications}
         self._slices: dict[Place, SliceRecord] = {}
-        rows = _rows(connection, SLICES, _DAY, days, "project_id", "verdict", "reason", "is_final", "figures")
+        rows = rows_of(connection, SLICES, OF_TABLE, days, "project_id", "verdict", "reason", "is_final", "figures")
         for table, day, project, verdict, reason, is_final, figures in rows:
             self._slices[table, Slice(day, project)] = SliceRecord(
                 table, Slice(day, project), Verdict(verdict), reason, is_final=bool(is_final), figures=figures or {}
             )
         batches = [(one.key.source.value, one.key.project_id, one.key.arrival_date) for one in changes.batches]
-        rows = _rows(connection, BATCHES, _BATCH, batches, "verdict", "reason")
+        rows = rows_of(connection, BATCHES, OF_BATCH, batches, "verdict", "reason")
         self._batches = {
             (batch := BatchKey(Source(source), project, day)): BatchRecord(batch, BatchVerdict(verdict), reason)
             for source, project, day, verdict, reason in rows
@@ -82,10 +78,7 @@ class ChangeNotices:
         return before is not None and before.is_final
 
     def write(self, slices: Sequence[SliceRecord], batches: Sequence[BatchRecord]) -> None:
-        """Write the notices, after deliveries and before publications; existing ones stay as they are.
-
-        `slices`, `batches`: those whose rows were written; those that another run recorded meanwhile get no notice.
-        """
+        """Write the notices of changes and of the written slices and batches, after deliveries and before publications."""
         for notice in (*self._changed(), *self._refused(slices, batches)):
             write_notice(self._connection, notice, self._stamp)
 
@@ -101,7 +94,9 @@ class ChangeNotices:
         chosen = {(one.table, one.key) for one in changed if one.cause.kind is not CauseKind.UNDELETED}
         since = dict.fromkeys(chosen - held, "")
         days = {(table, key.event_date) for table, key in since}
-        for table, day, project, at in _rows(self._connection, PUBLICATIONS, _DAY, days, "project_id", "published_at"):
+        for table, day, project, at in rows_of(
+            self._connection, PUBLICATIONS, OF_TABLE, days, "project_id", "published_at"
+        ):
             if (place := (table, Slice(day, project))) in since:
                 since[place] = max(since[place], at or "")
         arrivals = arrivals_since(self._connection, since)
@@ -129,7 +124,7 @@ class ChangeNotices:
             place = RAW_TABLES[batch.key.source].key, Slice(batch.key.arrival_date, batch.key.project_id)
             judged[place] = batch, self._batches.get(batch.key), batch.input_state or ""
         last: dict[Place, Notice] = {}
-        for is_day in _conditions(NOTICES, _DAY, ((table, key.event_date) for table, key in judged)):
+        for is_day in conditions(NOTICES, OF_TABLE, ((table, key.event_date) for table, key in judged)):
             last |= last_notices(self._connection, (NoticeKind.REFUSAL, NoticeKind.REFUSAL_END), *is_day)
         for place, (record, before, inputs) in judged.items():
             at, run_id = self._stamp["recorded_at"], self._stamp["run_id"]
@@ -139,19 +134,16 @@ class ChangeNotices:
 
 
 def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[Place, tuple[list[str], list[str]]]:
-    """Return the objects delivered, and those excluded or included again, since each slice's time, sorted.
-
-    Of batches that hold, or held, rows of the slice's day.
-    """
+    """Return the objects of each slice's batches delivered since its time, and those excluded or included again, sorted."""
     earliest = min(since.values(), default="")
     days = ((source.value, key.project_id, key.event_date) for source in Source for _, key in since)
     batches: dict[tuple[str, str, date], list[Slice]] = defaultdict(list)
-    for source, project, day, arrival in _rows(connection, BATCH_DAYS, _EVENT_DAY, days, "arrival_date"):
+    for source, project, day, arrival in rows_of(connection, BATCH_DAYS, OF_EVENTS, days, "arrival_date"):
         batches[source, project, arrival].append(Slice(day, project))
     found: dict[tuple[str, Slice], set[tuple[str, str]]] = defaultdict(set)
     for table, at in ((DELIVERIES, "recorded_at"), (EXCLUSIONS, "excluded_at"), (EXCLUSIONS, "lifted_at")):
         where = (table.c[at] > earliest, *([DELIVERIES.c.is_accepted] if table is DELIVERIES else []))
-        for *batch, object_key, moment in _rows(connection, table, _BATCH, batches, "object_key", at, where=where):
+        for *batch, object_key, moment in rows_of(connection, table, OF_BATCH, batches, "object_key", at, where=where):
             for key in batches[tuple(batch)]:
                 found[table.name, key].add((object_key, moment))
 
@@ -159,36 +151,6 @@ def arrivals_since(connection: Connection, since: Mapping[Place, str]) -> dict[P
         return sorted({name for name, moment in found[table.name, place[1]] if moment > since[place]})
 
     return {place: (later(DELIVERIES, place), later(EXCLUSIONS, place)) for place in since}
-
-
-def _conditions(
-    table: sa.Table, key: Sequence[str], wanted: Iterable[tuple[Any, ...]]
-) -> Iterator[list[sa.ColumnElement[bool]]]:
-    """Conditions that select the rows with these keys by an index."""
-    days: dict[tuple[Any, ...], set[date]] = defaultdict(set)
-    for *group, day in wanted:
-        days[tuple(group)].add(day)
-    for values in sorted(days):
-        for part in in_parts(sorted(days[values])):
-            same = [table.c[name] == value for name, value in zip(key, values, strict=False)]
-            yield [*same, table.c[key[-1]].in_(part)]
-
-
-def _rows(
-    connection: Connection,
-    table: sa.Table,
-    key: Sequence[str],
-    wanted: Iterable[tuple[Any, ...]],
-    *names: str,
-    where: Sequence[sa.ColumnElement[bool]] = (),
-) -> Iterator[Any]:
-    """The key and these columns of the rows with these keys.
-
-    Each table is asked by its keys: a join would leave it to the database to read every delivery that is on record.
-    """
-    query = sa.select(*(table.c[name] for name in (*key, *names))).where(*where)
-    for is_wanted in _conditions(table, key, wanted):
-        yield from connection.execute(query.where(*is_wanted))
 
 
 class LedgerWriting:
@@ -247,9 +209,8 @@ class LedgerWriting:
     def record_cut(self, run_id: str, published: Mapping[str, int]) -> dict[str, int]:
         """Keep which snapshots of all tables belong together since; returns table -> snapshot.
 
-        `published`: table -> what main shows by this publish. It wins over the ledger's head of a table, which is doubted where
-        another writer's commit came before; of a doubted one that was not published the former cut knows better, and of
-        quarantine, of which the ledger keeps no head.
+        `published`, table -> what main shows, wins over the ledger's heads; the former cut knows better than a doubted head, and
+        of quarantine, which has none.
         """
         rows = self._connection.execute(sa.select(HEADS.c.table_name, HEADS.c.snapshot_id))
         heads = {name: head_of(int(number)) for name, number in rows}
@@ -279,10 +240,7 @@ class LedgerWriting:
             self._connection.execute(BATCH_DAYS.insert(), new)
 
     def _move_head(self, table: str, snapshot_id: int, follows: int | None, *, is_whole: bool) -> None:
-        """A head is moved only from the snapshot the ledger agrees with; else it is doubted, and the next run compares.
-
-        Another writer committed in between, main was set back, or a row of a published slice was left to another run.
-        """
+        """Move a head from the snapshot the ledger agrees with; else it is doubted, and the next run compares."""
         known = head(self._connection, table)
         if is_whole and known == Head(snapshot_id):
             return

@@ -44,7 +44,7 @@ def _delete(p: Any, key: str, where: str) -> None:
 
 def _delete_everywhere(p: Any, folder: Path, device_id: str) -> None:
     """Delete the rows of a device of every day and project of refined, by one equality delete file without a partition."""
-    jvm, java = p.spark._jvm, p.lakehouse._tables.load(REFINED_EVENTS)
+    jvm, java = p.spark._jvm, p.lakehouse.tables.load(REFINED_EVENTS)
     field = java.schema().findField("device_id")
     column = pa.field("device_id", pa.string(), metadata={"PARQUET:field_id": str(field.fieldId())})
     path = folder / f"{uuid.uuid4()}.parquet"
@@ -55,12 +55,12 @@ def _delete_everywhere(p: Any, folder: Path, device_id: str) -> None:
     for name in fields:
         update.removeField(name)
     update.commit()
-    unpartitioned = p.lakehouse._tables.load(REFINED_EVENTS).spec()
-    update = p.lakehouse._tables.load(REFINED_EVENTS).updateSpec()
+    unpartitioned = p.lakehouse.tables.load(REFINED_EVENTS).spec()
+    update = p.lakehouse.tables.load(REFINED_EVENTS).updateSpec()
     for name in fields:
         update.addField(name)
     update.commit()
-    java = p.lakehouse._tables.load(REFINED_EVENTS)
+    java = p.lakehouse.tables.load(REFINED_EVENTS)
     ids = p.spark.sparkContext._gateway.new_array(jvm.int, 1)
     ids[0] = field.fieldId()
     builder = jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(unpartitioned).ofEqualityDeletes(ids)

@@ -94,10 +94,10 @@ def test_metrics_are_those_of_icebergs_own_writer(lakehouse: Lakehouse, table: T
     described += writer.finish()
     by_us = lakehouse.stage(table, base, "us", lambda target: lakehouse.files.append(table, target, described))
 
-    java = lakehouse._tables.load(table)
+    java = lakehouse.tables.load(table)
     found = []
     for staged in (by_spark, by_us):
-        told = [_told(java, spark, file) for file in lakehouse._tables.files(java, staged.snapshot_id, None).values()]
+        told = [_told(java, spark, file) for file in lakehouse.tables.files(java, staged.snapshot_id, None).values()]
         found.append({one["partition"][0]: one for one in told})
         assert len(told) == len(found[-1]) == DAYS
     for day, theirs in found[0].items():

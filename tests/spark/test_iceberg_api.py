@@ -112,10 +112,10 @@ class Lake:
 
     @property
     def java(self) -> Any:
-        return self.lakehouse._tables.load(TABLE)
+        return self.lakehouse.tables.load(TABLE)
 
     def java_class(self, name: str) -> Any:
-        return self.lakehouse._tables.java_class(name)
+        return self.lakehouse.tables.java_class(name)
 
     @property
     def database(self) -> Path:
@@ -335,7 +335,7 @@ def test_the_row_of_a_table_has_the_same_columns_in_both_schemas(lake: Lake, v0:
 
 def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
     java = lake.java
-    ((path, file),) = lake.lakehouse._tables.files(java, lake.lakehouse.head(TABLE), [KEY]).items()
+    ((path, file),) = lake.lakehouse.tables.files(java, lake.lakehouse.head(TABLE), [KEY]).items()
     parser = lake.java_class("org.apache.iceberg.ContentFileParser")
     mapper = lake.java_class("org.apache.iceberg.util.JsonUtil").mapper()
     read = parser.fromJson(mapper.readTree(parser.toJson(file, java.spec())), java.spec())
@@ -351,7 +351,7 @@ def test_a_data_file_is_the_same_after_its_text(lake: Lake) -> None:
 
 def test_the_files_of_a_snapshot_are_planned_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenario: the same question thrice, then others. Outcome: one plan for each question; none for no slices."""
-    tables, head = lake.lakehouse._tables, lake.lakehouse.head(TABLE)
+    tables, head = lake.lakehouse.tables, lake.lakehouse.head(TABLE)
     asked: list[Any] = []
     planned = tables._planned
     monkeypatch.setattr(tables, "_kept", {})

@@ -156,7 +156,7 @@ class Lake:
 
     def refs(self, table: Table) -> set[str]:
         """Branches and tags."""
-        return {str(name) for name in self.lakehouse._tables.load(table).refs()}
+        return {str(name) for name in self.lakehouse.tables.load(table).refs()}
 
 
 @contextmanager
@@ -238,7 +238,7 @@ def test_both_tables_and_the_ledger_change_at_the_same_moment(lake: Lake) -> Non
         main, (present, previous) = published[table.key], lake.pointer(table)
         assert (main.snapshot_id, main.parent_id) == (lake.lakehouse.head(table), heads[table.key])
         assert previous == before[table.key]
-        metadata = lake.lakehouse._tables.load(table).operations().current()
+        metadata = lake.lakehouse.tables.load(table).operations().current()
         assert [str(entry.file()) for entry in metadata.previousFiles()][-1] == previous
         numbers = [int(location.rpartition("/")[2].partition("-")[0]) for location in (previous, present)]
         assert numbers[1] == numbers[0] + 1
@@ -523,5 +523,5 @@ def test_a_publish_that_never_was_is_attached_whole_or_not_at_all(spark: Any, tm
         assert found(lake) == heads()
         lake.foreign(BOTH[1], other, 1)
         assert found(lake) == heads(), "a table that went on after the publish shows it"
-        summary = lake.lakehouse._tables.load(BOTH[0]).currentSnapshot().summary()
+        summary = lake.lakehouse.tables.load(BOTH[0]).currentSnapshot().summary()
         assert str(summary.get(PUBLISHED_WITH)) == ",".join(sorted(table.key for table in BOTH))

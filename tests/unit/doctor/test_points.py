@@ -16,9 +16,9 @@ from pipeline_assets.domain.days import Hour
 from pipeline_assets.domain.lateness import Lateness
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.inspection.questions import ReceiverTrouble
-from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ObjectSizes, ProcessOnRecord
+from resources.ledger.history import BuiltAgain, FoundCommit, MarkedDay, ProcessOnRecord
 from resources.ledger.outbox import Receiver
-from resources.ledger.summaries import SliceFigures
+from resources.ledger.summaries import ArrivedOn, SliceFigures
 from resources.publishing import Promise
 
 DAY = date(2026, 3, 31)
@@ -50,8 +50,8 @@ def rows(count: int, raw: int) -> SliceFigures:
     return SliceFigures(DAY, "1", count, raw, raw - count, 0, 0.0)
 
 
-def sizes(*largest_of_all: tuple[int, int]) -> list[ObjectSizes]:
-    return [ObjectSizes("1", DAY, 24, largest, whole) for largest, whole in largest_of_all]
+def sizes(*largest_of_all: tuple[int, int]) -> list[ArrivedOn]:
+    return [ArrivedOn("1", DAY, 24, whole, largest, 0) for largest, whole in largest_of_all]
 
 
 def marked(*hours: int, is_closed: bool = True) -> list[MarkedDay]:
@@ -61,7 +61,7 @@ def marked(*hours: int, is_closed: bool = True) -> list[MarkedDay]:
 WIDE, NARROW = Lateness({0: 9_990, 3: 10}, 30), Lateness({0: 9_000, 5: 1_000}, 30)
 LARGE, OLD_HEAD = sizes((60 * MiB, 100 * MiB)), a_head(oldest_at=NOW - timedelta(days=43))
 LATER = sizes((200 * MiB, 5000 * MiB))
-EARLIER = ObjectSizes("1", DAY - timedelta(days=1), 24, 90 * MiB, 100 * MiB)
+EARLIER = ArrivedOn("1", DAY - timedelta(days=1), 24, 100 * MiB, 90 * MiB, 0)
 REFUSING = ReceiverTrouble(
     "host", "set aside: 3, since 2026-03-31 09:00 UTC: it answered 400", "", "tidemark notify --again"
 )

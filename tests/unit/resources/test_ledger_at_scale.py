@@ -78,7 +78,7 @@ QUESTIONS: dict[str, tuple[Callable[[Ledger], object], str]] = {
     "revisions": (lambda ledger: ledger.revisions.all(TABLES, PROJECTS), "tidemark_publications_by_final (was_final="),
     "what arrived since a change": (arrived_since, "tidemark_deliveries_by_day (source=? AND project_id=? AND arrival_date=?"),
     "built again": (lambda ledger: ledger.checkup.built_again(PROJECTS), "COVERING INDEX"),
-    "sizes of objects": (lambda ledger: ledger.checkup.object_sizes(PROJECTS, DAY), "tidemark_deliveries_by_day (source="),
+    "sizes": (lambda ledger: ledger.summaries.arrived(None, PROJECTS, DAY, DAY), "tidemark_deliveries_by_day (source="),
     "batches of days": (lambda ledger: ledger.batches(PROJECTS, DAY, DAY), "(source=? AND project_id=? AND arrival_date>"),
     "deliveries of days": (lambda ledger: ledger.deliveries(Source.REGULAR, PROJECTS, DAY, DAY), "(source=? AND project_id=?"),
     "days of batches": (lambda ledger: ledger.batch_days(Source.REGULAR, PROJECTS, DAY, DAY), "(source=? AND project_id=?"),
