@@ -142,10 +142,6 @@ def test_thousands_of_days_come_in_few_batches() -> None:
     assert_in_order(rows_of(found), rows)
 
 
-def test_nothing_in_is_nothing_out() -> None:
-    assert clustered(DayClusters(), []) == []
-
-
 def test_a_full_disk_is_named_as_sparks(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

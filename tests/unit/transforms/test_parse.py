@@ -39,11 +39,13 @@ GOOD_LINE = b'{"event_time":"2026-02-02 10:00:00.000001","app":10001,"event_type
 
 @dataclass(frozen=True)
 class Shelf:
-    """A landing in memory: a missing key has moved, a None cannot be reached."""
+    """A landing in memory: a missing key has moved, a None cannot be reached, `archived` is refused."""
 
     objects: Mapping[str, bytes | None]
 
     def open(self, key: str, etag: str) -> IO[bytes]:
+        if key == "archived":
+            raise UnreadableObjectError(key, "landing refused: InvalidObjectState", "Restore it")
         if key not in self.objects:
             raise ObjectMovedError(key, "was overwritten", "Load again")
         body = self.objects[key]
@@ -305,14 +307,7 @@ def test_every_field_of_the_real_events_equals_the_source() -> None:
 
 def test_only_what_was_read_is_hashed() -> None:
     """Outcome: the hash of the stored bytes, which are not even gzip; none of an object that moved or that landing refuses."""
-
-    class Archive(Shelf):
-        def open(self, key: str, etag: str) -> IO[bytes]:
-            if key == "archived":
-                raise UnreadableObjectError(key, "landing refused: InvalidObjectState", "Restore it")
-            return super().open(key, etag)
-
-    archive = Archive({"a": b"bytes", "b": b"", "down": None})
+    archive = Shelf({"a": b"bytes", "b": b"", "down": None})
     assert hashed_objects(archive, [a_share(key) for key in ("a", "archived", "gone", "b")]) == {
         "a": hashlib.sha256(b"bytes").hexdigest(),
         "b": hashlib.sha256(b"").hexdigest(),
@@ -417,13 +412,7 @@ def test_an_object_that_is_listed_as_too_large_is_refused_unread() -> None:
 
 
 def test_an_object_that_landing_refuses_is_no_content() -> None:
-    class Archive(Shelf):
-        def open(self, key: str, etag: str) -> IO[bytes]:
-            if key == "archived":
-                raise UnreadableObjectError(key, "landing refused: InvalidObjectState", "Restore it")
-            return super().open(key, etag)
-
-    work = parse.ObjectWork(Archive({"b": gzip.compress(GOOD_LINE)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
+    work = parse.ObjectWork(Shelf({"b": gzip.compress(GOOD_LINE)}), MAX_OBJECT_BYTES, MAX_LINE_BYTES)
     told = read(work, [a_share("archived"), a_share("b")])
     assert [row["_object_key"] for row in told.rows] == ["b"]
     assert [(one["object_key"], one["error"], one["error_detail"]) for one in told.summaries] == [

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.identity import named as named_in_python
 from pipeline_assets.domain.slices import Source
+from pipeline_assets.transforms.data_files import ARROW_TYPES
 from pipeline_assets.transforms.event_hashes import EventHashes, hashes_of, key_hashes, named
 from tests.support.row_hash import event_hash, row_hash
 
@@ -28,17 +29,6 @@ TYPES = {
     "day": "date",
     "sum": "decimal(38,6)",
     "raw": "binary",
-}
-ARROW = {
-    "string": pa.string(),
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "boolean": pa.bool_(),
-    "double": pa.float64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "date": pa.date32(),
-    "decimal(38,6)": pa.decimal128(38, 6),
-    "binary": pa.binary(),
 }
 _TEXTS = st.one_of(
     st.text(max_size=20), st.sampled_from(("", "-", ",", ";", "\x00", "\ufffd", "\U0001f600", "e\u0301"))
@@ -68,7 +58,9 @@ ROWS = st.lists(st.tuples(*(st.none() | _VALUES[kind] for kind in TYPES.values()
 def test_arrow_hashes_as_python_does(rows: list[tuple[Any, ...]]) -> None:
     """Scenario: columns with extremes, nulls, all null, signs of zero; whole, as a slice of a longer batch.
     Outcome: the halves of the reference."""
-    columns = {name: pa.array([row[at] for row in rows], ARROW[kind]) for at, (name, kind) in enumerate(TYPES.items())}
+    columns = {
+        name: pa.array([row[at] for row in rows], ARROW_TYPES[kind]) for at, (name, kind) in enumerate(TYPES.items())
+    }
     expected = [row_hash(dict(zip(TYPES, row, strict=True)), TYPES) for row in rows]
 
     first, second = hashes_of(columns, TYPES)
@@ -86,7 +78,7 @@ def test_an_event_is_hashed_as_the_rule_says(rows: list[tuple[Any, ...]]) -> Non
     hashes of the rule; rows that mean the same share one, and differ in the other exactly if they differ anywhere."""
     types = {**TYPES, "uuid": "string", "processed_time": "timestamp"}
     told = [dict(zip(types, (*row, f"u{n % 2}", row[6]), strict=True)) for n, row in enumerate(rows + rows[:3])]
-    table = pa.table({name: pa.array([row[name] for row in told], ARROW[kind]) for name, kind in types.items()})
+    table = pa.table({name: pa.array([row[name] for row in told], ARROW_TYPES[kind]) for name, kind in types.items()})
 
     found = list(zip(*(one.to_pylist() for one in EventHashes(types).content(table)), strict=True))
 

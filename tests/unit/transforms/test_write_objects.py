@@ -95,14 +95,11 @@ def run(shelf: Shelf, *projects: str, part: int = 0, parts: int = 1) -> Written:
     """What one task tells; what it says that it wrote is what it wrote."""
     group = [
         a_share(key, project=project, part=part, parts=parts)
-        for key, project in zip([*shelf.objects, *shelf.missing], projects, strict=True)
+        for key, project in zip(shelf.objects, projects, strict=True)
     ]
     told = write_rows(ObjectWork(shelf, 1 << 24, 1 << 20), event_hashes(), LAYOUT, shelf, group)
     assert told.rows == sum(json.loads(file)["record-count"] for file in told.files)
     return told
-
-
-Shelf.missing = ()  # type: ignore[attr-defined]
 
 
 def rows_of(shelf: Shelf) -> list[dict[str, Any]]:
@@ -203,16 +200,6 @@ def test_every_row_carries_the_hashes_of_what_was_parsed() -> None:
         assert (row["_hash_a"], row["_hash_b"], row["_meaning_hash"]) == event_hash(row, types, TRANSPORT_COLUMNS)
     assert len({(row["_hash_a"], row["_hash_b"]) for row in rows}) == 3
     assert rows[0]["_meaning_hash"] == rows[2]["_meaning_hash"] != rows[1]["_meaning_hash"]
-
-
-def test_an_object_that_moved_is_told_and_costs_the_others_nothing() -> None:
-    shelf = Shelf({"a": gzip.compress(a_line(1, DAY))})
-    shelf.missing = ("gone",)  # type: ignore[attr-defined]
-
-    found = run(shelf, PROJECT, PROJECT)
-
-    assert {row["object_key"]: row["error"] for row in found.summaries} == {"a": None, "gone": "moved"}
-    assert len(rows_of(shelf)) == 1
 
 
 def test_a_full_warehouse_fails_the_task_by_its_name_and_leaves_nothing() -> None:
