@@ -39,7 +39,7 @@ KEPT_PROPERTIES = {
     # Staged slices must consist of data files alone.
     "write.delete.mode": "copy-on-write",
 }
-"""Properties that every load resets where another program, or a Tidemark of before, set them otherwise."""
+"""Properties that every load resets where another program set them otherwise."""
 _PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "20",
@@ -97,9 +97,6 @@ def require_columns(tables: JavaTables, table: Table) -> None:
     if not missing:
         return
     name = tables.identifier(table)
-    if {column.name for column in missing} <= set(HASH_COLUMNS):
-        reason = "was written by a Tidemark before rows carried their hashes, and nothing was touched"
-        raise LakehouseError(name, reason, "Load the days into a new warehouse with a new catalog: docs/operations.md")
     first = min(column.name for column in missing)
     if may_be_added:
         hint = "The next load adds it, null in the rows that are there; `tidemark rebuild` fills it"
@@ -291,5 +288,5 @@ class Upkeep:
         )
 
     def keep_properties(self, table: Table) -> None:
-        """Set the table's properties so that commits keep earlier metadata files; tables of 0.1.0 removed them."""
+        """Reset the table's properties, so that commits keep earlier metadata files."""
         keep_properties(self._tables.load(table))

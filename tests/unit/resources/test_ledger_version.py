@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +17,10 @@ Rows = dict[str, list[str]]
 """Table -> its rows as text, in no order that matters."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def url(any_ledger: Ledger) -> str:
     """Where a ledger may be."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/ledger.db"
-    found: str = request.getfixturevalue("postgres")
-    return found.replace("postgresql:", "postgresql+psycopg2:")
+    return any_ledger.url.replace("postgresql:", "postgresql+psycopg2:")
 
 
 @contextmanager
