@@ -15,7 +15,7 @@ from pipeline_assets.domain.identity import SOMETHING_TO_SEE
 from pipeline_assets.domain.slices import ROW_HASH_VERSION, UNMEASURABLE, Digest, Slice, is_text
 from pipeline_assets.formats.base import EXTRA_COLUMN
 from pipeline_assets.formats.registry import EXPORT_FORMAT
-from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_ID, EventHashes, HashSource, hashes_of
+from pipeline_assets.transforms.event_hashes import HASH_COLUMNS, ROW_ID, SEND_ID, EventHashes, hashed_rows, hashes_of
 
 HASH_A, HASH_B, MEANING_HASH = HASH_COLUMNS[:3]
 """Event tables store these columns; for other tables they are computed on demand."""
@@ -43,8 +43,8 @@ def _hashed(types: Mapping[str, str], names: Sequence[str], rows: pa.Table) -> d
 _EVENT_COLUMNS = {*EXPORT_FORMAT.column_names, EXTRA_COLUMN}
 
 
-def _checked(source: HashSource, rows: pa.Table) -> dict[str, pa.Array]:
-    made = source.of(rows)
+def _checked(hashes: EventHashes, rows: pa.Table) -> dict[str, pa.Array]:
+    made = hashed_rows(hashes, rows)
     return {HASH_A: pa.array(made.first), HASH_B: pa.array(made.second), _IS_FALSE: pa.array(made.are_false)}
 
 
@@ -91,9 +91,9 @@ def checked_hashes(frame: DataFrame, columns: Sequence[str]) -> tuple[DataFrame,
     """The frame with hashes computed from its content, and an aggregate FALSE_HASHES if the frame stores hashes too."""
     if not {HASH_A, HASH_B} <= set(frame.columns):
         return with_row_hashes(frame, columns), []
-    source = HashSource(EventHashes(_types(frame, columns)))
+    hashes = EventHashes(_types(frame, columns))
     made = {HASH_A: LongType(), HASH_B: LongType(), _IS_FALSE: BooleanType()}
-    checked = _mapped(frame, partial(_checked, source), made)
+    checked = _mapped(frame, partial(_checked, hashes), made)
     return checked, [F.count_if(_IS_FALSE).alias(FALSE_HASHES)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -178,8 +178,7 @@ def part_of(hashes: Longs, parts: int) -> Longs:
     return found.astype(np.int64)
 
 
-@dataclass(frozen=True)
-class HashedRows:
+class HashedRows(NamedTuple):
     """Both halves of the hash of each row, and which rows are not what their stored hashes say."""
 
     first: Longs
@@ -193,30 +192,26 @@ class HashedRows:
         return Digest(len(first), exact_sum(first), exact_sum(second), version)
 
 
-@dataclass(frozen=True)
-class HashSource:
-    """Where the hashes of rows come from: what is stored, or what `checked` makes of all columns, compared with it."""
+def hash_types(checked: EventHashes | None) -> Mapping[str, str]:
+    """Column to read for `hashed_rows` -> Spark type."""
+    if checked is None:
+        return dict.fromkeys(HASH_COLUMNS[:2], "bigint")
+    return {**checked.types, **dict.fromkeys(HASH_COLUMNS, "bigint")}
 
-    checked: EventHashes | None = None
 
-    @property
-    def types(self) -> Mapping[str, str]:
-        """Column to read -> Spark type."""
-        if self.checked is None:
-            return dict.fromkeys(HASH_COLUMNS[:2], "bigint")
-        return {**self.checked.types, **dict.fromkeys(HASH_COLUMNS, "bigint")}
+def hashed_rows(checked: EventHashes | None, rows: pa.Table, project_id: str | None = None) -> HashedRows:
+    """The stored hashes of rows, or what `checked` makes of all columns, compared with them.
 
-    def of(self, rows: pa.Table, project_id: str | None = None) -> HashedRows:
-        """The hashes of rows with the columns of `types`, all of one project, or with a column of it."""
-        if self.checked is None:
-            first, second = (longs(rows.column(name)) for name in HASH_COLUMNS[:2])
-            return HashedRows(first, second, np.zeros(rows.num_rows, np.bool_))
-        if project_id is not None:
-            of_project = pa.repeat(pa.scalar(project_id, pa.string()), rows.num_rows)
-            rows = rows.select(list(self.types)).append_column("project_id", of_project)
-        made = self.checked.of(rows)
-        are_false = np.zeros(rows.num_rows, np.bool_)
-        for name, values in made.items():
-            is_equal = pc.fill_null(pc.equal(rows.column(name), values), False)
-            are_false |= ~is_equal.to_numpy()
-        return HashedRows(longs(made[HASH_COLUMNS[0]]), longs(made[HASH_COLUMNS[1]]), are_false)
+    The rows are all of one project, or have a column of it.
+    """
+    if checked is None:
+        first, second = (longs(rows.column(name)) for name in HASH_COLUMNS[:2])
+        return HashedRows(first, second, np.zeros(rows.num_rows, np.bool_))
+    if project_id is not None:
+        of_project = pa.repeat(pa.scalar(project_id, pa.string()), rows.num_rows)
+        rows = rows.select(list(hash_types(checked))).append_column("project_id", of_project)
+    made = checked.of(rows)
+    are_false = np.zeros(rows.num_rows, np.bool_)
+    for name, values in made.items():
+        are_false |= ~pc.fill_null(pc.equal(rows.column(name), values), False).to_numpy()
+    return HashedRows(longs(made[HASH_COLUMNS[0]]), longs(made[HASH_COLUMNS[1]]), are_false)

@@ -20,11 +20,12 @@ from pipeline_assets.transforms.contest import cells_of, group_numbers, neighbou
 from pipeline_assets.transforms.event_hashes import (
     IDS,
     EventHashes,
-    HashSource,
     Longs,
     Mask,
     are_among,
     are_null,
+    hash_types,
+    hashed_rows,
     longs,
     named,
     whole,
@@ -77,7 +78,7 @@ class SummingRaw:
     def types(self) -> dict[str, str]:
         """Column to read -> Spark type."""
         lines = {"_object_key": "string", "_line_number": "int", "_arrival_date": "date"}
-        return {**HashSource(self.checked).types, **lines, EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
+        return {**hash_types(self.checked), **lines, EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> tuple[Slice, dict[date | None, ArrivedRows]]:
         """The slice, and arrival day (None for rows that another program wrote without one) -> sums of its rows."""
@@ -88,7 +89,7 @@ class SummingRaw:
         return file.key, {day: arrived(parts) for day, parts in found.items()}
 
     def _sums(self, key: Slice, rows: pa.Table) -> Iterator[tuple[date | None, ArrivedRows]]:
-        hashed = HashSource(self.checked).of(rows, key.project_id)
+        hashed = hashed_rows(self.checked, rows, key.project_id)
         objects, lines = whole(rows.column("_object_key")), longs(rows.column("_line_number"))
         places = _place_hashes(objects, lines, hashed.first, hashed.second)
         received, happened = rows.column(_RECEIVED), rows.column(EVENT_TIME)
@@ -222,7 +223,7 @@ class SummingRefined:
     def types(self) -> dict[str, str]:
         """Column to read -> Spark type."""
         names = {**dict.fromkeys(IDS, "string"), EVENT_TIME: "timestamp", _RECEIVED: "timestamp"}
-        return {**HashSource(self.checked).types, **names, **(FIRST_HALF if self.has_keys else {})}
+        return {**hash_types(self.checked), **names, **(FIRST_HALF if self.has_keys else {})}
 
     def __call__(self, file: SliceFile, tables: Iterator[pa.Table]) -> RefinedFile:
         """The sums of the file's rows."""
@@ -234,7 +235,7 @@ class SummingRefined:
         return RefinedFile(file.key, sums, b"".join(keys))
 
     def _sums(self, key: Slice, rows: pa.Table) -> RefinedSums:
-        hashed = HashSource(self.checked).of(rows, key.project_id)
+        hashed = hashed_rows(self.checked, rows, key.project_id)
         ids = [whole(rows.column(name)) for name in IDS]
         there, seen = ([~are_null(one) for one in texts] for texts in (ids, map(named, ids)))
         received, happened = (longs(rows.column(name).drop_null()) for name in (_RECEIVED, EVENT_TIME))
