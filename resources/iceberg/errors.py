@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -74,8 +74,7 @@ _SHUT = (
     "iceberg.exceptions.NotAuthorizedException",
     "iceberg.exceptions.ForbiddenException",
 )
-"""Signs of a catalog that refuses us; they count only where no sign of a transient failure is present."""
-_GONE = ("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream")
+"""Signs of a catalog that refuses us, after signs of a transient failure."""
 _DATA_FILE = re.compile(r"(?:FileNotFound|NotFound|NoSuchKey)Exception\b[^\n]*?((?:\w+:)?/[^\s'\"]+?\.parquet)\b")
 _AHEAD = re.compile(
     r"(?:Invalid update timestamp \S+: before |Expected sorted snapshot log entries)[^\d\n]*(\d{10,14})?"
@@ -85,19 +84,29 @@ _REFUSED = re.compile(r"([^:\n]*) \(Service: (?:S3|Sts|SSO|SSO OIDC|SsoOidc), St
 """How the store, or the provider of its credentials, refuses a request for good; the group is its sentence."""
 _NO_CREDENTIALS = "Unable to load credentials"
 """The client found no valid credentials before any request; it reports that with the same type as a network failure."""
-_WORKER_HINT = (
-    "Nothing more was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
-    "(TIDEMARK_SPARK_MASTER)"
-)
 _REFUSED_HINT = (
     "Nothing more was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
 )
 _AGAIN = "Nothing more was published; load again"
-_AHEAD_HINT = (
-    "Correct this clock; where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
-)
-_GONE_HINT = "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"
-_LOCKED_HINT = "Nothing more was published; end that process, or wait until it ends; then load again"
+_RULES: tuple[tuple[Sequence[str], type[TidemarkError], str, str], ...] = (
+    (("Python worker exited unexpectedly",), WorkerLostError,
+     "a Python worker of Spark was killed, probably for want of memory",
+     "Nothing more was published; load again. Where it happens each time, give this machine more memory, or Spark fewer cores "
+     "(TIDEMARK_SPARK_MASTER)"),
+    (("Cannot find snapshot",), LakehouseUnavailableError,
+     "a snapshot that it reads was expired, or main was set back over it", _AGAIN),
+    (("NotFoundException: Location does not exist", "NotFoundException: Failed to open input stream"), LakehouseError,
+     "a file that the catalog names is not in the warehouse: ",
+     "Check TIDEMARK_WAREHOUSE_URL; where files were lost or the catalog is too old: docs/operations.md"),
+    ((_NO_CREDENTIALS,), LakehouseError, "credentials of the warehouse are missing or have expired", _REFUSED_HINT),
+    (_FILE_LOCKED, LakehouseUnavailableError,
+     "another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: ",
+     "Nothing more was published; end that process, or wait until it ends; then load again"),
+    (_PASSING, LakehouseUnavailableError, "catalog or warehouse is out of reach: ", _AGAIN),
+    (_SHUT, LakehouseError, "the catalog cannot be opened: ", "Check TIDEMARK_CATALOG_URL"),
+    ((*_CONFLICTS, *_RACES), LakehouseUnavailableError, "another writer was faster: ", _AGAIN),
+)  # fmt: skip
+"""Signs of a failure, our type, the reason (a colon is followed by the informative line of the trace) and the hint."""
 _WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
 """The code that was writing when the disk was full: for example Spark's own, which spills to disk what exceeds memory."""
 _FULL_HERE = {
@@ -167,43 +176,24 @@ def failure(subject: str, error: Exception) -> TidemarkError | None:
 
 def _known(text: str, error: Exception) -> tuple[type[TidemarkError], str, str] | None:
     """The type, reason and hint of a failure; of several signs the first decides."""
-
-    def shows(*marks: str) -> bool:
-        return any(mark in text for mark in marks)
-
-    line, is_passing = first_line(error), shows(*_PASSING)
     if full := next((mark for mark in _FULL if mark in text), None):
         writer = _WRITER.search(text.partition(full)[2])
         reason, cure = _FULL_HERE.get(writer[1] if writer else "", ("cannot be written", None))
         room = f"Make room, or {cure};" if cure else "Make room for the warehouse,"
         return LakehouseError, f"{reason}: {full}", f"{room} then load again"
-    if shows("Python worker exited unexpectedly"):
-        return WorkerLostError, "a Python worker of Spark was killed, probably for want of memory", _WORKER_HINT
     if ahead := _AHEAD.search(text):
         at = f"{datetime.fromtimestamp(int(ahead[1]) / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ahead[1] else "a time"
         reason = (
             f"its newest commit is of {at}, which lies ahead of this machine's clock, so that Iceberg refuses to commit"
         )
-        return LakehouseError, reason, _AHEAD_HINT
-    if shows("Cannot find snapshot"):
-        reason = "a snapshot that it reads was expired, or main was set back over it"
-        return LakehouseUnavailableError, reason, _AGAIN
+        hint = "where the other machine's was wrong, wait until then or attach without it: docs/operations.md"
+        return LakehouseError, reason, f"Correct this clock; {hint}"
     if lost := _DATA_FILE.search(text):
         hint = f"Put it back, or bring its day back: {BRING_BACK}"
         return LakehouseError, f"its data file {lost[1]} is gone from the warehouse", hint
-    if shows(*_GONE):
-        return LakehouseError, f"a file that the catalog names is not in the warehouse: {line}", _GONE_HINT
-    if shows(_NO_CREDENTIALS):
-        return LakehouseError, "credentials of the warehouse are missing or have expired", _REFUSED_HINT
-    if shows(*_FILE_LOCKED):
-        reason = f"another process holds the lock of the SQLite file that TIDEMARK_CATALOG_URL names: {line}"
-        return LakehouseUnavailableError, reason, _LOCKED_HINT
-    if shows(*_SHUT) and not is_passing:
-        return LakehouseError, f"the catalog cannot be opened: {line}", "Check TIDEMARK_CATALOG_URL"
-    if is_passing:
-        return LakehouseUnavailableError, f"catalog or warehouse is out of reach: {line}", _AGAIN
-    if is_conflict(error) or may_pass(error):
-        return LakehouseUnavailableError, f"another writer was faster: {line}", _AGAIN
+    for marks, kind, reason, hint in _RULES:
+        if any(mark in text for mark in marks):
+            return kind, reason + (first_line(error) if reason.endswith(": ") else ""), hint
     if refused := _REFUSED.search(text):
         said = scrubbed(refused[1].strip())[:300].rstrip(".")
         return LakehouseError, f"the warehouse refused: {said if said != 'null' else refused[0].strip()}", _REFUSED_HINT
