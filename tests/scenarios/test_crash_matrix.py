@@ -31,7 +31,7 @@ from resources.landing.store import LandingStore
 from resources.spark.session import configure_catalog
 from tests.support.builders import PROJECT, Pipeline, an_event, events_on
 from tests.support.prepared import Again, a_prepared_pipeline
-from tests.support.reference import measured_digests, require_known
+from tests.support.reference import require_known
 from tests.support.victim import a_victim
 
 pytestmark = pytest.mark.slow
@@ -125,7 +125,7 @@ Story = tuple[dict[str, Any], dict[str, int], Counter[tuple[str, ...]], dict[str
 
 
 def _story(p: Pipeline) -> Story:
-    """Digests by the rows, commits per table, every change on record, and the partitions that Dagster shows as materialized.
+    """Digests on record, commits per table, every change on record, and the partitions that Dagster shows as materialized.
 
     Quarantine is written before the batch is judged, so it may be written twice; its rows are compared instead.
     """
@@ -138,7 +138,7 @@ def _story(p: Pipeline) -> Story:
     }
     history = {table: count for table, count in p.history().items() if table != QUARANTINE_KEY}
     bad = Counter((row["object_key"], row["line_number"], row["reason"]) for row in p.rows(QUARANTINE_KEY))
-    return {**measured_digests(p.lakehouse), QUARANTINE_KEY: bad}, history, changes, shown
+    return {**p.digests(), QUARANTINE_KEY: bad}, history, changes, shown
 
 
 @pytest.fixture(scope="module")
