@@ -110,16 +110,55 @@ EDGES = (
 
 
 def _generated(count: int) -> list[str]:
-    """Two of the bags above joined, members first, with up to two characters damaged."""
+    """Bags of random members: names that are read and others, numbers as JSON and as text, escapes, some of them damaged."""
     chosen = random.Random(20260201)
-    short = [bag for bag in EDGES if 2 < len(bag) < 100]
+    names = "revenue $revenue price $price quantity $quantity quan.tity currency $currency it's a note".split()
+
+    def number() -> str:
+        whole = chosen.choice(
+            ["0", "-0", str(chosen.randrange(10 ** chosen.randrange(1, 25))), f"-{chosen.randrange(1000)}"]
+        )
+        part = chosen.choice(["", "", f".{chosen.randrange(10 ** chosen.randrange(1, 9)):0{chosen.randrange(1, 9)}d}"])
+        return (
+            whole
+            + part
+            + chosen.choice(["", "", "", f"{chosen.choice('eE')}{chosen.choice(['', '+', '-'])}{chosen.randrange(30)}"])
+        )
+
+    def value(depth: int = 0) -> str:
+        kind = chosen.randrange(10 if depth < 3 else 7)
+        if kind < 3:
+            return number()
+        if kind < 5:
+            blank = chosen.choice(["", "", " ", "\\t", "\\u00a0"])
+            return f'"{blank}{number()}{blank}"'
+        if kind == 5:
+            return chosen.choice(
+                ["null", "true", "false", '"EUR"', '"usd"', '""', '"é"', '"\\ud83d\\ude00"', '"a\\"b"', '"\\\\"']
+            )
+        if kind == 6:
+            return json.dumps(
+                "".join(chosen.choice('aé\x00\x1f"\\/ \u2028😀') for _ in range(4)), ensure_ascii=chosen.random() < 0.5
+            )
+        if kind == 7:
+            return "[" + ", ".join(value(depth + 1) for _ in range(chosen.randrange(3))) + "]"
+        return bag(depth + 1)
+
+    def name() -> str:
+        own = chosen.choice(names)
+        return own if chosen.random() < 0.9 else f"\\u{ord(own[0]):04x}{own[1:]}"
+
+    def bag(depth: int = 0) -> str:
+        blank = chosen.choice(["", "", " ", "\n"])
+        members = (f'"{name()}":{blank}{value(depth)}' for _ in range(chosen.randrange(6)))
+        return "{" + f",{blank}".join(members) + "}"
 
     def damaged(text: str) -> str:
         at = chosen.randrange(len(text))
-        return text[:at] + chosen.choice(["", "", "x", '"', "'", "{", "]", ",", "\\", "1", "e", "."]) + text[at + 1 :]
+        return text[:at] + chosen.choice(["", "", "x", '"', "'", "{", "]", ",", "\\"]) + text[at + 1 :]
 
-    bags = [f"{chosen.choice(short)[:-1]}, {chosen.choice(short)[1:]}" for _ in range(count)]
-    return [damaged(damaged(bag)) if chosen.random() < 0.5 else bag for bag in bags]
+    bags = [bag() for _ in range(count)]
+    return [damaged(text) if chosen.random() < 0.2 else text for text in bags]
 
 
 def _is_same_double(ours: Any, theirs: Any) -> bool:
