@@ -112,7 +112,20 @@ EDGES = (
 def _generated(count: int) -> list[str]:
     """Bags of random members: names that are read and others, numbers as JSON and as text, escapes, some of them damaged."""
     chosen = random.Random(20260201)
-    names = "revenue $revenue price $price quantity $quantity quan.tity currency $currency it's a note".split()
+    names = [
+        "revenue",
+        "$revenue",
+        "price",
+        "$price",
+        "quantity",
+        "$quantity",
+        "quan.tity",
+        "currency",
+        "$currency",
+        "it's",
+        "a",
+        "note",
+    ]
 
     def number() -> str:
         whole = chosen.choice(
