@@ -65,14 +65,14 @@ _RANK_COLUMNS = {RankPart.RECEIVED_AT: _RECEIVED, RankPart.PROCESSED_AT: _PROCES
 
 
 def _delivered_json(delivered: Delivered) -> dict[str, Any]:
-    row, found_row, defeat = delivered.row, delivered.found, delivered.defeat
+    row, defeat = delivered.row, delivered.defeat
     return {
         "outcome": delivered.outcome.value,
         "reason": delivered.reason,
         **_row_json(row),
-        "etag": found_row.etag,
-        "arrival_date": found_row.arrival_date.isoformat(),
-        EVENT_TIME: spelled(found_row.event_time) if found_row.event_time else None,
+        "etag": delivered.etag,
+        "arrival_date": delivered.arrival_date.isoformat(),
+        EVENT_TIME: spelled(delivered.event_time) if delivered.event_time else None,
         _RECEIVED: spelled(row.received_at) if row.received_at else None,
         _PROCESSED: spelled(row.processed_at) if row.processed_at else None,
         f"{_PROCESSED}_unread": row.unread,
@@ -151,9 +151,9 @@ def _event(event: Event) -> Parts:
     rows: list[tuple[object, ...]] = []
     for one in event.deliveries:
         row, style = one.row, "green" if one.outcome is RowFate.WINNER else ""
-        where = stacked(f"{row.source.value} {place(row)}", f"etag {one.found.etag}")
+        where = stacked(f"{row.source.value} {place(row)}", f"etag {one.etag}")
         processed = f"unreadable: {row.unread}" if row.unread else spelled(row.processed_at)
-        times = one.found.arrival_date, row.event_date, spelled(row.received_at), processed
+        times = one.arrival_date, row.event_date, spelled(row.received_at), processed
         rows.append((where, *times, row.row_id or "none", styled(one.reason, style)))
     if rows:
         titles = ("delivered as", "arrived", "event day", _RECEIVED, _PROCESSED, _IDENTITY.row_id, "outcome")

@@ -46,17 +46,11 @@ _RECEIVED, _PROCESSED = EXPORT_FORMAT.rank_columns
 
 
 @dataclass(frozen=True)
-class Delivered:
+class Delivered(FoundRow):
     """One raw row of the event and its fate; a winner has no defeat."""
 
-    found: FoundRow
     outcome: RowFate
     defeat: Defeat | None
-
-    @property
-    def row(self) -> RawRow:
-        """The row's identity, rank and place."""
-        return self.found.row
 
     @property
     def reason(self) -> str:
@@ -319,7 +313,7 @@ def _judge(found: Sequence[FoundRow], live: Sequence[RawRow], search: Search) ->
     precedence, window = settings.source_precedence, settings.dedupe_window_days
     rows, names = [one.row for one in found], {row.name for row in live}
     judged = [
-        Delivered(one, outcome, defeat(one.row, outcome, rows, precedence, window, names))
+        Delivered(**vars(one), outcome=outcome, defeat=defeat(one.row, outcome, rows, precedence, window, names))
         for one, outcome in zip(found, outcomes(rows, precedence, window, names), strict=True)
     ]
     judged.sort(key=lambda one: rank(one.row, precedence), reverse=True)

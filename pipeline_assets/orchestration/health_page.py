@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline_assets.domain.days import describe_strays
 from pipeline_assets.domain.deliveries import describe_quarantined, in_words
-from pipeline_assets.domain.lateness import RELATIVE_ERROR, SHARES, LatenessSketch, days_text
+from pipeline_assets.domain.lateness import RELATIVE_ERROR, SHARES, days_text
 from pipeline_assets.domain.machine import write_whole
 from pipeline_assets.domain.slices import Source
 from pipeline_assets.inspection.health import (
@@ -134,14 +134,6 @@ def window_of(state: DayState) -> str:
     return f"d{state.day.toordinal()}-{state.table.encode('utf-8', 'backslashreplace').hex()}"
 
 
-def reasons_of(state: DayState) -> list[tuple[tuple[str, str, str], list[str]]]:
-    """((verdict, reason, hint), projects) of the day."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for fault in state.faults:
-        found.setdefault((fault.verdict, fault.reason, fault.hint), []).append(fault.project_id)
-    return list(found.items())
-
-
 def commands_of(state: DayState, early: frozenset[tuple[date, str]]) -> Sequence[str]:
     """The commands for each kind of fault of the day, for all its projects together."""
     found = [command for one in questions(state.faults, early) for command in one.commands]
@@ -173,14 +165,6 @@ def write_page(report: HealthReport, path: Path) -> Path:
     return write_whole(path, page_of(report), makes_folder=True)
 
 
-def lateness_of(report: HealthReport, project: str) -> tuple[list[str], list[str]]:
-    """What windows would catch, and how late rows were; two tables because a phone fits four columns."""
-    late, times = report.lateness[project], report.late_times.get(project, LatenessSketch())
-    windows = [days_text(late.window(share)) for share in SHARES]
-    caught = f"{100 * late.caught_within(report.window_days):.4g} %"
-    return [*windows, caught], [seconds_text(times.percentile(share)) for share in (0.5, 0.99, 1.0)]
-
-
 def revisions_of(report: HealthReport) -> tuple[list[Revision], list[Revision]]:
     """The newest revisions that changed a number, and the further ones."""
     listed = [one for one in report.revisions if one.measures or one.rows_before != one.rows_after]
@@ -196,7 +180,7 @@ def numbers_of(one: Revision) -> list[tuple[str, list[str]]]:
 
 
 _HELPERS = (
-    ordered, commands_of, months_of, reasons_of, tables_of, window_of, lateness_of, revisions_of, numbers_of, lines_by_reason,
+    ordered, commands_of, months_of, tables_of, window_of, revisions_of, numbers_of, lines_by_reason,
     percentile, tiles, describe_quarantined, describe_strays, in_words, days_text, seconds_text,
 )  # fmt: skip
 """The functions that the template calls."""

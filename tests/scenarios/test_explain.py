@@ -70,7 +70,7 @@ def duplicates_name_the_row_that_beats_them(p: Story) -> Steps:
     reasons = [d.reason for d in one.deliveries]
     assert reasons[1].startswith(f"send duplicate: sent again as uuid u-2, {third} line 1; that one has the later")
     assert "2026-02-02 10:00:07.000000 against 2026-02-02 10:00:05.000000" in reasons[1]
-    assert all(d.found.etag and d.found.arrival_date == DAY for d in one.deliveries)
+    assert all(d.etag and d.arrival_date == DAY for d in one.deliveries)
     (publication,) = one.publications
     assert publication.visible == f"yes, as {third} line 1"
     assert publication.record.cause.kind is CauseKind.FIRST_BUILD
