@@ -95,7 +95,7 @@ def load_items(
     accept: Mapping[str, str] | None = None,
     **decided: Mapping[str, str],
 ) -> Outcome:
-    """Run the job of dimensions over a range of days; `decided`: `exclude` or `lift`, object key -> why."""
+    """Run the job of dimensions over a range of days; `decided`: `exclude` or `include`, object key -> why."""
     job = build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def("dimension_load")
     result = job.execute_in_process(
         run_config={"ops": {"load": {"config": {"accept_changes": dict(accept or {}), **decided}}}},
