@@ -191,14 +191,14 @@ def batch_days(
 ) -> dict[BatchKey, dict[date, BatchDay]]:
     """Batch of a raw table -> event day -> its rows, from their stored hashes."""
     days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
+    # The files hold rows of other arrival days too.
+    wanted = {(batch.project_id, batch.arrival_date): of_batch for batch, of_batch in days.items()}
     function = SummingRaw()
     found = each_file(runtime, [_place_of(table, snapshot_id, batches)], function.types, function)
     for key, arrivals in _by_arrival(found).items():
         for arrival, part in arrivals.items():
-            batch = _batch_of(table, key.project_id, arrival)
-            # The files hold rows of other arrival days too.
-            if batch is not None and batch in days:
-                days[batch][key.event_date] = part
+            if arrival is not None and (key.project_id, arrival) in wanted:
+                wanted[key.project_id, arrival][key.event_date] = part
     return days
 
 
@@ -207,11 +207,11 @@ def objects_of_batches(
 ) -> dict[BatchKey, dict[str, ObjectRows]]:
     """Batch of a raw table -> object -> its rows; an empty key for rows that another program wrote without one."""
     objects: dict[BatchKey, dict[str, ObjectRows]] = {batch: {} for batch in batches}
+    wanted = {(batch.project_id, batch.arrival_date): of_batch for batch, of_batch in objects.items()}
     found = each_file(runtime, [_place_of(table, snapshot_id, batches)], OBJECT_TYPES, objects_of)
     for (project_id, arrival, object_key), rows in objects_together(found).items():
-        batch = _batch_of(table, project_id, arrival)
-        if batch is not None and batch in objects:
-            objects[batch][object_key or ""] = rows
+        if arrival is not None and (project_id, arrival) in wanted:
+            wanted[project_id, arrival][object_key or ""] = rows
     return objects
 
 
@@ -239,10 +239,6 @@ def slice_digests(runtime: Runtime, table: Table, snapshot_id: int, slices: Coll
 def _place_of(table: Table, snapshot_id: int, batches: Collection[BatchKey]) -> Place:
     arrivals = frozenset(Slice(batch.arrival_date, batch.project_id) for batch in batches)
     return Place(table, snapshot_id, arrivals, "_arrival_date")
-
-
-def _batch_of(table: Table, project_id: str, arrival: date | None) -> BatchKey | None:
-    return BatchKey(SOURCE_OF_TABLE[table.key], project_id, arrival) if arrival is not None else None
 
 
 def _by_arrival(found: Iterable[tuple[Slice, Mapping[date | None, ArrivedRows]]]) -> _ByArrival:
