@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline_assets.domain.errors import PublishConflictError, UsageError
-from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.aggregate import AggregateBuilder, AsOfBuilder
@@ -19,7 +18,7 @@ from pipeline_assets.load.build.snapshot import SnapshotBuilder
 from pipeline_assets.load.build.validity import ValidityBuilder
 from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.deliveries.snapshots import versions_of
-from pipeline_assets.load.draft import Draft, LoadRuntime
+from pipeline_assets.load.draft import Draft, LoadRuntime, publication_of
 from pipeline_assets.load.runtime import LoadRequest, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts, rests_on
@@ -156,7 +155,7 @@ def _inputs_of_published(
 
 def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None, changes: Changes) -> None:
     """Add the ledger's rows of every slice to `changes`, and those of the publications."""
-    table, settings = plan.table, plan.runtime.settings
+    table = plan.table
     decisions = {decision.key: decision for decision in plan.slices}
     for one in sorted(judged, key=lambda one: one.record.key):
         record = one.record
@@ -165,24 +164,10 @@ def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publis
             continue
         changes.slices.append(replace(record, file_hash=publication.files[record.key].file_hash))
         decision = decisions[record.key]
-        changes.publications.append(
-            PublicationRecord(
-                table.key,
-                record.key,
-                publication.snapshot_id,
-                publication.parent_id,
-                digest_before=decision.record.digest if decision.record else EMPTY,
-                digest_after=record.digest,
-                cause=decision.cause,
-                run_id=plan.request.run_id,
-                input_state=record.input_state,
-                code_version=record.code_version,
-                accepted_reason=plan.request.accepted.get((table.key, record.key)),
-                figures=record.figures,
-                seconds=round(time.monotonic() - plan.started_at, 3),
-                pins=plan.pins,
-                settings=table.recorded_settings(settings),
-            )
-        )
+        before = decision.record.digest if decision.record else EMPTY
+        accepted = plan.request.accepted.get((table.key, record.key))
+        more = {"input_state": record.input_state, "figures": record.figures, "pins": plan.pins}
+        made = publication_of(plan, publication, record, before, decision.cause, accepted_reason=accepted, **more)
+        changes.publications.append(made)
     if publication is not None:
         changes.head = (table.key, publication.snapshot_id, publication.parent_id)
