@@ -191,14 +191,12 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
     told = {outcome.key: outcome for outcome in former.outcomes}
     outcomes = []
     for outcome in later.outcomes:
-        before = told.pop(outcome.key, None)
-        is_settled = outcome.key in accepted and outcome.verdict is Verdict.UNCHANGED
-        if before is not None and before.verdict is Verdict.PUBLISHED and is_settled:
+        before = told.pop(outcome.key, outcome)
+        if before.verdict is Verdict.PUBLISHED and outcome.verdict is Verdict.UNCHANGED and outcome.key in accepted:
             outcomes.append(before)
-        elif before is not None and before.verdict is outcome.verdict and not before.is_repeat:
-            outcomes.append(replace(outcome, is_repeat=False))
         else:
-            outcomes.append(outcome)
+            is_same = before.verdict is outcome.verdict and not before.is_repeat
+            outcomes.append(replace(outcome, is_repeat=False) if is_same else outcome)
     # Days that were not requested and that the later pass did not report.
     outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
     return replace(
