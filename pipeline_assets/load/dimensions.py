@@ -204,10 +204,7 @@ def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotList
 def plans_of_snapshots(
     ledger: Ledger, settings: Settings, dimension: Dimension, listing: SnapshotListing, now: datetime
 ) -> list[SlicePlan]:
-    """What a load would do about the days that landing lists, and about recent days that it lacks; reads only the ledger.
-
-    Missing days are considered for `redelivery_horizon_days`, as are days that vanish from landing.
-    """
+    """What a load would do about listed days, and about lacking ones within `redelivery_horizon_days`; reads only the ledger."""
     table, today = dimension.snapshot, now.date()
     if not listing.days and not listing.excluded:
         return []

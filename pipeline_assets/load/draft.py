@@ -336,10 +336,7 @@ class Draft:
         return {(own.table.key, key) for key in own.slices & neighbourhood(lost, window)} if window and lost else set()
 
     def publish(self, run: Mapping[str, Any]) -> Mapping[str, Published]:
-        """Make all of it visible; returns table -> what main shows. Raises PublishConflictError where others were there.
-
-        `run`: the run's row, written with it.
-        """
+        """Make all visible, with the run's row; returns table -> what main shows. Raises PublishConflictError."""
         request = PublishRequest(
             run_id=self._run_id,
             name=self._attempt,

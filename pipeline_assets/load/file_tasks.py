@@ -105,10 +105,7 @@ def is_ours(path: str, location: str) -> bool:
 def each_file(
     runtime: Runtime, places: Sequence[Place], types: Mapping[str, str], function: RowsOf[Result]
 ) -> list[Result]:
-    """`function` of each file of these slices and of its rows with these columns (name -> Spark type).
-
-    Rows that only Spark can read come in parts, each as a file of its slice without a path.
-    """
+    """`function` of each file of these slices and its rows with columns (name -> Spark type); foreign rows come in parts."""
     return each_of(runtime, files_of(runtime, places), types, function)
 
 
@@ -215,10 +212,7 @@ def objects_of_batches(
 
 
 def arrival_days(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> _ByArrival:
-    """Slice of a raw table -> arrival day (None for rows that another program wrote without one) -> its rows.
-
-    The digest of rows of which a stored hash is false equals none of sound rows.
-    """
+    """Slice of a raw table -> arrival day (None if another program wrote none) -> its rows; false hashes change the digest."""
     function = SummingRaw(event_hashes())
     return _by_arrival(each_file(runtime, [Place(table, snapshot_id, frozenset(slices))], function.types, function))
 

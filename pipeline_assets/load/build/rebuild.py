@@ -52,10 +52,7 @@ _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 
 
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
-    """Bring the candidate slices of one table up to date with their inputs, which include this load's own changes.
-
-    Slices that pass are accepted into the load's draft. Raises PublishConflictError if other writers keep changing the inputs.
-    """
+    """Build the stale slices of a table into the draft; raises PublishConflictError if other writers keep changing the inputs."""
     started_at = time.monotonic()
     base_id, pins, decided = _pinned(runtime, request, table, facts)
     decisions, competing = _resolved(runtime, request, table, pins, decided)
@@ -98,10 +95,7 @@ def _pinned(
 def _resolved(
     runtime: LoadRuntime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
 ) -> tuple[list[SlicePlan], CompetingRows | None]:
-    """Resolve every CHECK: of the neighbours of changed slices, only those that share a changed key are built.
-
-    Returns the decisions, and the competing rows if they were read for that.
-    """
+    """The decisions, every CHECK resolved by keys shared with neighbours, and the competing rows if they were read."""
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None

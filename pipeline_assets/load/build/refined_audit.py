@@ -160,10 +160,7 @@ MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdr
 
 
 def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
-    """Bounded slice whose content would change -> how its keys change.
-
-    Reads keys and stored hashes of these slices, published and staged, and the keys of their neighbours.
-    """
+    """Bounded slice whose content would change -> how its keys change, by keys and stored hashes near it."""
     todo = plan.to_build
     compared = [key for key, decision in todo.items() if _is_compared(plan, decision, staged.audits[key])]
     if not compared:

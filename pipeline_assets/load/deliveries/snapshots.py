@@ -128,10 +128,7 @@ def list_snapshots(
 def log_odd_objects(
     listing: SnapshotListing, table: str, calendar: tuple[date, date], log: Callable[[str], None]
 ) -> None:
-    """Name what lies there and is not loaded; a folder of strangers is counted.
-
-    `calendar`: the first and the last day that can be loaded.
-    """
+    """Name what lies there and is not loaded, or count it where it is much; `calendar`: first and last day that can be loaded."""
     within = set(listing.days_within(*calendar))
     beyond = [one.key for day, one in sorted(listing.days.items()) if day not in within]
     where = f"lies outside of the calendar ({calendar[0]} to {calendar[1]})"

@@ -189,10 +189,7 @@ class _Rule:
         return InputState(upstream)
 
     def has_own_rows(self, key: Slice) -> bool:
-        """Whether an upstream slice of the same day holds rows; if not, the result is empty.
-
-        All inputs of a slice of all projects count as its own. A joined table has no rows before the first items are known.
-        """
+        """Whether an upstream slice of the day (of all projects: any input) holds rows; before the first items there are none."""
         if self.table.kind.is_shared:
             return not self.present(key).is_nothing
         is_begun = self.items is None or self.items.begin_by(key.event_date)
