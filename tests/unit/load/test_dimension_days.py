@@ -49,7 +49,7 @@ def of_snapshot(record: SliceRecord | None, one: SnapshotDelivery | None, now: d
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         item_counts=counts,
     )  # fmt: skip
-    (plan,) = decide(facts, SNAPSHOT, [key], Acceptances(), now)
+    (plan,) = decide(facts, SNAPSHOT, [key], {}, now)
     return plan
 
 
@@ -128,7 +128,7 @@ def of_events(
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         released=released,
     )  # fmt: skip
-    (plan,) = decide(facts, ACTIVE_ITEM_EVENTS, [key], Acceptances(), now)
+    (plan,) = decide(facts, ACTIVE_ITEM_EVENTS, [key], {}, now)
     return plan
 
 
