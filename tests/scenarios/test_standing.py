@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from pipeline_assets.domain.slices import Source
 from pipeline_assets.tables.registry import DERIVED
 from tests.support.builders import LATER, PROJECT, events_on
 from tests.support.world import SOON, Steps, Story, tell
+from tests.unit.inspection.test_metrics import figures_in
 
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
@@ -372,13 +374,15 @@ def test_where_days_stand(pipeline: Any, subtests: Any) -> None:
 # -- as Dagster shows it -----------------------------------------------------------------------------------------
 
 
-def test_good_and_bad_days_in_dagster(pipeline: Any) -> None:
+def test_good_and_bad_days_in_dagster(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: a backfill of a range asks for a day before anything came; five published days get new deliveries, of which day
     2's cannot be read and day 4's lost half of its rows; the same again. Outcome: the first gives no day a materialization, and
     its log says how Dagster ends a range then; in one run three days are green in every table, two red with reasons and their
-    old state; again: unchanged, and the run succeeds. The hours are delivered again: all is green."""
+    old state; again: unchanged, and the run succeeds; the file of figures tells what the ledger does. The hours are delivered
+    again: all is green, though the figures cannot be written."""
     days = [DAY + timedelta(days=shift) for shift in range(5)]
-    p = pipeline()
+    figures_file = tmp_path / "tidemark.prom"
+    p = pipeline(metrics_file=figures_file)
     p.deliver(BEFORE, events_on(BEFORE, 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
     asked = p.run(DAY, source=Source.BACKFILL, tags={"dagster/backfill": "of a range"})
@@ -408,6 +412,12 @@ def test_good_and_bad_days_in_dagster(pipeline: Any) -> None:
     assert not {partition for _, _, partition in failed} & good
     for said in (broken, "truncated_gzip", "rows 120 -> 60"):
         assert said in run.failure()
+    figures = figures_in(figures_file.read_text())
+    assert figures["tidemark_refused_days", (RAW, PROJECT)] == 1
+    assert figures["tidemark_rows", (PROJECT,)] == p.count(REFINED)
+    assert figures["tidemark_runs_total", ("regular", "incomplete")] == 1
+    assert figures["tidemark_dagster_runs", ("working",)] == 1
+    assert {labels[0] for name, labels in figures if name == "tidemark_table_seconds"} >= set(ALL)
     shown = run.check_metadata(REFINED, "change_is_explained", days[3])
     assert shown["verdict"].value == f"{PROJECT}: refused, final"
     for table in ALL[1:]:
@@ -426,7 +436,10 @@ def test_good_and_bad_days_in_dagster(pipeline: Any) -> None:
     assert p.snapshots() == snapshots
     p.deliver(days[1], events_on(days[1], 6, prefix="new"), shard=2)
     p.deliver(days[3], events_on(days[3], 120))
+    p.change(metrics_file=tmp_path / "none" / "a.prom")
     healed = p.run(days[0], days[-1])
     assert healed.success, healed.failure()
     assert not healed.failed_checks()
     assert p.count(REFINED, days[1]) == 126
+    said = [entry.user_message for entry in p.instance.all_logs(healed.run_id)]
+    assert any(message.startswith("metrics: ") for message in said)
