@@ -21,6 +21,7 @@ import httpx
 
 from pipeline_assets.domain.days import HourRange
 from pipeline_assets.domain.errors import (
+    Backoff,
     DiskFullError,
     ExportAccessError,
     ExportAnswerError,
@@ -33,7 +34,6 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.machine import a_spool_on_disk, spool_place
 from pipeline_assets.domain.masking import remember_secret, scrubbed
 from pipeline_assets.domain.masking import shown as shown_url
-from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from resources.guarded_http import ForbiddenAddressError, asked_seconds, guarded_client
 

@@ -16,9 +16,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from pipeline_assets.domain.errors import SettingsError
+from pipeline_assets.domain.errors import Backoff, SettingsError
 from pipeline_assets.domain.places import is_loopback, refusal_of_address
-from pipeline_assets.domain.retry import Backoff
 
 _MOST_ADDRESSES = 4
 """Of one name that are tried, one after the other."""

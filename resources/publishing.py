@@ -18,8 +18,8 @@ from pipeline_assets.domain.errors import (
     SliceConflictError,
     TakenOverError,
     TidemarkError,
+    tries,
 )
-from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import Digest, Slice
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.catalog_at_rest import PUBLISH_PROPERTY, PUBLISHED_WITH

@@ -288,7 +288,7 @@ MUTATIONS = (
     Mutation(
         10, "other event types that repeat revenue leave days as they are", "pipeline_assets/tables/aggregates.py",
         '        "event_types_without_revenue",\n', "",
-        "tests/unit/domain/test_recorded_settings.py::test_which_events_repeat_revenue_is_recorded_and_is_other_code",
+        "tests/unit/domain/test_settings.py::test_which_events_repeat_revenue_is_recorded_and_is_other_code",
     ),
     Mutation(
         7, "the second part of a large object is read by nobody", "pipeline_assets/transforms/parse.py",

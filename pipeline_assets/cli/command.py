@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipeline_assets.cli.terminal import LOG_NAME, VERBOSE, PlainConsole, line, print_trace, styled
 from pipeline_assets.config import dagster_home
-from pipeline_assets.domain.acceptance import a_reason
+from pipeline_assets.domain.checks import a_reason
 from pipeline_assets.domain.errors import SettingsError, TidemarkError, UsageError
 from pipeline_assets.domain.requests import Request, Shell
 

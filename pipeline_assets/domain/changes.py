@@ -106,24 +106,25 @@ class KeyChange:
         return self.kept + sum(self.removed.values()) + sum(self.changed.values())
 
     @property
+    def _parts(self) -> dict[str, Mapping[str, int]]:
+        return {KEYS_ADDED: self.added, KEYS_REMOVED: self.removed, KEYS_CHANGED: self.changed}
+
+    @property
     def totals(self) -> dict[str, int]:
         """Measure -> number of keys, over all causes."""
-        parts = ((KEYS_ADDED, self.added), (KEYS_REMOVED, self.removed), (KEYS_CHANGED, self.changed))
-        return {name: sum(causes.values()) for name, causes in parts}
+        return {name: sum(causes.values()) for name, causes in self._parts.items()}
 
     @property
     def figures(self) -> dict[str, float]:
         """The totals, and one figure per cause such as `keys_removed_moved_day`."""
-        parts = ((KEYS_ADDED, self.added), (KEYS_REMOVED, self.removed), (KEYS_CHANGED, self.changed))
-        by_cause = {
-            f"{name}_{cause.replace(' ', '_')}": count for name, causes in parts for cause, count in causes.items()
-        }
+        parts = [(name, *entry) for name, causes in self._parts.items() for entry in causes.items()]
+        by_cause = {f"{name}_{cause.replace(' ', '_')}": count for name, cause, count in parts}
         return {"keys_kept": self.kept, **self.totals, **by_cause}
 
     def causes(self, measure: str) -> str:
         """`withdrawn 12, moved day 3`."""
-        parts = {KEYS_ADDED: self.added, KEYS_REMOVED: self.removed, KEYS_CHANGED: self.changed}[measure]
-        return ", ".join(f"{cause} {count}" for cause, count in sorted(parts.items(), key=lambda part: -part[1]))
+        parts = sorted(self._parts[measure].items(), key=lambda part: -part[1])
+        return ", ".join(f"{cause} {count}" for cause, count in parts)
 
 
 @dataclass(frozen=True)

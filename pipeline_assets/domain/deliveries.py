@@ -121,12 +121,10 @@ class Listing:
         """Several listings of one source and range as one; no project may be in two of them."""
         if len(parts) == 1:
             return parts[0]
+        names = ("deliveries", "markers", "odd_objects", "strays")
+        lists = {name: tuple(sorted(one for part in parts for one in getattr(part, name))) for name in names}
         return cls(
-            tuple(sorted(delivery for part in parts for delivery in part.deliveries)),
-            tuple(sorted(marker for part in parts for marker in part.markers)),
-            tuple(sorted(odd for part in parts for odd in part.odd_objects)),
-            {project: days for part in parts for project, days in part.arrival_days.items()},
-            tuple(sorted(stray for part in parts for stray in part.strays)),
+            arrival_days={project: days for part in parts for project, days in part.arrival_days.items()}, **lists
         )
 
 

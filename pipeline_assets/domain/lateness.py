@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from fractions import Fraction
+from typing import NamedTuple
 
 from ddsketch import DDSketch, LogarithmicMapping
 
@@ -179,8 +180,7 @@ def lateness(arrivals: Iterable[Arrival]) -> dict[str, Lateness]:
     return {name: Lateness(dict(count), len(arrived_on[name])) for name, count in counts.items()}
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """The window that suffices for one project."""
 
     days: int | None
@@ -190,14 +190,12 @@ class Advice:
 def advise(late: Lateness, tolerated: float) -> Advice:
     """The narrowest window that misses at most the tolerated share; `days` is None where the data is too little."""
     if late.arrival_days < ENOUGH_DAYS:
-        return Advice(
-            None, f"{late.arrival_days} arrival days are on record, {ENOUGH_DAYS} are the least that tell of a window"
-        )
+        told = f"{late.arrival_days} arrival days are on record, {ENOUGH_DAYS} are the least that tell of a window"
+        return Advice(None, told)
     if tolerated and late.rows * tolerated < ENOUGH_MISSED:
         needed = round(ENOUGH_MISSED / tolerated)
-        return Advice(
-            None, f"{late.rows:,} rows are on record, {needed:,} are the least that tell of {percent(tolerated)}"
-        )
+        told = f"{late.rows:,} rows are on record, {needed:,} are the least that tell of {percent(tolerated)}"
+        return Advice(None, told)
     days = late.window(1 - tolerated)
     assert days is not None
     missed, since = late.missed_beyond(days), f"{late.rows:,} rows of {late.arrival_days} arrival days"

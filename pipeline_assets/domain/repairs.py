@@ -183,12 +183,11 @@ def together(repairs: Iterable[Repair], most_days: int) -> list[Repair]:
 
     joined: list[Repair] = []
     for one in sorted(repairs, key=lambda one: (*place(one), one.first)):
-        last = joined[-1] if joined else None
-        if last is not None and place(last) == place(one):
-            is_same, is_next = one.first <= last.last, one.first - last.last == timedelta(days=1)
-            if is_same or (is_next and (one.last - last.first).days < most_days):
-                slices = tuple(dict.fromkeys((*last.slices, *one.slices)))
-                joined[-1] = replace(last, slices=slices, last=max(last.last, one.last))
-                continue
-        joined.append(one)
+        last = joined[-1] if joined and place(joined[-1]) == place(one) else None
+        is_next = last is not None and one.first - last.last == timedelta(days=1)
+        if last is not None and (one.first <= last.last or (is_next and (one.last - last.first).days < most_days)):
+            slices = tuple(dict.fromkeys((*last.slices, *one.slices)))
+            joined[-1] = replace(last, slices=slices, last=max(last.last, one.last))
+        else:
+            joined.append(one)
     return joined

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -38,8 +38,7 @@ class ColumnType(StrEnum):
         return "string" if self is ColumnType.JSON else self.value
 
 
-@dataclass(frozen=True)
-class ExportColumn:
+class ExportColumn(NamedTuple):
     """A column that an exporter delivers; raw and refined hold it under this name."""
 
     name: str
@@ -64,8 +63,7 @@ class IdentityColumns:
         return (*self.sender, self.send_id, self.row_id)
 
 
-@dataclass(frozen=True, order=True)
-class KeyStem:
+class KeyStem(NamedTuple):
     """The prefix of all keys of one form of name; if it is dated, keys after it are ordered by day."""
 
     text: str
@@ -142,20 +140,14 @@ class LineParser(Protocol):
     """Parses the lines of one object one by one."""
 
     def parse(self, line: bytes, length: int = 0) -> ParsedLine | RefusedLine:
-        """Typed values of one non-blank line, or the reason to refuse it; never raises for bad input.
-
-        `length` is the full length in bytes if `line` was cut.
-        """
+        """One non-blank line, of `length` bytes if it was cut; never raises for bad input."""
 
 
 class BlockParser(Protocol):
-    """Parses many lines of one arrival day at once; tests prove that it equals the format's LineParser."""
+    """Parses many lines of one arrival day at once, as the format's LineParser would."""
 
     def parse(self, text: bytes, count: int) -> Mapping[str, pa.Array] | None:
-        """Column -> values of all lines, and `event_date`; None if any line must be parsed on its own.
-
-        `text`: `count` lines, at least one, each with its line break.
-        """
+        """Column -> values of `count` lines with their line breaks, and `event_date`; None if one must be parsed on its own."""
 
     def is_plain(self, lines: Sequence[bytes]) -> bool:
         """Whether every line has the form of an event; values of such a line may still be invalid."""

@@ -97,8 +97,7 @@ def _members(stored: IO[bytes], text: IO[bytes], max_bytes: int) -> None:
 def _require_padding(pending: bytes, stored: IO[bytes]) -> None:
     left, is_padding = 0, True
     while pending:
-        left += len(pending)
-        is_padding = is_padding and not pending.strip(b"\0")
+        left, is_padding = left + len(pending), is_padding and not pending.strip(b"\0")
         pending = stored.read(_READ_BYTES)
     if not is_padding:
         raise BadObjectError(QuarantineReason.TRAILING_GARBAGE, f"{left} bytes after the last gzip member")

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,12 +50,16 @@ def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, a
     after `as_of` is cut to end on `as_of`. `stored` and `max_line_bytes`: see `records`; the object is read twice. Memory
     holds 24 bytes per interval, and the intervals of ids that have overlapping or joinable intervals.
     """
-    spans = _Spans()
+    # Two hashes and two days of each interval find the ids whose intervals overlap or can be joined.
+    ids, values, starts, ends = array("q"), array("q"), array("i"), array("i")
     for interval in _intervals(stored, part, max_line_bytes, as_of):
-        spans.add(interval)
-    if not len(spans):
+        ids.append(hash(interval.id))
+        values.append(hash((interval.status, interval.attributes)))
+        starts.append(interval.active_start_date.toordinal())
+        ends.append(interval.active_end_date.toordinal())
+    if not ids:
         raise BadSnapshotError(0, "holds no interval")
-    meeting = spans.meeting()
+    meeting = _meeting({"id": ids, "values": values, "start": starts, "end": ends})
     by_id: dict[str, list[Interval]] = {}
     for interval in _intervals(stored, part, max_line_bytes, as_of):
         if hash(interval.id) in meeting:
@@ -66,41 +70,20 @@ def read_intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, a
         yield from _joined(sorted(own, key=lambda one: one.active_start_date))
 
 
-class _Spans:
-    """Finds ids with overlapping or joinable intervals, from two hashes and two days per interval."""
-
-    def __init__(self) -> None:
-        self._ids, self._said = array("q"), array("q")
-        self._starts, self._ends = array("i"), array("i")
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def add(self, interval: Interval) -> None:
-        self._ids.append(hash(interval.id))
-        self._said.append(hash((interval.status, interval.attributes)))
-        self._starts.append(interval.active_start_date.toordinal())
-        self._ends.append(interval.active_end_date.toordinal())
-
-    def meeting(self) -> frozenset[int]:
-        """The hashes of these ids; a collision of hashes may add ids without such intervals."""
-        spans = pa.table(
-            {
-                "id": _column(pa.int64(), self._ids),
-                "said": _column(pa.int64(), self._said),
-                "start": _column(pa.int32(), self._starts),
-                "end": _column(pa.int32(), self._ends),
-            }
-        ).sort_by([("id", "ascending"), ("start", "ascending")])
-        later, former = spans.slice(1), spans.slice(0, len(self) - 1)
-        overlaps = pc.less_equal(later["start"], former["end"])
-        follows = pc.equal(later["start"], pc.add(former["end"], 1))
-        is_one = pc.and_(follows, pc.equal(later["said"], former["said"]))
-        meets = pc.and_(pc.equal(later["id"], former["id"]), pc.or_(overlaps, is_one))
-        return frozenset(later["id"].filter(meets).to_pylist())
+def _meeting(columns: Mapping[str, array[int]]) -> frozenset[int]:
+    """The hashes of ids with overlapping or joinable intervals; a collision of hashes may add others."""
+    spans = pa.table({name: _column(column) for name, column in columns.items()})
+    spans = spans.sort_by([("id", "ascending"), ("start", "ascending")])
+    later, former = spans.slice(1), spans.slice(0, len(spans) - 1)
+    overlaps = pc.less_equal(later["start"], former["end"])
+    follows = pc.equal(later["start"], pc.add(former["end"], 1))
+    is_one = pc.and_(follows, pc.equal(later["values"], former["values"]))
+    meets = pc.and_(pc.equal(later["id"], former["id"]), pc.or_(overlaps, is_one))
+    return frozenset(later["id"].filter(meets).to_pylist())
 
 
-def _column(kind: pa.DataType, values: array[int]) -> pa.Array:
+def _column(values: array[int]) -> pa.Array:
+    kind = pa.int64() if values.typecode == "q" else pa.int32()
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
@@ -108,20 +91,17 @@ def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
     """Join adjacent intervals of one id (sorted by their first day); raises BadSnapshotError if two overlap."""
     last: Interval | None = None
     for interval in intervals:
-        if last is None:
-            last = interval
-            continue
-        if interval.active_start_date <= last.active_end_date:
+        if last is not None and interval.active_start_date <= last.active_end_date:
             first, second = sorted((last.line, interval.line))
-            raise BadSnapshotError(
-                second, f"the interval of the id {told(interval.id)} overlaps with the one on line {first}"
-            )
-        is_same = (interval.status, interval.attributes) == (last.status, last.attributes)
-        if is_same and interval.active_start_date == last.active_end_date + timedelta(days=1):
+            reason = f"the interval of the id {told(interval.id)} overlaps with the one on line {first}"
+            raise BadSnapshotError(second, reason)
+        is_next = last is not None and interval.active_start_date == last.active_end_date + timedelta(days=1)
+        if last is not None and is_next and (interval.status, interval.attributes) == (last.status, last.attributes):
             is_trimmed = last.is_trimmed or interval.is_trimmed
             last = replace(last, active_end_date=interval.active_end_date, is_trimmed=is_trimmed)
             continue
-        yield last
+        if last is not None:
+            yield last
         last = interval
     if last is not None:
         yield last
@@ -129,21 +109,16 @@ def _joined(intervals: Iterable[Interval]) -> Iterator[Interval]:
 
 def _intervals(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int, as_of: date) -> Iterator[Interval]:
     for line, fields in records(stored, part, REQUIRED, max_line_bytes):
-        yield _interval(line, fields, as_of)
-
-
-def _interval(line: int, fields: Mapping[str, Any], as_of: date) -> Interval:
-    key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED)
-    start = _day(line, START, fields[START])
-    if start is None:
-        raise BadSnapshotError(line, f"{START} is empty")
-    if start > as_of:
-        raise BadSnapshotError(line, f"{START} {start} lies after {as_of}, the day that the delivery tells of")
-    end = _day(line, END, fields[END])
-    if end is not None and end < start:
-        raise BadSnapshotError(line, f"{END} {end} lies before {START} {start}")
-    last = as_of if end is None else min(end, as_of)
-    return Interval(line, key, status, start, last, attributes, is_trimmed)
+        key, status, attributes, is_trimmed = subject_of(line, fields, REQUIRED)
+        start, end = _day(line, START, fields[START]), _day(line, END, fields[END])
+        if start is None:
+            raise BadSnapshotError(line, f"{START} is empty")
+        if start > as_of:
+            raise BadSnapshotError(line, f"{START} {start} lies after {as_of}, the day that the delivery tells of")
+        if end is not None and end < start:
+            raise BadSnapshotError(line, f"{END} {end} lies before {START} {start}")
+        last = as_of if end is None else min(end, as_of)
+        yield Interval(line, key, status, start, last, attributes, is_trimmed)
 
 
 def _day(line: int, name: str, value: object) -> date | None:

@@ -112,17 +112,12 @@ class _Lines:
     """The lines of a text with their line breaks; raises BadSnapshotError for a record that is too long."""
 
     def __init__(self, text: io.TextIOWrapper, max_line_bytes: int) -> None:
-        self._text, self._most, self._size = text, max_line_bytes, 0
-        self._begins = 1
+        self._text, self._most = text, max_line_bytes
+        self.begin(1)
 
-    @property
-    def begins(self) -> int:
-        """The line on which the current record begins; a CSV record may have several lines."""
-        return self._begins
-
-    @begins.setter
-    def begins(self, line: int) -> None:
-        self._begins, self._size = line, 0
+    def begin(self, line: int) -> None:
+        """Another record begins on this line; one of CSV may have several lines."""
+        self.begins, self._size = line, 0
 
     def __iter__(self) -> Iterator[str]:
         # One more than the longest line break, so a line that is cut here is always too long.
@@ -131,7 +126,7 @@ class _Lines:
             self._size += len(kept) if kept.isascii() else len(kept.encode())
             if self._size > self._most:
                 raise BadSnapshotError(
-                    self._begins, f"has more than {self._most:,} bytes, which TIDEMARK_MAX_LINE_BYTES allows"
+                    self.begins, f"has more than {self._most:,} bytes, which TIDEMARK_MAX_LINE_BYTES allows"
                 )
             yield line
 
@@ -158,7 +153,8 @@ def _csv_records(lines: _Lines, required: Sequence[str]) -> Iterator[tuple[int, 
             fields = next(reader, None)
         except csv.Error as error:
             raise BadSnapshotError(lines.begins, _told_by(error)) from None
-        line, lines.begins = lines.begins, reader.line_num + 1
+        line = lines.begins
+        lines.begin(reader.line_num + 1)
         if fields is None:
             break
         if header is None:
@@ -192,7 +188,7 @@ def _header(line: int, fields: Sequence[str], required: Sequence[str]) -> list[s
 
 def _json_records(lines: _Lines, required: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
-        lines.begins = number + 1
+        lines.begin(number + 1)
         if not line.strip():
             continue
         try:
@@ -285,13 +281,16 @@ def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) ->
     Duplicate ids are found only at the end, so the caller must not use any item before it has read all. `stored` and
     `max_line_bytes`: see `records`.
     """
-    ids = _Ids()
+    # An id whose hash occurs once is unique itself: eight bytes an id tell which have to be compared.
+    hashes = array("q")
     for item in _items(stored, part, max_line_bytes):
-        ids.add(item.id)
+        hashes.append(hash(item.id))
         yield item
-    if not len(ids):
+    if not hashes:
         raise BadSnapshotError(0, "holds no item")
-    doubtful = ids.twice()
+    values = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
+    ordered = values.take(pc.array_sort_indices(values))
+    doubtful = frozenset(ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1])).to_pylist())
     lines: dict[str, int] = {}
     for item in _items(stored, part, max_line_bytes) if doubtful else ():
         if hash(item.id) not in doubtful:
@@ -299,25 +298,6 @@ def read_snapshot(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) ->
         if item.id in lines:
             raise BadSnapshotError(item.line, f"the id {told(item.id)} is already on line {lines[item.id]}")
         lines[item.id] = item.line
-
-
-class _Ids:
-    """Finds ids that may occur twice, from eight bytes per id: an id whose hash is unique is unique itself."""
-
-    def __init__(self) -> None:
-        self._hashes = array("q")
-
-    def __len__(self) -> int:
-        return len(self._hashes)
-
-    def add(self, key: str) -> None:
-        self._hashes.append(hash(key))
-
-    def twice(self) -> frozenset[int]:
-        values = pa.Array.from_buffers(pa.int64(), len(self._hashes), [None, pa.py_buffer(self._hashes)])
-        ordered = values.take(pc.array_sort_indices(values))
-        is_same = pc.equal(ordered[1:], ordered[:-1])
-        return frozenset(ordered[1:].filter(is_same).to_pylist())
 
 
 def _items(stored: IO[bytes], part: SnapshotPart, max_line_bytes: int) -> Iterator[SnapshotItem]:

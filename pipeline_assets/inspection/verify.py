@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
-from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.checks import lost_file
+from pipeline_assets.domain.checks import Acceptances, lost_file
 from pipeline_assets.domain.days import chunks, days_between, stretches
 from pipeline_assets.domain.records import DeliveryRecord, Exclusion, SliceRecord
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Digest, Slice, Source, neighbourhood, widen

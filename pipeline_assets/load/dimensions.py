@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calendar import monthrange
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
@@ -16,6 +16,7 @@ from pipeline_assets.formats.interval_objects import folder_of_intervals
 from pipeline_assets.load.build.snapshot import judge_doubled, judge_history, judge_unread, parsed_objects
 from pipeline_assets.load.deliveries.snapshots import (
     SnapshotListing,
+    by_bytes,
     exclusions_of_dimensions,
     is_ruled_out,
     list_snapshots,
@@ -41,6 +42,7 @@ from pipeline_assets.load.staleness.facts import Facts, counts_on_record, judgin
 from pipeline_assets.tables.registry import AS_OF_TABLES, DIMENSION_TABLES, DIMENSIONS
 from pipeline_assets.tables.table import Dimension, Table
 from pipeline_assets.transforms.snapshot_rows import HISTORY, digests_by_day, read_objects
+from resources.landing.place import Listed
 from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
@@ -114,34 +116,35 @@ Listings = Mapping[str, SnapshotListing]
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
     """List landing for the requested dimension tables; a dimension that was never delivered is left out."""
     listings: dict[str, SnapshotListing] = {}
+    wanted = [
+        (dimension, table)
+        for dimension in DIMENSIONS
+        for table in dimension.tables
+        if table.key in request.tables and table.reads_landing(runtime.settings)
+    ]
+    exclusions = exclusions_of_dimensions(runtime.ledger) if wanted else {}
     calendar = (runtime.settings.calendar_start, request.now.date())
-    for dimension, table in delivered_tables(runtime.settings):
-        if table.key not in request.tables:
-            continue
-        listing = list_of(runtime.landing, dimension, table, runtime.ledger, request.run_id)
+    for dimension, table in wanted:
+        why_excluded = by_bytes(exclusions, runtime.landing, runtime.ledger, request.run_id)
+        listing = list_of(runtime.landing, dimension, table, why_excluded)
         log_odd_objects(listing, table.key, calendar, runtime.log)
         days = listing.days_within(*calendar)
         what = "intervals" if table.reads_history(runtime.settings) else "snapshot"
         if days or is_in_use(runtime.ledger, dimension):
-            listings[table.key] = listing
+            listings[table.key] = replace(listing, exclusions=exclusions)
             runtime.log(f"{table.key}: landing holds {what.removesuffix('s')}s of {len(days)} days")
         else:
             runtime.log(f"{table.key}: landing holds no {what} of the dimension at all, so there is nothing to load")
     return listings
 
 
-def delivered_tables(settings: Settings) -> list[tuple[Dimension, Table]]:
-    """The tables of dimensions that are read from landing."""
-    return [(one, table) for one in DIMENSIONS for table in one.tables if table.reads_landing(settings)]
-
-
 def list_of(
-    landing: LandingStore, dimension: Dimension, table: Table, ledger: Ledger, run_id: str | None = None
+    landing: LandingStore, dimension: Dimension, table: Table, why_excluded: Callable[[Listed], str | None]
 ) -> SnapshotListing:
     """The listing of landing for a delivered table of a dimension; objects that an operator excluded do not count."""
     is_snapshot = table == dimension.snapshot
     folder = dimension.name if is_snapshot else folder_of_intervals(dimension.name)
-    return list_snapshots(landing, folder, ledger, run_id)
+    return list_snapshots(landing, folder, why_excluded)
 
 
 def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
@@ -204,7 +207,10 @@ def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotList
 def plans_of_snapshots(
     ledger: Ledger, settings: Settings, dimension: Dimension, listing: SnapshotListing, now: datetime
 ) -> list[SlicePlan]:
-    """What a load would do about listed days, and about lacking ones within `redelivery_horizon_days`; reads only the ledger."""
+    """What a load would do about the days that landing lists, and about recent days that it lacks; reads only the ledger.
+
+    Missing days are considered for `redelivery_horizon_days`, as are days that vanish from landing.
+    """
     table, today = dimension.snapshot, now.date()
     if not listing.days and not listing.excluded:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline_assets.domain.changes import Cause
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import SliceConflictError
 from pipeline_assets.domain.records import Head, PublicationRecord, SliceRecord
@@ -27,8 +25,6 @@ from resources.ledger.store import PendingLedger
 from resources.publishing import PartlyPublishedError, PublishRequest, publisher_of
 
 if TYPE_CHECKING:
-    from pipeline_assets.load.build.builder import TablePlan
-    from pipeline_assets.load.deliveries.read import Attempt
     from pipeline_assets.load.runtime import LoadRequest
     from pipeline_assets.tables.table import Table
     from resources.iceberg.lakehouse import Staged
@@ -79,26 +75,6 @@ def condensed(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]
         )
         for number, (table, step) in enumerate(steps)
     ]
-
-
-def publication_of(
-    step: Attempt | TablePlan, published: Published, record: SliceRecord, before: Digest, cause: Cause, **more: Any
-) -> PublicationRecord:
-    """The ledger's row of a slice that a step publishes."""
-    return PublicationRecord(
-        record.table,
-        record.key,
-        published.snapshot_id,
-        published.parent_id,
-        digest_before=before,
-        digest_after=record.digest,
-        cause=cause,
-        run_id=step.request.run_id,
-        code_version=record.code_version,
-        seconds=round(time.monotonic() - step.started_at, 3),
-        settings=step.table.recorded_settings(step.runtime.settings),
-        **more,
-    )
 
 
 @dataclass
@@ -336,7 +312,10 @@ class Draft:
         return {(own.table.key, key) for key in own.slices & neighbourhood(lost, window)} if window and lost else set()
 
     def publish(self, run: Mapping[str, Any]) -> Mapping[str, Published]:
-        """Make all visible, with the run's row; returns table -> what main shows. Raises PublishConflictError."""
+        """Make all of it visible; returns table -> what main shows. Raises PublishConflictError where others were there.
+
+        `run`: the run's row, written with it.
+        """
         request = PublishRequest(
             run_id=self._run_id,
             name=self._attempt,

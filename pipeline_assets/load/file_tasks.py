@@ -14,6 +14,7 @@ from pipeline_assets.domain.machine import MOST_ITEMS
 from pipeline_assets.domain.records import BatchDay
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.tables.refined_events import event_hashes
+from pipeline_assets.tables.registry import SOURCE_OF_TABLE
 from pipeline_assets.tables.table import Table
 from pipeline_assets.transforms import digests
 from pipeline_assets.transforms.data_files import Store
@@ -105,7 +106,10 @@ def is_ours(path: str, location: str) -> bool:
 def each_file(
     runtime: Runtime, places: Sequence[Place], types: Mapping[str, str], function: RowsOf[Result]
 ) -> list[Result]:
-    """`function` of each file of these slices and its rows with columns (name -> Spark type); foreign rows come in parts."""
+    """`function` of each file of these slices and of its rows with these columns (name -> Spark type).
+
+    Rows that only Spark can read come in parts, each as a file of its slice without a path.
+    """
     return each_of(runtime, files_of(runtime, places), types, function)
 
 
@@ -187,14 +191,14 @@ def batch_days(
 ) -> dict[BatchKey, dict[date, BatchDay]]:
     """Batch of a raw table -> event day -> its rows, from their stored hashes."""
     days: dict[BatchKey, dict[date, BatchDay]] = {batch: {} for batch in batches}
-    # The files hold rows of other arrival days too.
-    wanted = {(batch.project_id, batch.arrival_date): of_batch for batch, of_batch in days.items()}
     function = SummingRaw()
     found = each_file(runtime, [_place_of(table, snapshot_id, batches)], function.types, function)
     for key, arrivals in _by_arrival(found).items():
         for arrival, part in arrivals.items():
-            if arrival is not None and (key.project_id, arrival) in wanted:
-                wanted[key.project_id, arrival][key.event_date] = part
+            batch = _batch_of(table, key.project_id, arrival)
+            # The files hold rows of other arrival days too.
+            if batch is not None and batch in days:
+                days[batch][key.event_date] = part
     return days
 
 
@@ -203,16 +207,19 @@ def objects_of_batches(
 ) -> dict[BatchKey, dict[str, ObjectRows]]:
     """Batch of a raw table -> object -> its rows; an empty key for rows that another program wrote without one."""
     objects: dict[BatchKey, dict[str, ObjectRows]] = {batch: {} for batch in batches}
-    wanted = {(batch.project_id, batch.arrival_date): of_batch for batch, of_batch in objects.items()}
     found = each_file(runtime, [_place_of(table, snapshot_id, batches)], OBJECT_TYPES, objects_of)
     for (project_id, arrival, object_key), rows in objects_together(found).items():
-        if arrival is not None and (project_id, arrival) in wanted:
-            wanted[project_id, arrival][object_key or ""] = rows
+        batch = _batch_of(table, project_id, arrival)
+        if batch is not None and batch in objects:
+            objects[batch][object_key or ""] = rows
     return objects
 
 
 def arrival_days(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> _ByArrival:
-    """Slice of a raw table -> arrival day (None if another program wrote none) -> its rows; false hashes change the digest."""
+    """Slice of a raw table -> arrival day (None for rows that another program wrote without one) -> its rows.
+
+    The digest of rows of which a stored hash is false equals none of sound rows.
+    """
     function = SummingRaw(event_hashes())
     return _by_arrival(each_file(runtime, [Place(table, snapshot_id, frozenset(slices))], function.types, function))
 
@@ -232,6 +239,10 @@ def slice_digests(runtime: Runtime, table: Table, snapshot_id: int, slices: Coll
 def _place_of(table: Table, snapshot_id: int, batches: Collection[BatchKey]) -> Place:
     arrivals = frozenset(Slice(batch.arrival_date, batch.project_id) for batch in batches)
     return Place(table, snapshot_id, arrivals, "_arrival_date")
+
+
+def _batch_of(table: Table, project_id: str, arrival: date | None) -> BatchKey | None:
+    return BatchKey(SOURCE_OF_TABLE[table.key], project_id, arrival) if arrival is not None else None
 
 
 def _by_arrival(found: Iterable[tuple[Slice, Mapping[date | None, ArrivedRows]]]) -> _ByArrival:

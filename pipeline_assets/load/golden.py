@@ -185,7 +185,10 @@ def _read(landing: LandingStore, entry: Listed, names: GoldenNames) -> GoldenRea
 
 
 def take_golden(runtime: Runtime, first: date, last: date) -> None:
-    """Read the golden totals of these days from landing into the ledger; faults and errors are logged, never raised."""
+    """Read the golden totals of these days from landing into the ledger; faults and errors are logged, never raised.
+
+    Costs one listing if there are none.
+    """
     try:
         reading = read_landing(runtime.landing, golden_names(runtime.settings), first, last)
         if reading.days or reading.faults or runtime.ledger.golden.is_in_use():

@@ -43,7 +43,10 @@ _WORDS = {
 
 
 def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
-    """Copy decisions both ways between ledger and warehouse; raises LakehouseError where the warehouse cannot be read."""
+    """Copy decisions in both directions, so that the ledger and the warehouse hold the same ones; no effect if they do.
+
+    Raises LakehouseError or LakehouseUnavailableError if the warehouse cannot be read.
+    """
     counts = ledger.interventions.read_back()
     parts = [f"{counts[kind]} {_WORDS[kind]}" for kind in ActKind if counts[kind]]
     if parts:

@@ -131,7 +131,10 @@ def _staged(
     listings: Listings,
     new_items: set[date],
 ) -> Iterator[TableReport]:
-    """Stage each requested table on what was accepted before it; adds days of accepted snapshots to `new_items`."""
+    """Stage every requested table, each on top of the accepted slices of those before it; yield one report per table.
+
+    Adds the days of accepted snapshots to `new_items`.
+    """
     for key, source in SOURCE_OF_TABLE.items():
         if key in request.tables:
             with lakehouse_failures(key):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.checks import Evaluation
+from pipeline_assets.domain.checks import Acceptances, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.machine import NewBytes
 from pipeline_assets.domain.plain_text import shown
@@ -191,12 +190,14 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
     told = {outcome.key: outcome for outcome in former.outcomes}
     outcomes = []
     for outcome in later.outcomes:
-        before = told.pop(outcome.key, outcome)
-        if before.verdict is Verdict.PUBLISHED and outcome.verdict is Verdict.UNCHANGED and outcome.key in accepted:
+        before = told.pop(outcome.key, None)
+        is_settled = outcome.key in accepted and outcome.verdict is Verdict.UNCHANGED
+        if before is not None and before.verdict is Verdict.PUBLISHED and is_settled:
             outcomes.append(before)
+        elif before is not None and before.verdict is outcome.verdict and not before.is_repeat:
+            outcomes.append(replace(outcome, is_repeat=False))
         else:
-            is_same = before.verdict is outcome.verdict and not before.is_repeat
-            outcomes.append(replace(outcome, is_repeat=False) if is_same else outcome)
+            outcomes.append(outcome)
     # Days that were not requested and that the later pass did not report.
     outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
     return replace(

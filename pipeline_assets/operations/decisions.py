@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from pipeline_assets.domain.acceptance import a_reason
 from pipeline_assets.domain.changes import CauseKind
+from pipeline_assets.domain.checks import a_reason
 from pipeline_assets.domain.deliveries import BatchKey, Delivery, dimension_batch
 from pipeline_assets.domain.errors import TidemarkError, UsageError
 from pipeline_assets.domain.plain_text import recordable

@@ -6,15 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from pipeline_assets.domain.acceptance import Acceptances, a_reason
 from pipeline_assets.domain.changes import Baseline, Cause, CauseKind, explain_change
-from pipeline_assets.domain.checks import Check
+from pipeline_assets.domain.checks import Acceptances, Check, a_reason
 from pipeline_assets.domain.days import parse_day
-from pipeline_assets.domain.errors import PublishConflictError, UsageError
+from pipeline_assets.domain.errors import PublishConflictError, UsageError, tries
 from pipeline_assets.domain.rebuilds import RebuildRecord, RebuildState, RebuiltSlice
 from pipeline_assets.domain.records import Head, SliceRecord
 from pipeline_assets.domain.requests import Rebuild
-from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice, Verdict, neighbourhood
 from pipeline_assets.load.ledger_sync import sync_ledger

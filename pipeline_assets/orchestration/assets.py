@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
+from pipeline_assets.domain.checks import AcceptanceKind, read_acceptances
 
 # Dagster reads the op's annotations as types, so they are not postponed here.
 from pipeline_assets.domain.errors import TidemarkError, TransientError

@@ -9,7 +9,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import create_model
 
-from pipeline_assets.domain.acceptance import a_reason
+from pipeline_assets.domain.checks import a_reason
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.report import Styled, Table

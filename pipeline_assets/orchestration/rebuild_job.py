@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline_assets.domain.acceptance import a_reason
+from pipeline_assets.domain.checks import a_reason
 from pipeline_assets.domain.errors import UsageError
 from pipeline_assets.domain.plain_text import recordable
 from pipeline_assets.domain.rebuilds import RebuiltSlice, measure_texts

@@ -12,8 +12,8 @@ from pipeline_assets.domain.errors import TidemarkError
 from pipeline_assets.domain.plain_text import few, shown
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import Source
-from pipeline_assets.load.deliveries.snapshots import SnapshotListing
-from pipeline_assets.load.dimensions import delivered_tables, list_of, news_of_intervals, plans_of_snapshots
+from pipeline_assets.load.deliveries.snapshots import SnapshotListing, by_version, exclusions_of_dimensions
+from pipeline_assets.load.dimensions import list_of, news_of_intervals, plans_of_snapshots
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo
 from pipeline_assets.load.staleness.scan import Stale, days_on_record, scan_stale_days
 from pipeline_assets.operations.notices import register_receivers, send_notices
@@ -139,8 +139,13 @@ def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
 
 def _arrivals(tick: Tick) -> dg.SensorResult:
     # Evaluations do not read bytes: the next load finds excluded bytes that arrived under another etag.
-    tables = delivered_tables(tick.settings)
-    listings = {table: list_of(tick.landing, one, table, tick.ledger) for one, table in tables}
+    why_excluded = by_version(exclusions_of_dimensions(tick.ledger))
+    listings = {
+        table: list_of(tick.landing, one, table, why_excluded)
+        for one in DIMENSIONS
+        for table in one.tables
+        if table.reads_landing(tick.settings)
+    }
     if not any(listing.days or listing.excluded for listing in listings.values()):
         return tick.skip("landing holds no snapshot of a dimension")
     today, start = tick.now.date(), tick.settings.calendar_start

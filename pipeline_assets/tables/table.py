@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline_assets.domain.checks import CheckRule
 from pipeline_assets.domain.records import on_record
 from pipeline_assets.domain.settings import MissingSnapshot, Settings
-from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source
+from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Source, widen
 from pipeline_assets.transforms.fold import Fold
 
 if TYPE_CHECKING:
@@ -30,13 +30,12 @@ class TableKind:
     """The questions that load, diff, release and rollback ask of any table, so that no code branches on its name."""
 
     name: str
-    """The kind's name in messages."""
     delivered_by: tuple[Source, ...] = ()
     """Sources whose deliveries for its day a slice waits for; if empty, the slice waits for its upstream slices of that day."""
     bounds_keys: bool = False
     """Whether the shares of added, removed and changed keys are bounded too, beside the table's measures."""
     has_row_per_event: bool = False
-    """Whether the table holds exactly one row per event; raw tables hold one per delivery, aggregates none."""
+    """Whether the table holds exactly one row per event."""
     is_shared: bool = False
     """Whether a slice belongs to all projects together; the slices of dimensions do."""
     chosen_by: tuple[str, ...] = ()
@@ -91,8 +90,7 @@ class Refined(TableKind):
 
     def input_days(self, upstream: str, day: date, settings: Settings) -> tuple[date, ...]:
         """Every day within the dedupe window: its rows compete with those of `day`."""
-        window = settings.dedupe_window_days
-        return tuple(day + timedelta(days=shift) for shift in range(-window, window + 1))
+        return tuple(sorted(widen([day], settings.dedupe_window_days)))
 
     def exchange_days(self, settings: Settings) -> int:
         """The dedupe window: an event moves to the day of its winning row."""
@@ -256,11 +254,11 @@ class Table:
         )
 
     def reads_landing(self, settings: Settings) -> bool:
-        """Whether a slice is read from one object in landing and not from a table."""
+        """As `TableKind.reads_landing`."""
         return self.kind.reads_landing(self.key, settings)
 
     def reads_history(self, settings: Settings) -> bool:
-        """Whether one object in landing holds the data of all slices."""
+        """As `TableKind.reads_history`."""
         return self.kind.reads_history(self.key, settings)
 
     def recorded_settings(self, settings: Settings) -> dict[str, Any]:

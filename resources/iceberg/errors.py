@@ -18,9 +18,9 @@ from pipeline_assets.domain.errors import (
     LakehouseUnavailableError,
     TidemarkError,
     WorkerLostError,
+    tries,
 )
 from pipeline_assets.domain.masking import scrubbed
-from pipeline_assets.domain.retry import tries
 
 FAILURES = (Py4JError, PySparkException)
 """Everything that a call into the JVM raises: pyspark turns `IllegalArgumentException` and the like into its own types."""

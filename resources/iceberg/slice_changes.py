@@ -21,9 +21,9 @@ from pipeline_assets.domain.errors import (
     PublishConflictError,
     SliceConflictError,
     TidemarkError,
+    tries,
 )
 from pipeline_assets.domain.plain_text import few
-from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.slices import Slice
 from resources.failpoints import Failpoint, failpoint
 from resources.iceberg.catalog_at_rest import PUBLISH_PROPERTY, RUN_PROPERTY, TABLES, are_of, base_name, gone_files

@@ -11,9 +11,8 @@ from functools import partial, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from pipeline_assets.domain.errors import LakehouseError
+from pipeline_assets.domain.errors import LakehouseError, tries
 from pipeline_assets.domain.retention import SnapshotAge
-from pipeline_assets.domain.retry import tries
 from pipeline_assets.transforms.event_hashes import HASH_COLUMNS
 from resources.iceberg.catalog_at_rest import (
     MetadataFile,

@@ -11,10 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine, RowMapping, make_url
 
-from pipeline_assets.domain.errors import NEWER_TIDEMARK, LedgerError, LedgerUnavailableError
+from pipeline_assets.domain.errors import NEWER_TIDEMARK, LedgerError, LedgerUnavailableError, tries
 from pipeline_assets.domain.machine import lock_holders
 from pipeline_assets.domain.masking import masked, scrubbed
-from pipeline_assets.domain.retry import tries
 from resources.ledger.schema import METADATA, SCHEMA, SCHEMA_VERSION
 
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1

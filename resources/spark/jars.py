@@ -26,10 +26,9 @@ import httpx
 import platformdirs
 
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.errors import EngineError, PermanentError, TidemarkError
+from pipeline_assets.domain.errors import EngineError, PermanentError, TidemarkError, tries
 from pipeline_assets.domain.machine import sync
 from pipeline_assets.domain.masking import masked
-from pipeline_assets.domain.retry import tries
 from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
 
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.5

@@ -55,7 +55,7 @@ class KeyGrammar:
     def parse(
         self, source: Source, project_id: str, key: str, etag: str, size_bytes: int
     ) -> Delivery | Marker | UnrecognizedObject:
-        """Classify an object in the project's folder of this source by its key alone; never raises."""
+        """As `base.ObjectKeys`."""
         folder = source.prefix(project_id)
         name = key.removeprefix(f"{folder}/")
         if name == key or "/" in name:

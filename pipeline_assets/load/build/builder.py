@@ -96,7 +96,10 @@ class TablePlan:
     def measured(
         self, snapshot_id: int, *figures: Column, marked: Callable[[DataFrame], DataFrame] = lambda rows: rows
     ) -> dict[Slice, dict[str, Any]]:
-        """Slice with staged rows -> their figures, `digest` among them; `marked`: adds columns that the figures need."""
+        """Slice -> figures of its staged rows, `digest` among them; slices without rows are left out.
+
+        `marked`: adds columns that the figures need.
+        """
         staged = self.runtime.lakehouse.read(self.table, snapshot_id).where(slices_condition(self.table, self.to_build))
         hashed = with_row_hashes(marked(staged), self.table.content_columns).groupBy(*self.table.partition_columns)
         rows = [row.asDict() for row in hashed.agg(*digest_aggregates(), *figures).collect()]

@@ -66,7 +66,10 @@ class SharedFolds:
         table: AggregateTable,
         due: Collection[AggregateTable],
     ) -> dict[Slice, WrittenSlice]:
-        """What a table holds by refined.events at `pin`, in files that are the caller's; `due`: tables written with it."""
+        """What a table holds by refined.events of the snapshot `pin`, in files that are the caller's from then on.
+
+        `due`: the folded tables that are built next from the same slices. What they count is read and written with it.
+        """
         if pin != self._pin:
             self.release()
         self._pin = pin
@@ -109,7 +112,10 @@ def folded_tables(runtime: Runtime, tables: Collection[AggregateTable]) -> dict[
 
 
 def _folded(runtime: Runtime, place: Place, fold: SliceFold, tables: Mapping[str, FoldedTable]) -> Folds:
-    """The folds of slices with events, written, mostly by the tasks that fold; raises LakehouseError where rows are missing."""
+    """The folds of slices with events, written; raises LakehouseError where other rows were read than are there.
+
+    A task writes the slice that it folds. Only what several tasks fold of one slice passes through this process.
+    """
     found = files_of(runtime, [place])
     by_slice: dict[Slice, list[SliceFile]] = {}
     for file in found.files:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipeline_assets.domain.errors import PublishConflictError, UsageError
-from pipeline_assets.domain.retry import tries
+from pipeline_assets.domain.errors import PublishConflictError, UsageError, tries
+from pipeline_assets.domain.records import PublicationRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 from pipeline_assets.load.build.aggregate import AggregateBuilder, AsOfBuilder
 from pipeline_assets.load.build.builder import Builder, JudgedSlice, StagedSlices, TablePlan
@@ -18,7 +18,7 @@ from pipeline_assets.load.build.snapshot import SnapshotBuilder
 from pipeline_assets.load.build.validity import ValidityBuilder
 from pipeline_assets.load.build.verdicts import judge, stand
 from pipeline_assets.load.deliveries.snapshots import versions_of
-from pipeline_assets.load.draft import Draft, LoadRuntime, publication_of
+from pipeline_assets.load.draft import Draft, LoadRuntime
 from pipeline_assets.load.runtime import LoadRequest, TableReport
 from pipeline_assets.load.staleness.decide import SlicePlan, Todo, await_lost, release_waits, resolve
 from pipeline_assets.load.staleness.facts import Facts, rests_on
@@ -52,7 +52,10 @@ _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 
 
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
-    """Build the stale slices of a table into the draft; raises PublishConflictError if other writers keep changing the inputs."""
+    """Bring the candidate slices of one table up to date with their inputs, which include this load's own changes.
+
+    Slices that pass are accepted into the load's draft. Raises PublishConflictError if other writers keep changing the inputs.
+    """
     started_at = time.monotonic()
     base_id, pins, decided = _pinned(runtime, request, table, facts)
     decisions, competing = _resolved(runtime, request, table, pins, decided)
@@ -95,7 +98,10 @@ def _pinned(
 def _resolved(
     runtime: LoadRuntime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
 ) -> tuple[list[SlicePlan], CompetingRows | None]:
-    """The decisions, every CHECK resolved by keys shared with neighbours, and the competing rows if they were read."""
+    """Resolve every CHECK: of the neighbours of changed slices, only those that share a changed key are built.
+
+    Returns the decisions, and the competing rows if they were read for that.
+    """
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None
@@ -149,7 +155,7 @@ def _inputs_of_published(
 
 def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None, changes: Changes) -> None:
     """Add the ledger's rows of every slice to `changes`, and those of the publications."""
-    table = plan.table
+    table, settings = plan.table, plan.runtime.settings
     decisions = {decision.key: decision for decision in plan.slices}
     for one in sorted(judged, key=lambda one: one.record.key):
         record = one.record
@@ -158,10 +164,24 @@ def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Publis
             continue
         changes.slices.append(replace(record, file_hash=publication.files[record.key].file_hash))
         decision = decisions[record.key]
-        before = decision.record.digest if decision.record else EMPTY
-        accepted = plan.request.accepted.get((table.key, record.key))
-        more = {"input_state": record.input_state, "figures": record.figures, "pins": plan.pins}
-        made = publication_of(plan, publication, record, before, decision.cause, accepted_reason=accepted, **more)
-        changes.publications.append(made)
+        changes.publications.append(
+            PublicationRecord(
+                table.key,
+                record.key,
+                publication.snapshot_id,
+                publication.parent_id,
+                digest_before=decision.record.digest if decision.record else EMPTY,
+                digest_after=record.digest,
+                cause=decision.cause,
+                run_id=plan.request.run_id,
+                input_state=record.input_state,
+                code_version=record.code_version,
+                accepted_reason=plan.request.accepted.get((table.key, record.key)),
+                figures=record.figures,
+                seconds=round(time.monotonic() - plan.started_at, 3),
+                pins=plan.pins,
+                settings=table.recorded_settings(settings),
+            )
+        )
     if publication is not None:
         changes.head = (table.key, publication.snapshot_id, publication.parent_id)

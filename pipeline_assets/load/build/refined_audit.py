@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from pipeline_assets.domain.checks import Check, Evaluation, number
 from pipeline_assets.domain.identity import LOST_UNREAD, RowFate
 from pipeline_assets.domain.slices import EMPTY, Slice, neighbourhood
 from pipeline_assets.load.build.builder import Audit, StagedSlices, TablePlan
-from pipeline_assets.load.file_tasks import Place, each_file, each_of, each_range, files_of, read_bytes
+from pipeline_assets.load.file_tasks import FilesOfSlices, Place, each_file, each_of, each_range, files_of, read_bytes
 from pipeline_assets.load.runtime import Runtime
 from pipeline_assets.load.staleness.decide import SlicePlan
 from pipeline_assets.tables.raw_events import RAW_TABLES
@@ -70,8 +71,8 @@ def measure_refined(
     slices: Sequence[Slice],
     *,
     is_checked: bool,
-) -> dict[Slice, tuple[RefinedSums, Twice]]:
-    """Slice -> sums over its rows, from their stored hashes, and those that share a key; slices without rows are left out.
+) -> dict[Slice, Mapping[str, Any]]:
+    """Slice -> its digest and figures, from the stored hashes of its rows, and its duplicate keys.
 
     `near`: snapshot -> the slices and neighbours whose present state it holds.
     `is_checked`: recompute every hash from its row. Tasks that write files themselves have already checked a sample.
@@ -86,51 +87,67 @@ def measure_refined(
     sums: dict[Slice, RefinedSums] = {}
     for one in measured:
         sums[one.key] = sums.get(one.key, RefinedSums()) + one.sums
-    twice: dict[Slice, Twice] = {}
-    window = runtime.settings.dedupe_window_days
     if are_few:
         halves = [*(one.keys for one in measured), *each_of(runtime, beside, FIRST_HALF, first_halves)]
-        suspected, _ = occurring_twice(halves)
-        if len(suspected):
-            # Second halves are read where a first one occurs twice.
-            among = partial(keys_among, suspected.tobytes())
-            rows = [one for files in (own, beside) for one in each_of(runtime, files, KEY_TYPES, among)]
-            twice = keys_twice(rows, window)
+        twice = _twice(runtime, [own, beside], halves)
     else:
-        for part in each_range(runtime, [own, beside], lambda _, rows: keys_twice(rows, window)):
-            for key, found in part.items():
-                twice[key] = Twice(*map(sum, zip(twice.get(key, Twice()), found, strict=True)))
-    return {key: (one, twice.get(key, Twice())) for key, one in sums.items() if one.digest.rows}
+        twice = _twice_by_ranges(runtime, [own, beside])
+    return {key: _measures(one, twice.get(key, Twice())) for key, one in sums.items() if one.digest.rows}
+
+
+def _measures(sums: RefinedSums, twice: Twice) -> dict[str, Any]:
+    lag = None
+    if sums.received is not None and sums.happened is not None:
+        lag = sums.received // _SECOND - sums.happened // _SECOND
+    return {**{field.name: getattr(sums, field.name) for field in fields(sums)}, **twice._asdict(), "lag": lag}
+
+
+def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[bytes]) -> dict[Slice, Twice]:
+    """Rows that share a key, found by the first halves of all keys; second halves are read where one occurs twice."""
+    suspected, _ = occurring_twice(keys)
+    if not len(suspected):
+        return {}
+    among = partial(keys_among, suspected.tobytes())
+    rows = [one for files in found for one in each_of(runtime, files, KEY_TYPES, among)]
+    return keys_twice(rows, runtime.settings.dedupe_window_days)
+
+
+def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[Slice, Twice]:
+    """The same, where one process should not hold all keys."""
+    twice: dict[Slice, Twice] = {}
+    window = runtime.settings.dedupe_window_days
+    for part in each_range(runtime, found, lambda _, rows: keys_twice(rows, window)):
+        for key, one in part.items():
+            twice[key] = Twice(*map(sum, zip(twice.get(key, Twice()), one, strict=True)))
+    return twice
 
 
 def audit_of(
-    measured: tuple[RefinedSums, Twice] | None,
-    raw_rows: int,
-    reasons: Mapping[str, int],
-    competing_digests: str,
-    wrong: str | None,
+    row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], competing_digests: str, wrong: str | None
 ) -> Audit:
     """The audit of one slice from its measurements.
 
-    `measured`: of `measure_refined`, None for a slice without rows; `reasons`: of `CompetingRows.reasons`; `wrong`: a mismatch
+    `row`: from `measure_refined`, None for a slice without rows; `reasons`: of `CompetingRows.reasons`; `wrong`: a mismatch
     that a task found in raw while it wrote the slice's files.
     """
-    sums, twice = measured or (RefinedSums(), Twice())
-    digest, others = sums.digest, sums.false_hashes
-    duplicates = {fate.value: reasons.get(fate.value, 0) for fate in RowFate if fate is not RowFate.WINNER}
+    digest = row["digest"] if row is not None else EMPTY
+    twice = row["keys_twice"] if row is not None else 0
+    duplicates = {outcome.value: reasons.get(outcome.value, 0) for outcome in RowFate if outcome is not RowFate.WINNER}
     missing = raw_rows - digest.rows - sum(duplicates.values())
+    others = row["false_hashes"] if row is not None else 0
     mismatches = [
         f"{raw_rows} raw rows but {digest.rows} rows and {sum(duplicates.values())} duplicates" if missing else None,
         f"{others} rows are not what raw holds: their hashes differ" if others else None,
         wrong,
     ]
     reason = "; ".join(filter(None, mismatches)) or None
-    per_1000 = 1000 * twice.keys_twice / digest.rows if digest.rows else 0.0
-    unique = Evaluation(Check.UNIQUE_EVENT_KEY, True, figures={"duplicate_keys_per_1000": per_1000})
-    if twice.keys_twice:
-        shared = f"{twice.keys_twice} rows share a key with another row"
-        hint = "Recover the neighbouring day first; it still holds a row that moved here"
-        unique = replace(unique, is_passed=False, reason=shared, hint=hint)
+    unique = Evaluation(
+        Check.UNIQUE_EVENT_KEY,
+        twice == 0,
+        None if twice == 0 else f"{twice} rows share a key with another row",
+        None if twice == 0 else "Recover the neighbouring day first; it still holds a row that moved here",
+        {"duplicate_keys_per_1000": 1000 * twice / digest.rows if digest.rows else 0.0},
+    )
     reconciles = Evaluation(
         Check.RECONCILES_WITH_RAW,
         reason is None,
@@ -138,19 +155,17 @@ def audit_of(
         reason and (_TAMPERED if wrong else _DEFECT),
         {"raw_rows": raw_rows, "mismatch_count": abs(missing) + others + (wrong is not None), **duplicates},
     )
-    is_timed = sums.received is not None and sums.happened is not None
-    lag = (sums.received or 0) // _SECOND - (sums.happened or 0) // _SECOND if is_timed else None
     figures = {
         "rows": digest.rows,
         "raw_rows": raw_rows,
         **duplicates,
-        "rows_without_id": sums.rows_without_id,
-        "rows_with_blank_id": sums.rows_with_blank_id,
-        "late_rows": sums.late_rows,
-        "watermark_lag_seconds": number(lag) if measured is not None else 0,
+        **{
+            name: row[name] if row is not None else 0 for name in ("rows_without_id", "rows_with_blank_id", "late_rows")
+        },
+        "watermark_lag_seconds": number(row["lag"]) if row is not None else 0,
         **{name: rows for name, rows in reasons.items() if name == LOST_UNREAD},
     }
-    is_on_two_days = twice.keys_twice > 0 and twice.keys_twice_a_day == 0
+    is_on_two_days = twice > 0 and row is not None and row["keys_twice_a_day"] == 0
     return Audit(digest, {"rows": digest.rows}, figures, (unique, reconciles), competing_digests, is_on_two_days)
 
 
@@ -160,7 +175,10 @@ MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdr
 
 
 def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
-    """Bounded slice whose content would change -> how its keys change, by keys and stored hashes near it."""
+    """Bounded slice whose content would change -> how its keys change.
+
+    Reads keys and stored hashes of these slices, published and staged, and the keys of their neighbours.
+    """
     todo = plan.to_build
     compared = [key for key, decision in todo.items() if _is_compared(plan, decision, staged.audits[key])]
     if not compared:

@@ -32,7 +32,10 @@ _CORRECT = "Deliver the snapshot of the day again, corrected; what is published 
 
 
 def judge_whole(name: str, read: Mapping[str, Any], staged: int, ids: int) -> Evaluation:
-    """Whether an object was read without a problem (`read`: its summary), and exactly its items are staged, each id once."""
+    """The check of one object: whether it was read without a problem, and whether exactly its items are staged.
+
+    `read`: its summary from `read_objects`; `staged`, `ids`: number of staged rows and of their distinct ids.
+    """
     figures = {"rows_read": read["rows"], "mismatch_count": abs(read["rows"] - staged) + staged - ids}
     if read["problem"] is not None:
         figures[UNREAD_OBJECTS] = int(read["problem"] in UNREAD_HINTS)

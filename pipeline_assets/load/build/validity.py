@@ -92,7 +92,10 @@ def _snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], month
 
 
 def _build_delivered(plan: TablePlan) -> Build:
-    """The build of months, all from one delivery, or empty where it is excluded; raises LakehouseError if there is none."""
+    """The build of the months in the plan, all from one delivery; no rows where it is excluded without another one.
+
+    Raises LakehouseError if there is no such delivery.
+    """
     runtime, table, todo = plan.runtime, plan.table, plan.to_build
     if all(decision.delivered is None and not decision.present.upstream for decision in todo.values()):
         nothing, last = runtime.lakehouse.read(table, plan.base_id).limit(0), max(key.event_date for key in todo)

@@ -23,7 +23,10 @@ from resources.iceberg.metadata import slices_condition
 
 
 def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
-    """Slice -> blocked slices that it is linked to (pairs in either order), also through others; without blocked ones."""
+    """Slice -> the blocked slices that it is linked to, directly or through others; blocked slices are left out.
+
+    `links` are pairs in either order: publishing one of the two alone would lose or double events.
+    """
     neighbours: dict[Slice, set[Slice]] = {}
     for left, right in links:
         neighbours.setdefault(left, set()).add(right)

@@ -199,7 +199,10 @@ def _record(attempt: Attempt) -> None:
 
 
 def _skip_known_bytes(attempt: Attempt) -> None:
-    """Hash objects with another etag that may hold known bytes: excluded ones stay excluded, loaded ones need no parsing."""
+    """Hash objects with another etag that may hold bytes that are known: what is excluded stays so, what is loaded is not parsed.
+
+    Excluded bytes that came again are recorded as excluded of this version as well.
+    """
     work, log = attempt.work, attempt.runtime.log
     changed = {delivery.key: (plan, delivery) for plan in work for delivery in plan.changed}
     excluded = {

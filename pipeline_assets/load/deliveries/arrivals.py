@@ -30,7 +30,10 @@ _NOTHING_CAME = (
 def plan_arrivals(
     runtime: Runtime, request: LoadRequest, source: Source, read_again: Mapping[BatchKey, bool]
 ) -> dict[BatchKey, BatchPlan]:
-    """List and plan every batch that arrived in reach of the requested days or of `read_again` (as of `plan_batches`); log it."""
+    """List what arrived in reach of the requested days and plan every batch of it; logs what is told of it.
+
+    `read_again`: as of `plan_batches`; their arrival days are in reach, too.
+    """
     table, settings, projects = RAW_TABLES[source], runtime.settings, request.projects
     window = timedelta(days=settings.reprocessing_window_days)
     arrived = [batch.arrival_date for batch in read_again]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pipeline_assets.domain.days import days_between, deadline
 from pipeline_assets.domain.deliveries import NOT_READABLE, BatchKey, Delivery, Listing, unplaced_hours
@@ -22,9 +22,6 @@ from resources.ledger.store import Ledger
 if TYPE_CHECKING:
     from resources.landing.store import LandingStore
     from resources.ledger.store import Ledger
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -162,20 +159,24 @@ def plan_batches(
     `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go. `read_again`: batches of which
     files are gone -> whether these held rows, so that only landing has them, or refused lines alone.
     """
-
-    def is_out(delivery: Delivery) -> bool:
-        return any(one.names(delivery.etag, None) for one in recorded.exclusions.get(delivery.key, ()))
-
-    listed = _by_batch((one.batch, one.key, one) for one in listing.deliveries if not is_out(one))
-    excluded = _by_batch((one.batch, one.key, one) for one in listing.deliveries if is_out(one))
-    accepted = _by_batch((one.batch, key, one) for key, one in recorded.accepted.items())
-    refused = _by_batch((one.batch, key, one) for key, one in recorded.refused.items())
-    exclusions = _by_batch((own[0].batch, key, own) for key, own in recorded.exclusions.items())
+    listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
+    excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
+    for delivery in listing.deliveries:
+        is_out = any(one.names(delivery.etag, None) for one in recorded.exclusions.get(delivery.key, ()))
+        (excluded if is_out else listed)[delivery.batch][delivery.key] = delivery
     unplaced = unplaced_hours(listing.odd_objects, {delivery.key for delivery in listing.deliveries})
     hours_marked: defaultdict[BatchKey, set[int]] = defaultdict(set)
     for marker in listing.markers:
         if marker.hour not in unplaced.get(marker.batch, {}).values():
             hours_marked[marker.batch].add(marker.hour)
+    accepted: defaultdict[BatchKey, dict[str, DeliveryRecord]] = defaultdict(dict)
+    refused: defaultdict[BatchKey, dict[str, DeliveryRecord]] = defaultdict(dict)
+    for by_batch, records in ((accepted, recorded.accepted), (refused, recorded.refused)):
+        for object_key, record in records.items():
+            by_batch[record.batch][object_key] = record
+    exclusions: defaultdict[BatchKey, dict[str, Sequence[Exclusion]]] = defaultdict(dict)
+    for object_key, standing in recorded.exclusions.items():
+        exclusions[standing[0].batch][object_key] = standing
     requested = dict.fromkeys(BatchKey(source, project, day) for project in projects for day in days)
     marked_days = recorded.marked_days | {(one.batch.project_id, one.batch.arrival_date) for one in listing.markers}
     plans = {}
@@ -213,13 +214,6 @@ def plan_batches(
         )
         plans[key] = _compared(plan, recorded.relocated, settings, now)
     return plans
-
-
-def _by_batch(items: Iterable[tuple[BatchKey, str, T]]) -> dict[BatchKey, dict[str, T]]:
-    found: defaultdict[BatchKey, dict[str, T]] = defaultdict(dict)
-    for batch, name, one in items:
-        found[batch][name] = one
-    return found
 
 
 def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Settings) -> bool:

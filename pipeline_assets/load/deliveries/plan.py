@@ -104,7 +104,10 @@ class BatchPlan:
 
     @property
     def is_newly_empty(self) -> bool:
-        """Whether nothing was delivered (of a recovery: though asked for), all hours are told, and the ledger does not know."""
+        """Whether nothing was delivered, all hours of the day are told, and the ledger does not say so yet.
+
+        A recovery is awaited only where somebody asked for it: then its batch is on record.
+        """
         is_awaited = self.key.source is Source.REGULAR or self.prior is not None
         is_absent = is_awaited and not (self.listed or self.excluded or self.recorded or self.refused)
         is_known = self.prior is not None and self.prior.verdict is BatchVerdict.ACCEPTED
@@ -214,7 +217,10 @@ class BatchPlan:
         return exclusion.names(record.etag, record.sha256)
 
     def with_recovery(self, evaluation: Evaluation) -> Evaluation:
-        """The refusal of a regular export with the command that fetches it; a recovery's objects would be others."""
+        """The refusal of what was not delivered, or cannot be read, with the command that fetches it from the vendor.
+
+        A recovery's own objects are not fetched over: they stay where they are, and the vendor's would be others.
+        """
         if self.key.source is not Source.REGULAR:
             return evaluation
         command = recover_refused(self.key.arrival_date, self.key.arrival_date, [self.key.project_id])
@@ -287,7 +293,10 @@ class BatchPlan:
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that any source holds of a day of which others are missing; None = no such day."""
+        """Hours that any source holds of a day of which others are missing; None = no such day.
+
+        They are where only the other source delivered, or where the exporter writes markers and wrote none.
+        """
         held = len(self.hours_held | self.hours_elsewhere)
         is_short = bool(self.unplaced or (self.is_marked if self.known else self.hours_elsewhere))
         is_ours = self.key.source is Source.REGULAR and self.is_awaited

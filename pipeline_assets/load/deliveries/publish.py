@@ -21,6 +21,7 @@ from pipeline_assets.domain.records import (
     BatchDay,
     DeliveryRecord,
     InputState,
+    PublicationRecord,
     SliceRecord,
 )
 from pipeline_assets.domain.settings import Settings
@@ -28,7 +29,6 @@ from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Slice, Verdict, d
 from pipeline_assets.load import file_tasks
 from pipeline_assets.load.deliveries.plan import BatchPlan, together, without_successor
 from pipeline_assets.load.deliveries.read import Attempt
-from pipeline_assets.load.draft import publication_of
 from pipeline_assets.load.runtime import Outcome, TableReport, standing_outcomes
 from pipeline_assets.tables.raw_events import RAW_TABLES
 from pipeline_assets.transforms.object_text import MOVED
@@ -223,27 +223,40 @@ def _account(
     table, settings = attempt.table, attempt.runtime.settings
     before, code = prior.digest if prior else EMPTY, table.code_version(settings)
     digest = attempt.published[key] = sum((part.digest for part in parts.values()), EMPTY)
-    record = SliceRecord(
-        table.key,
-        key,
-        Verdict.PUBLISHED,
-        digest=digest,
-        file_hash=publication.files[key].file_hash,
-        input_state=InputState(),
-        code_version=code,
-        figures={"rows": digest.rows},
-        read_hash=prior.read_hash if prior else None,
+    attempt.changes.slices.append(
+        SliceRecord(
+            table.key,
+            key,
+            Verdict.PUBLISHED,
+            digest=digest,
+            file_hash=publication.files[key].file_hash,
+            input_state=InputState(),
+            code_version=code,
+            figures={"rows": digest.rows},
+            read_hash=prior.read_hash if prior else None,
+        )
     )
     plans = [attempt.batches[batch] for batch in batches]
     reasons = [plan.accepted_reason for plan in plans if plan.ruled_out != set(plan.withdrawn)]
     reasons += [plan.exclusion_reason for plan in plans if plan.ruled_out]
-    kind = CauseKind.DELIVERY if digest != before else CauseKind.SAME_ROWS
-    kind = CauseKind.EXCLUSION if any(plan.ruled_out for plan in plans) else kind
-    cause = Cause.of(CauseKind.FILES_GONE if key in attempt.brought_back else kind)
-    accepted = "; ".join(dict.fromkeys(filter(None, reasons))) or None
-    made = publication_of(attempt, publication, record, before, cause, accepted_reason=accepted)
-    attempt.changes.slices.append(record)
-    attempt.changes.publications.append(made)
+    cause = CauseKind.DELIVERY if digest != before else CauseKind.SAME_ROWS
+    cause = CauseKind.EXCLUSION if any(plan.ruled_out for plan in plans) else cause
+    attempt.changes.publications.append(
+        PublicationRecord(
+            table.key,
+            key,
+            publication.snapshot_id,
+            publication.parent_id,
+            before,
+            digest,
+            Cause.of(CauseKind.FILES_GONE if key in attempt.brought_back else cause),
+            attempt.request.run_id,
+            code_version=code,
+            accepted_reason="; ".join(dict.fromkeys(filter(None, reasons))) or None,
+            seconds=round(time.monotonic() - attempt.started_at, 3),
+            settings=table.recorded_settings(settings),
+        )
+    )
 
 
 def report(attempt: Attempt) -> TableReport:

@@ -159,7 +159,10 @@ def _stage(attempt: Attempt, plans: Sequence[BatchPlan], files: Sequence[str]) -
 def _delete_objects(
     runtime: Runtime, target: str, columns: tuple[str, str], reach: set[Slice], keys: Set[str], also: str = "TRUE"
 ) -> None:
-    """Copy-on-write, of files with rows of these objects that meet `also`; `columns`: of arrival days and of object keys."""
+    """Copy-on-write: only data files that hold rows of these objects (and meet the condition `also`) are rewritten.
+
+    `columns`: of arrival days and of object keys.
+    """
     day_column, key_column = columns
     days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
     projects = ", ".join(sql_text(project) for project in sorted({key.project_id for key in reach}))
@@ -303,7 +306,10 @@ def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence
 
 
 def joined(parts: Sequence[Summary]) -> Summary:
-    """The summary of an object from those of its parts; MOVED where they saw different versions of it."""
+    """The summary of an object from those of its parts; MOVED where they saw different versions of it.
+
+    What is wrong with a whole object every part finds alike.
+    """
     first = parts[0]
     if len({(part["error"], part["sha256"]) for part in parts}) > 1:
         detail = "was read in parts, which saw different versions of it"
@@ -380,7 +386,10 @@ def _require_readable(attempt: Attempt, found: Mapping[str, Summary]) -> None:
 
 
 def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Delivery]:
-    """Whose reading tells a refused object from a refused connection: of each source and project the smallest other object."""
+    """Whose reading tells a refused object from a refused connection: of each source and project the smallest other object.
+
+    Rights and keys are often a project's, so that more of the same project would tell no more.
+    """
     smallest: dict[tuple[Source, str], Delivery] = {}
     for delivery in sorted(listed, key=lambda delivery: (delivery.size_bytes, delivery.key)):
         # Of an empty object no byte can be asked for.

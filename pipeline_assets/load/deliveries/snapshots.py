@@ -35,6 +35,44 @@ def versions_of(exclusions: Mapping[str, Sequence[Exclusion]]) -> frozenset[tupl
     return frozenset((key, one.etag) for key, own in exclusions.items() for one in own)
 
 
+def by_version(exclusions: Exclusions) -> Callable[[Listed], str | None]:
+    """Why a listed object is excluded, by its etag alone; None where it is not. Nothing is read."""
+
+    def reason(entry: Listed) -> str | None:
+        named = (one.reason for one in exclusions.get(entry.key, ()) if one.names(entry.etag, None))
+        return next(named, None)
+
+    return reason
+
+
+def by_bytes(
+    exclusions: dict[str, tuple[Exclusion, ...]], landing: LandingStore, ledger: Ledger, run_id: str
+) -> Callable[[Listed], str | None]:
+    """The same, also of excluded bytes that came again under another etag, which is recorded of that version as well.
+
+    It joins `exclusions` then.
+    """
+    known = by_version(exclusions)
+
+    def reason(entry: Listed) -> str | None:
+        told, own = known(entry), exclusions.get(entry.key, ())
+        if told is not None or not any(one.sha256 is not None for one in own):
+            return told
+        try:
+            sha256 = sha256_of(landing, entry.key, entry.etag)
+        except TidemarkError:
+            # Whoever loads it meets the same and says so.
+            return None
+        same = [one for one in own if one.sha256 == sha256]
+        if not same:
+            return None
+        exclusions[entry.key] = (*own, replace(same[-1], etag=entry.etag))
+        ledger.interventions.exclude(exclusions[entry.key][-1:], run_id)
+        return same[-1].reason
+
+    return reason
+
+
 def sha256_of(landing: LandingStore, key: str, etag: str) -> str:
     """Of the bytes that landing holds; raises what opening raises."""
     with landing.open(key, etag) as content:
@@ -75,39 +113,21 @@ class SnapshotListing:
 
 
 def list_snapshots(
-    landing: LandingStore, folder: str, ledger: Ledger | None = None, run_id: str | None = None
+    landing: LandingStore, dimension: str, why_excluded: Callable[[Listed], str | None] = lambda _: None
 ) -> SnapshotListing:
-    """Every snapshot of a dimension but those that the ledger excludes; raises what listing raises.
+    """Every snapshot of a dimension but excluded ones; raises what listing raises.
 
-    `run_id`: of a load, which also reads excluded bytes that came under another etag, and records that version as excluded. Two
-    names a day: years of them are a few requests.
+    Two names a day: years of them are a few requests.
     """
-    exclusions = exclusions_of_dimensions(ledger) if ledger is not None else {}
-
-    def why_excluded(entry: Listed) -> str | None:
-        own = exclusions.get(entry.key, ())
-        same = [one for one in own if one.names(entry.etag, None)]
-        if not same and ledger is not None and run_id is not None and any(one.sha256 is not None for one in own):
-            try:
-                sha256 = sha256_of(landing, entry.key, entry.etag)
-            except TidemarkError:
-                # Whoever loads it meets the same and says so.
-                return None
-            same = [replace(one, etag=entry.etag) for one in own if one.sha256 == sha256][-1:]
-            if same:
-                exclusions[entry.key] = (*own, *same)
-                ledger.interventions.exclude(same, run_id)
-        return same[0].reason if same else None
-
     excluded: dict[date, str] = {}
     objects: dict[date, list[Listed]] = {}
     marked: set[date] = set()
     odd: list[str] = []
-    for entry in landing.list_folder(folder_of(folder)):
+    for entry in landing.list_folder(folder_of(dimension)):
         if entry.key.endswith("/") and entry.size_bytes == 0:
             # A folder's placeholder in a bucket.
             continue
-        named = None if entry.oddity else parse_name(folder, entry.key)
+        named = None if entry.oddity else parse_name(dimension, entry.key)
         if named is None:
             odd.append(f"{entry.key} ({entry.oddity or 'is called neither DAY.csv, DAY.jsonl nor DAY_complete'})")
         elif named[1] is SnapshotPart.MARKER:
@@ -122,13 +142,16 @@ def list_snapshots(
         days[day] = SnapshotDelivery(
             one.key, one.etag, one.size_bytes, day in marked, tuple(f"{o.key} {o.etag}" for o in others)
         )
-    return SnapshotListing(days, tuple(sorted(odd)), excluded, exclusions)
+    return SnapshotListing(days, tuple(sorted(odd)), excluded)
 
 
 def log_odd_objects(
     listing: SnapshotListing, table: str, calendar: tuple[date, date], log: Callable[[str], None]
 ) -> None:
-    """Name what lies there and is not loaded, or count it where it is much; `calendar`: first and last day that can be loaded."""
+    """Name what lies there and is not loaded; a folder of strangers is counted.
+
+    `calendar`: the first and the last day that can be loaded.
+    """
     within = set(listing.days_within(*calendar))
     beyond = [one.key for day, one in sorted(listing.days.items()) if day not in within]
     where = f"lies outside of the calendar ({calendar[0]} to {calendar[1]})"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pipeline_assets.domain.acceptance import Acceptances
-from pipeline_assets.domain.checks import UNREAD_OBJECTS, Check, Evaluation
+from pipeline_assets.domain.checks import UNREAD_OBJECTS, Acceptances, Check, Evaluation
 from pipeline_assets.domain.days import deadline
 from pipeline_assets.domain.deliveries import SnapshotDelivery
 from pipeline_assets.domain.records import InputDay, InputState, SliceRecord
@@ -82,7 +81,10 @@ def month_of(table: Table, day: date) -> Slice:
 
 
 def is_on_record(table: Table, day: date, version: str, records: Records) -> bool:
-    """Whether every month, none held or refused, is known to have the content of this version, so that it need not be read."""
+    """Whether the records show that every month has the content of this version, so that it need not be read.
+
+    False if a month is held or refused, or if its inputs are unknown.
+    """
     own = records.get(month_of(table, day))
     is_last = own is not None and own.input_state is not None and own.input_state.delivered == version
     return is_last and all(record.verdict.is_good and record.input_state is not None for record in records.values())
@@ -109,7 +111,10 @@ def news_of(
     settings: Settings,
     now: datetime,
 ) -> tuple[tuple[date, str, str] | None, list[str]]:
-    """(day, reason, state) of the delivery that a load would read now, and the open waits; `records`: all months on record."""
+    """Day, reason and state of the delivery that a load would read now (None without news), and a sentence for each wait.
+
+    `days`: deliveries that landing lists; `records`: all months on record.
+    """
     day = standing_day(days, settings, now)
     within = [one for one in days if settings.calendar_start <= one <= now.date()]
     waits = [f"{days[one].key} has no marker yet" for one in sorted(within) if day is None or one > day]

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import UNCHANGED, Cause, CauseKind
-from pipeline_assets.domain.checks import UNREAD_OBJECTS, Evaluation
+from pipeline_assets.domain.checks import UNREAD_OBJECTS, Acceptances, Evaluation
 from pipeline_assets.domain.deliveries import BatchKey, SnapshotDelivery
 from pipeline_assets.domain.identity import is_tie
 from pipeline_assets.domain.records import InputDay, InputState, Rejection, SliceRecord
@@ -189,7 +188,10 @@ class _Rule:
         return InputState(upstream)
 
     def has_own_rows(self, key: Slice) -> bool:
-        """Whether an upstream slice of the day (of all projects: any input) holds rows; before the first items there are none."""
+        """Whether an upstream slice of the same day holds rows; if not, the result is empty.
+
+        All inputs of a slice of all projects count as its own. A joined table has no rows before the first items are known.
+        """
         if self.table.kind.is_shared:
             return not self.present(key).is_nothing
         is_begun = self.items is None or self.items.begin_by(key.event_date)

@@ -95,7 +95,10 @@ class Facts:
     def read(
         cls, ledger: Ledger, settings: Settings, slices: Collection[Slice], tables: Sequence[Table], now: datetime
     ) -> Facts:
-        """Read facts about slices; a load passes no tables, because it reads their records after pinning (`reading`)."""
+        """Read the facts about these slices of these tables.
+
+        A load passes no tables, because it reads their records only after pinning their snapshots (`reading`).
+        """
         firsts = first_arrivals(ledger, settings, _projects(slices), now.date())
         return cls(settings, frozenset(slices), _batches(ledger, settings, slices), firsts).reading(ledger, tables)
 
@@ -211,7 +214,10 @@ class Match(Enum):
 def rests_on(
     table: Table, settings: Settings, key: Slice, state: InputState, months: Mapping[tuple[str, Slice], Digest]
 ) -> dict[tuple[str, Slice], Digest]:
-    """(upstream table, slice) -> the digest that a slice was built from, EMPTY without rows; `months`: of delivered histories."""
+    """(upstream table, slice) -> the digest from which a slice was built; EMPTY if the upstream slice had no rows.
+
+    `months`: from `months_of`, because a day of a delivered history is not a slice, but its month is.
+    """
     kind = table.kind
     found = {(name, of): EMPTY for name in table.upstream for of in kind.input_slices(name, key, settings)}
     for name, digest in state.upstream.items():

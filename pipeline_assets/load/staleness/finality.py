@@ -78,7 +78,10 @@ def first_arrivals(
 
 
 def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
-    """Whether a recorded finality counts: not by a clock that was ahead; without its time only if the window is closed."""
+    """Whether a recorded finality counts; it does not if a clock that was ahead judged it.
+
+    A record without the time of that judgement counts only if the window of arrivals is closed now.
+    """
     if record is None or not record.was_final(now):
         return False
     return record.final_at is not None or is_closed_window(facts, record.key, now)
@@ -100,7 +103,10 @@ def finality(facts: Facts, key: Slice, now: datetime) -> tuple[bool, bool]:
 
 
 def is_closed_window(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Whether every batch that arrives in [D, D + reprocessing window] has all markers on record, or is past its deadline."""
+    """Whether every batch that arrives in [D, D + reprocessing window] has all markers or is past its deadline.
+
+    This uses recorded markers and the present clock, not an earlier judgement, whose clock may have been ahead.
+    """
     for arrival in _window(facts.settings, key):
         if now > deadline(arrival, facts.settings):
             continue
@@ -150,7 +156,10 @@ def recent_lateness(ledger: Ledger, source: Source, projects: Sequence[str], tod
 
 
 def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date) -> list[str]:
-    """A sentence for each project whose window misses too many recent rows; none for recoveries, which are late on purpose."""
+    """A sentence for each project whose window misses a larger share of recent rows than is tolerated.
+
+    Covers regular exports only, because a recovery delivers old events on purpose.
+    """
     if source is not Source.REGULAR:
         return []
     return warnings_of(recent_lateness(ledger, source, projects, today), settings)

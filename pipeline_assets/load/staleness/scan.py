@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
-from pipeline_assets.domain.acceptance import Acceptances
+from pipeline_assets.domain.checks import Acceptances
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice, Verdict, neighbourhood
 from pipeline_assets.load.staleness.decide import CHANGING, SlicePlan, Todo, await_lost, decide, release_waits
@@ -20,7 +20,10 @@ from resources.ledger.store import Ledger
 def decide_with_neighbours(
     ledger: Ledger, facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
 ) -> list[SlicePlan]:
-    """Plans for the slices of the facts, for neighbours of those that may change (read on demand), and so on."""
+    """Plans for the slices of the facts, for the neighbours of those that may change, and so on until none are left.
+
+    Facts about neighbours are read on demand, once per round.
+    """
     plans = decide(facts, table, requested, accepted, now)
     decided_about = set(facts.slices)
     while beyond := not_yet_decided(plans, decided_about, table.kind.exchange_days(facts.settings)):
@@ -127,7 +130,10 @@ def scan_stale_days(
 
 
 def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) -> Iterator[set[Slice]]:
-    """The recorded slices of these days (None: all) in parts of few days, because all records between them are read."""
+    """Yield the recorded slices of these days (or of all days) in parts of consecutive days.
+
+    A part is limited by the span of its days and not by their number, because all records within the span are read.
+    """
     wanted = sorted(days) if days is not None else days_on_record(ledger)
     span = timedelta(days=max(1, _SLICES_AT_ONCE // max(1, len(settings.projects))))
     while wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from pipeline_assets.cli.correct import acceptances_of
-from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
+from pipeline_assets.domain.checks import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.slices import ALL_PROJECTS, EMPTY, Slice
 from pipeline_assets.operations.decisions import Held
 from pipeline_assets.orchestration.assets import KINDS, SHARED

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline_assets.domain.acceptance import AcceptanceKind, Acceptances, read_acceptances
+from pipeline_assets.domain.checks import AcceptanceKind, Acceptances, read_acceptances
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import ALL_PROJECTS, Slice

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from pipeline_assets.cli.app import app
 from pipeline_assets.config import load_settings
-from pipeline_assets.domain.acceptance import AcceptanceKind, read_acceptances
+from pipeline_assets.domain.checks import AcceptanceKind, read_acceptances
 from pipeline_assets.domain.days import parse_day
 from pipeline_assets.domain.errors import SettingsError, TidemarkError
 from pipeline_assets.domain.places import local_path, require_one_question

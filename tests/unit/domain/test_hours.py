@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date, timedelta
 
 import pytest
 
 from pipeline_assets.domain.days import Hour, HourRange, hour_ranges, requested_hours
-from pipeline_assets.domain.errors import UsageError
-from pipeline_assets.domain.retry import Backoff
+from pipeline_assets.domain.errors import Backoff, UsageError, tries
 from pipeline_assets.domain.settings import Settings
 
 DAY = date(2026, 2, 2)
@@ -64,3 +64,17 @@ def test_pauses_double_up_to_a_bound_and_vary_by_half() -> None:
     assert [backoff.pause_seconds(attempt, chance=lambda: 1.0) for attempt in range(1, 6)] == [1, 2, 4, 8, 10]
     assert [backoff.pause_seconds(attempt, chance=lambda: 0.0) for attempt in range(1, 6)] == [0.5, 1, 2, 4, 5]
     assert backoff.pause_seconds(5, 30.0, chance=lambda: 1.0) == 31
+
+
+def test_pauses_double_and_none_follows_the_last_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    assert list(tries(4, 0.1)) == [False, False, False, True]
+    assert pauses == pytest.approx([0.1, 0.2, 0.4])
+
+
+def test_nothing_is_waited_for_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    next(tries(4, 0.1))
+    assert pauses == []

@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 from pipeline_assets.cli.app import app
 from pipeline_assets.config import load_settings
 from pipeline_assets.definitions import build_defs
-from pipeline_assets.domain.acceptance import a_reason
-from pipeline_assets.domain.checks import Check, Evaluation
+from pipeline_assets.domain.checks import Check, Evaluation, a_reason
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.errors import LedgerError, SettingsError, TidemarkError
 from pipeline_assets.domain.masking import MASK, masked, remember, scrubbed, tellable

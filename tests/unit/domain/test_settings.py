@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,12 @@ from pipeline_assets.config import load_settings
 from pipeline_assets.domain import machine
 from pipeline_assets.domain.errors import SettingsError
 from pipeline_assets.domain.places import local_path
-from pipeline_assets.domain.settings import PROJECT_ROOT, Settings, is_clone
+from pipeline_assets.domain.records import differing, on_record, with_recorded
+from pipeline_assets.domain.settings import PROJECT_ROOT, MissingSnapshot, Settings, is_clone, require_cluster_settings
+from pipeline_assets.domain.slices import Source
+from pipeline_assets.tables.aggregates import DAILY_REVENUE
 from pipeline_assets.tables.raw_events import REGULAR_EVENTS
+from pipeline_assets.tables.registry import AS_OF_TABLES, DERIVED
 
 
 @pytest.fixture
@@ -245,3 +251,110 @@ def test_a_project_of_another_beside_the_code_makes_no_clone(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_no_setting_is_called_as_kubernetes_calls_a_service(name: str) -> None:
     assert not name.endswith(("service_host", "_port", "_tcp"))
+
+
+BUCKETS = {"landing_url": "s3://bucket/landing", "warehouse_url": "s3://bucket/warehouse"}
+KEY = "spark.executorEnv.AWS_SECRET_ACCESS_KEY"
+ROLE = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "TOKEN_DIR",
+    "CREDENTIALS_PATH",
+)
+"""Where a worker finds the credentials of its role: nothing that opens anything."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"landing_url": "/data/landing"},
+            "landing_url: is a folder of this machine, while spark_master names a cluster.",
+        ),
+        ({"warehouse_url": "file:///data/lake"}, "warehouse_url: is a folder of this machine"),
+        ({"warehouse_url": "/mnt/lake", "spark_shared_disk": True}, None),
+        ({"spark_config": {KEY: "word"}}, f"spark_config: {KEY}: is a secret that the cluster's own pages show."),
+        ({"spark_config": {"spark.executorEnv.TZ": "UTC", "spark.hadoop.fs.s3a.secret.key": "word"}}, None),
+        *(({"spark_config": {f"spark.executorEnv.{name}": "/var/run/role"}}, None) for name in ROLE),
+        *(
+            (
+                {"spark_config": {f"spark.executorEnv.{name}": "word"}},
+                f"spark_config: spark.executorEnv.{name}: is a secret",
+            )
+            for name in ("AWS_SESSION_TOKEN", "TOKEN_FILE_CONTENT", "PASSFILE")
+        ),
+        ({"catalog_url": "sqlite:////data/catalog.db"}, None),
+    ],
+)
+@pytest.mark.parametrize("master", ["spark://host:7077", "k8s://https://host:6443", "yarn"])
+def test_what_only_works_on_one_machine_is_refused_for_a_cluster(
+    master: str, changes: dict[str, Any], said: str | None
+) -> None:
+    """Scenario: a folder, a shared one, a secret for executors, a catalog that the driver alone opens; on each kind of cluster.
+    Outcome: one sentence for what workers would not see, or everybody would; the secret is not in it. One machine takes all."""
+    require_cluster_settings(Settings(**{**BUCKETS, **changes}, spark_master="local[2]"))
+    settings = Settings(**{**BUCKETS, **changes}, spark_master=master)
+    if said is None:
+        require_cluster_settings(settings)
+        return
+    with pytest.raises(SettingsError) as refused:
+        require_cluster_settings(settings)
+    assert str(refused.value).startswith(said)
+    assert "word" not in str(refused.value)
+
+
+THEN = Settings(
+    dedupe_window_days=2, source_precedence=(Source.REGULAR, Source.BACKFILL), revenue_properties=("a", "b")
+)
+
+
+def test_settings_come_back_as_they_were() -> None:
+    for table in (*DERIVED, *AS_OF_TABLES):
+        recorded = json.loads(json.dumps(table.recorded_settings(THEN)))
+        again = with_recorded(Settings(), recorded)
+        assert table.code_version(again) == table.code_version(THEN)
+        assert differing(recorded, table.recorded_settings(again)) == {}
+
+
+def test_what_chooses_the_inputs_is_recorded_and_is_no_other_code() -> None:
+    """Scenario: the policy for days without a snapshot is another. Outcome: a publication names it, what is published stays."""
+    other = THEN.model_copy(update={"missing_snapshot": MissingSnapshot.PREVIOUS, "previous_snapshot_days": 3})
+    for table in AS_OF_TABLES:
+        sides = table.recorded_settings(THEN), table.recorded_settings(other)
+        assert differing(*sides) == {"missing_snapshot": ("wait", "previous"), "previous_snapshot_days": (7, 3)}
+        assert table.code_version(THEN) == table.code_version(other)
+    for table in DERIVED:
+        assert table.recorded_settings(THEN) == table.recorded_settings(other)
+
+
+def test_which_events_repeat_revenue_is_recorded_and_is_other_code() -> None:
+    """Outcome: a list that changed makes the revenue of published days stale, and a replay uses the list of then."""
+    sides = Settings(), Settings(event_types_without_revenue=())
+    recorded = [DAILY_REVENUE.recorded_settings(one) for one in sides]
+    default = ["[Amplitude] Revenue (Verified)", "[Amplitude] Revenue (Unverified)"]
+    assert differing(*recorded) == {"event_types_without_revenue": (default, [])}
+    assert DAILY_REVENUE.code_version(sides[0]) != DAILY_REVENUE.code_version(sides[1])
+    assert with_recorded(sides[1], recorded[0]) == sides[0]
+
+
+def test_what_differs_is_told_with_both_values() -> None:
+    names = ("dedupe_window_days", "source_precedence")
+    assert differing(on_record(THEN, names), on_record(Settings(), names)) == {
+        "dedupe_window_days": (2, 1),
+        "source_precedence": (["regular", "backfill"], ["backfill", "regular"]),
+    }
+    assert differing({"gone": 1}, {"new": 2}) == {"gone": (1, None), "new": (None, 2)}
+
+
+def test_no_secret_is_recorded() -> None:
+    """Scenario: a table of a user's own reads a setting that may hold a password. Outcome: no record holds it."""
+    names = ("catalog_url", "notify_urls", "spark_config", "dedupe_window_days")
+    assert on_record(THEN, names) == {"dedupe_window_days": 2}
+
+
+def test_a_recorded_value_that_means_nothing_now_is_refused_and_an_unknown_name_left_out() -> None:
+    assert with_recorded(THEN, {"a_setting_of_then": 5}) == THEN
+    with pytest.raises(SettingsError, match="source_precedence: has the recorded value"):
+        with_recorded(THEN, {"source_precedence": ["somewhere else"]})

@@ -359,16 +359,6 @@ def test_what_was_delivered_after_an_object_lets_it_go(
     assert not plan_of([], [a_record(), a_record(shard=2, **known)]).withdrawn, "of no hour that lists nothing"
 
 
-def absent(
-    plan: BatchPlan, now: datetime, first_arrival: date | None = DAY, *, is_elsewhere: bool = False
-) -> tuple[BatchVerdict, Evaluation]:
-    """The verdict on a day without deliveries."""
-    settings = Settings()
-    return judge_absent(
-        plan, is_other_source_there=is_elsewhere, first_arrival=first_arrival, settings=settings, now=now
-    )
-
-
 def verdict_of(plan: BatchPlan, *read: DeliveryRecord, **settings: Any) -> tuple[BatchVerdict, Evaluation]:
     """The verdict once these versions were read."""
     return judge({BATCH: plan}, {one.object_key: one for one in read}, {}, Settings(**settings))[BATCH]
@@ -845,7 +835,9 @@ def test_what_lies_beside_a_delivery_or_holds_nothing_makes_no_hour_incomplete(o
 def test_a_day_whose_every_object_cannot_be_placed_is_no_day_without_events() -> None:
     plan = plan_of(markers=markers_of(range(24)), odd=[_odd("")])
     for is_elsewhere in (False, True):
-        verdict, evaluation = absent(plan, SOON, is_elsewhere=is_elsewhere)
+        verdict, evaluation = judge_absent(
+            plan, is_other_source_there=is_elsewhere, first_arrival=DAY, settings=Settings(), now=SOON
+        )
         record = plan.record(verdict, evaluation, Settings())
         assert (verdict is BatchVerdict.REFUSED) is not is_elsewhere
         assert "cannot be placed" in " ".join(str(one.reason) for one in record.evaluations)
@@ -962,8 +954,13 @@ def test_the_state_of_a_batch_does_not_depend_on_the_order_of_the_listing() -> N
 def test_a_day_without_deliveries(
     first_arrival: date | None, is_other_there: bool, hours: Iterable[int], now: datetime, verdict: BatchVerdict
 ) -> None:
-    plan = plan_of(markers=markers_of(hours), now=now)
-    found, evaluation = absent(plan, now, first_arrival, is_elsewhere=is_other_there)
+    found, evaluation = judge_absent(
+        plan_of(markers=markers_of(hours), now=now),
+        is_other_source_there=is_other_there,
+        first_arrival=first_arrival,
+        settings=Settings(),
+        now=now,
+    )
     assert found is verdict
     assert evaluation.check == Check.DELIVERY_RECONCILES
     assert evaluation.is_passed is (verdict is BatchVerdict.ACCEPTED)
@@ -989,12 +986,15 @@ def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
 ) -> None:
     """Scenario: no object of a day, and markers; one side is asked after the other is on record, empty. Outcome: where each hour
     has a marker the day is empty and good on either side, and one that was refused before is due, once."""
-    asked, other = replace(BATCH, source=source), replace(BATCH, source=source.other)
+    asked, other = (
+        replace(BATCH, source=source),
+        replace(BATCH, source=next(one for one in Source if one is not source)),
+    )
     there = BatchRecord(other, BatchVerdict.ACCEPTED, hours_marked=len(tuple(others)), hours=tuple(others))
     refused = BatchRecord(asked, BatchVerdict.REFUSED, reason="no delivery")
     marked = markers_of(own, batch=asked)
     plan = plan_of(markers=marked, priors=[there, refused], now=now, source=source)
-    found, evaluation = absent(plan, now)
+    found, evaluation = judge_absent(plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now)
     assert (found, evaluation.is_passed) == (verdict, verdict is BatchVerdict.ACCEPTED)
     assert plan.is_newly_empty is (verdict is BatchVerdict.ACCEPTED)
     record = plan.record(found, evaluation, Settings())
@@ -1005,8 +1005,12 @@ def test_a_day_is_empty_by_its_markers_whichever_side_is_asked(
 
 
 def test_a_day_without_deliveries_says_what_to_do() -> None:
-    times = ((DEADLINE, DAY), (LATER, DAY), (LATER, None))
-    waiting, refused, never = (absent(plan_of(now=now), now, first)[1] for now, first in times)
+    waiting, refused, never = (
+        judge_absent(plan_of(now=now), is_other_source_there=False, first_arrival=first, settings=Settings(), now=now)[
+            1
+        ]
+        for now, first in ((DEADLINE, DAY), (LATER, DAY), (LATER, None))
+    )
     assert waiting.reason == f"{BATCH}: nothing is delivered yet"
     assert "2026-02-05 00:00 UTC" in str(waiting.hint)
     assert refused.reason == f"{BATCH}: no delivery of either source, and the deadline has passed"
@@ -1046,7 +1050,9 @@ def test_what_was_accepted_stays_so_when_landing_has_lost_its_reason() -> None:
         (plan_of(exclusions=[an_exclusion()], now=SOON), SOON, BatchVerdict.ACCEPTED, "1 excluded: a test account"),
     ]
     for plan, now, verdict, said in expected:
-        found, evaluation = absent(plan, now)
+        found, evaluation = judge_absent(
+            plan, is_other_source_there=False, first_arrival=DAY, settings=Settings(), now=now
+        )
         assert found is verdict
         assert (said or "") in (evaluation.reason or "")
 

@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from pipeline_assets.domain.acceptance import Acceptances
 from pipeline_assets.domain.changes import CauseKind
+from pipeline_assets.domain.checks import Acceptances
 from pipeline_assets.domain.deliveries import BatchKey
 from pipeline_assets.domain.identity import with_tie
 from pipeline_assets.domain.records import BatchRecord, InputDay, InputState, Rejection, SliceRecord

@@ -38,7 +38,9 @@ def snapshot(day: date = DAY, verdict: Verdict = Verdict.PUBLISHED, **more: Any)
     return SliceRecord(SNAPSHOT.key, Slice(day, ALL_PROJECTS), verdict, **values)
 
 
-def of_snapshot(record: SliceRecord | None, one: SnapshotDelivery | None, now: datetime, **settings: Any) -> SlicePlan:
+def of_snapshot(
+    record: SliceRecord | None, one: SnapshotDelivery | None, now: datetime, **settings: Any
+) -> SlicePlan | None:
     """The plan of the snapshot of a day that was asked for; others came before it."""
     key = Slice(DAY, ALL_PROJECTS)
     first, counts = settings.pop("first", LONG_BEFORE), settings.pop("item_counts", None)
@@ -49,8 +51,7 @@ def of_snapshot(record: SliceRecord | None, one: SnapshotDelivery | None, now: d
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         item_counts=counts,
     )  # fmt: skip
-    (plan,) = decide(facts, SNAPSHOT, [key], {}, now)
-    return plan
+    return next(iter(decide(facts, SNAPSHOT, [key], {}, now)), None)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_a_snapshot_is_loaded_when_it_is_marked_or_late_and_again_when_another_v
     reason: str | None,
 ) -> None:
     plan = of_snapshot(record, one, now)
+    assert plan is not None
     assert (plan.todo, plan.is_early) == (todo, is_early)
     assert reason is None or reason in (plan.reason or "")
 
@@ -86,8 +88,10 @@ def test_a_snapshot_is_loaded_when_it_is_marked_or_late_and_again_when_another_v
 def test_a_day_before_the_first_snapshot_and_a_bridged_one_are_empty_and_nothing_at_all_says_so() -> None:
     for settings in ({"first": DAY + timedelta(days=1)}, {"missing_snapshot": MissingSnapshot.PREVIOUS}):
         plan = of_snapshot(None, None, LATE, **settings)
+        assert plan is not None
         assert plan.todo is Todo.KEEP
     nothing = of_snapshot(None, None, LATE, first=None)
+    assert nothing is not None
     assert (nothing.todo, nothing.reason) == (Todo.WAIT, "landing holds no snapshot of the dimension at all")
 
 
@@ -99,6 +103,7 @@ def test_a_refused_version_is_not_read_again_but_one_that_could_not_be_read_is()
             verdict=Verdict.REFUSED, digest=EMPTY, input_state=None, rejection=refusal, refused_evaluations=(failure,)
         )
         plan = of_snapshot(record, listed(), LATE)
+        assert plan is not None
         assert plan.todo is todo
 
 
@@ -110,7 +115,7 @@ def of_events(
     released: frozenset[tuple[str, Slice]] = frozenset(),
     first: date | None = LONG_BEFORE,
     **settings: Any,
-) -> SlicePlan:
+) -> SlicePlan | None:
     """The plan of a day with events; intervals are built from all published snapshots unless they are given."""
     key = Slice(DAY, PROJECT)
     states = {InputDay(SNAPSHOT.key, day): record.digest for day, record in snapshots.items()}
@@ -128,18 +133,19 @@ def of_events(
         first_snapshots={} if first is None else {SNAPSHOT.key: first},
         released=released,
     )  # fmt: skip
-    (plan,) = decide(facts, ACTIVE_ITEM_EVENTS, [key], {}, now)
-    return plan
+    return next(iter(decide(facts, ACTIVE_ITEM_EVENTS, [key], {}, now)), None)
 
 
-def used(plan: SlicePlan) -> set[date]:
+def used(plan: SlicePlan | None) -> set[date]:
     """Days whose snapshot a plan names among its inputs."""
+    assert plan is not None
     return {name.day for name in plan.present.upstream if name.table == SNAPSHOT.key}
 
 
 def test_the_snapshot_of_the_day_stands_for_it_and_no_other() -> None:
     later = DAY + timedelta(days=1)
     plan = of_events({day: snapshot(day) for day in (BEFORE, DAY, later)})
+    assert plan is not None
     assert plan.todo is Todo.REBUILD
     assert used(plan) == {DAY}
 
@@ -160,6 +166,7 @@ def test_a_day_without_a_snapshot_is_handled_as_the_settings_say_and_never_by_a_
 ) -> None:
     later = DAY + timedelta(days=1)
     plan = of_events({day: snapshot(day) for day in (LONG_BEFORE, BEFORE, later)}, now, missing_snapshot=policy)
+    assert plan is not None
     assert (plan.todo, used(plan), plan.is_early) == (todo, days, now is EARLY)
     assert reason is None or reason in (plan.reason or "")
 
@@ -168,8 +175,10 @@ def test_a_previous_snapshot_reaches_as_far_as_the_settings_say() -> None:
     bridged = {"missing_snapshot": MissingSnapshot.PREVIOUS}
     held = {LONG_BEFORE: snapshot(LONG_BEFORE)}
     plan = of_events(held, **bridged, previous_snapshot_days=5, intervals=_january(held))
+    assert plan is not None
     assert (plan.todo, used(plan)) == (Todo.REBUILD, {LONG_BEFORE})
     plan = of_events(held, **bridged, previous_snapshot_days=4)
+    assert plan is not None
     assert (plan.todo, used(plan)) == (Todo.WAIT, set())
     assert "none of the 4 days before it" in (plan.reason or "")
 
@@ -185,22 +194,27 @@ def test_events_wait_for_refused_and_held_snapshots_and_for_intervals_that_lag()
     bridged = {"missing_snapshot": MissingSnapshot.PREVIOUS}
     for verdict in (Verdict.REFUSED, Verdict.HELD):
         plan = of_events({BEFORE: snapshot(BEFORE), DAY: snapshot(DAY, verdict)})
+        assert plan is not None
         assert (plan.todo, plan.reason) == (Todo.WAIT, f"dimensions/item_snapshot 2026-02-04 is {verdict.value}")
     # What was delivered and refused is not missing: the one before does not stand for it.
     plan = of_events({BEFORE: snapshot(BEFORE), DAY: snapshot(DAY, Verdict.REFUSED, digest=EMPTY)}, **bridged)
+    assert plan is not None
     assert plan.todo is Todo.WAIT
     held = Slice(DAY, ALL_PROJECTS)
     plan = of_events({DAY: snapshot(DAY, Verdict.HELD)}, released=frozenset({(SNAPSHOT.key, held)}))
+    assert plan is not None
     assert plan.todo is Todo.REBUILD
     stale = {InputDay(SNAPSHOT.key, DAY): Digest(2, 2, 2)}
     lagging = SliceRecord(VALIDITY.key, Slice(MONTH, ALL_PROJECTS), Verdict.PUBLISHED, input_state=InputState(stale))
     plan = of_events({DAY: snapshot(DAY)}, intervals=lagging)
+    assert plan is not None
     assert plan.reason == "dimensions/item_validity 2026-02 is not built from the snapshot of 2026-02-04 yet"
 
 
 def test_before_the_first_snapshot_nothing_is_counted_and_nothing_waits() -> None:
     for first in (None, DAY + timedelta(days=1)):
         plan = of_events({}, EARLY, first=first)
+        assert plan is not None
         assert (plan.todo, plan.present.upstream.keys()) == (Todo.KEEP, {InputDay("refined/events", DAY)})
 
 
@@ -220,6 +234,7 @@ def test_a_day_whose_only_snapshot_was_rolled_back_or_refused_is_not_before_the_
     verdict: Verdict, first: date | None
 ) -> None:
     plan = of_events({DAY: snapshot(DAY, verdict, digest=EMPTY)}, first=first)
+    assert plan is not None
     assert (plan.todo, plan.reason) == (Todo.WAIT, f"dimensions/item_snapshot 2026-02-04 is {verdict.value}")
 
 
@@ -242,4 +257,5 @@ def test_a_refused_count_is_judged_again_when_it_was_compared_with_what_is_no_lo
         verdict=Verdict.REFUSED, digest=EMPTY, input_state=None, rejection=refusal, refused_evaluations=(failure,)
     )
     plan = of_snapshot(record, listed(), LATE, item_counts=counts)
+    assert plan is not None
     assert plan.todo is todo

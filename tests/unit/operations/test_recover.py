@@ -25,9 +25,8 @@ from pipeline_assets.cli.terminal import PlainConsole
 from pipeline_assets.domain.checks import Check, Evaluation
 from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.deliveries import BatchKey, Listing
-from pipeline_assets.domain.errors import LandingUnavailableError
+from pipeline_assets.domain.errors import Backoff, LandingUnavailableError
 from pipeline_assets.domain.records import HOURS_HELD, BatchRecord, DeliveryRecord
-from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Source
 from pipeline_assets.formats.amplitude.keys import KeyGrammar

@@ -14,6 +14,7 @@ import pytest
 
 from pipeline_assets.domain.days import Hour, HourRange
 from pipeline_assets.domain.errors import (
+    Backoff,
     DiskFullError,
     ExportAccessError,
     ExportAnswerError,
@@ -24,7 +25,6 @@ from pipeline_assets.domain.errors import (
     TidemarkError,
 )
 from pipeline_assets.domain.masking import scrubbed
-from pipeline_assets.domain.retry import Backoff
 from pipeline_assets.domain.settings import Settings
 from resources import export_api as client
 from resources.export_api import Download, ExportApi
