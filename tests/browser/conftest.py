@@ -16,10 +16,10 @@ IMAGES = PROJECT_ROOT / "docs" / "images"
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Webserver and daemon over an empty landing; the calendar starts ten days ago, and a run loads at most three days."""
+    """Webserver and daemon over an empty landing; the calendar starts ten days ago."""
     from tests.browser.deployment import Deployment, a_day
 
-    with Deployment(tmp_path_factory.mktemp("deployment"), a_day(10), {"TIDEMARK_DAYS_PER_RUN": "3"}) as made:
+    with Deployment(tmp_path_factory.mktemp("deployment"), a_day(10)) as made:
         yield made
 
 

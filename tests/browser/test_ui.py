@@ -1,4 +1,4 @@
-"""What an operator does and sees in Dagster's UI: a range with a red day, its recovery, a single day, a queue, an arrival."""
+"""What an operator does and sees in Dagster's UI: a range with a red day, its recovery, a single day, an arrival, a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.browser.deployment import GROUP, PROJECTS, Deployment, a_day, launch
 from tests.support.builders import events_on
 
 pytestmark = pytest.mark.slow
-JOB = "/locations/tidemark/jobs/daily_load"
 SENSOR = "/locations/tidemark/sensors/regular_exports_arrived"
 
 
@@ -113,36 +112,6 @@ def test_a_single_day_is_loaded_from_the_group_page(page: Any, deployment: Deplo
     page.goto(f"/assets/refined/events?view=partitions&partition={day}")
     page.get_by_text("dagster/partition_row_count").wait_for()
     page.get_by_text("40", exact=True).first.wait_for()
-
-
-def test_a_daily_load_overtakes_a_running_backfill(page: Any, deployment: Deployment) -> None:
-    """Scenario: a range is backfilled from the group page; while its first chunk runs, `daily_load` of another day is launched
-    from its page. Outcome: it starts before any further chunk does, and all of them end well."""
-    for back in (10, 9, 8, 7, 2):
-        deployment.deliver_hours(a_day(back), events=3)
-    known = deployment.runs()
-
-    def new() -> list[dict[str, Any]]:
-        return [run for run in deployment.runs() if run["runId"] not in {one["runId"] for one in known}]
-
-    # Four days in chunks of three.
-    launch(page, GROUP, f"[{a_day(10)}...{a_day(7)}]")
-    deployment.wait("the first chunk runs", lambda: any(run["startTime"] for run in new()), 300)
-    launch(page, JOB, str(a_day(2)))
-    deployment.wait("the daily load is queued", lambda: [one for one in new() if one["jobName"] == "daily_load"], 60)
-    queued = {run["runId"] for run in new() if run["status"] == "QUEUED" and run["jobName"] != "daily_load"}
-    assert queued
-    runs = deployment.wait_for_new_runs(known, count=3)
-    origin = min(run["creationTime"] for run in runs)
-    for run in sorted(runs, key=lambda run: run["startTime"]):
-        tags, times = run["tags"], [run[name] - origin for name in ("creationTime", "startTime", "endTime")]
-        covers = tags.get("dagster/partition") or tags["dagster/asset_partition_range_start"]
-        print(
-            f"{run['jobName']:12} {covers}  queued {times[0]:6.0f} s  started {times[1]:6.0f} s  ended {times[2]:6.0f} s"
-        )
-    (daily,) = [run for run in runs if run["jobName"] == "daily_load"]
-    assert all(run["startTime"] > daily["startTime"] for run in runs if run["runId"] in queued)
-    assert {run["status"] for run in runs} == {"SUCCESS"}
 
 
 def test_a_marker_in_landing_turns_a_day_green(
