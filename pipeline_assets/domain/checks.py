@@ -203,11 +203,6 @@ def not_evaluated(rule: CheckRule) -> Evaluation:
     return Evaluation(rule, False, "was not evaluated", hint, is_evaluated=False)
 
 
-def holds_nothing(rule: CheckRule) -> Evaluation:
-    """A passed evaluation for a slice without rows that was never built."""
-    return Evaluation(rule, True, figures={"rows": 0})
-
-
 def complete(rules: Sequence[CheckRule], evaluations: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
     """One evaluation for each check that the table lists, in its order."""
     by_rule = {evaluation.check: evaluation for evaluation in evaluations}

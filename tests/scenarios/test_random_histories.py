@@ -18,6 +18,7 @@ from pipeline_assets.domain.errors import LakehouseError
 from pipeline_assets.domain.identity import RawRow
 from pipeline_assets.domain.slices import Slice, Source
 from pipeline_assets.load.build import refined
+from pipeline_assets.operations import maintenance
 from pipeline_assets.operations.decisions import preview, release
 from pipeline_assets.operations.maintenance import maintain, require_done
 from pipeline_assets.operations.rollback import RollbackRequest, roll_back
@@ -211,6 +212,7 @@ def test_random_histories(spark: Any, tmp_path: Path, is_full: bool, monkeypatch
         )
         # So that late rows of these small days lie apart; tasks of the lake of differences run in this process.
         monkeypatch.setattr(refine_task, "_LEAST_ROWS", 3)
+        monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
         p.now = q.now = r.now = SOON
         history = History(p, q, seed=7)
         seen: Counter[str] = Counter()

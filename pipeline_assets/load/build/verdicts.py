@@ -10,7 +10,7 @@ from typing import Any
 import pyspark.sql.functions as F
 
 from pipeline_assets.domain.changes import Baseline, CauseKind, KeyChange, explain_change, next_baseline
-from pipeline_assets.domain.checks import Check, Evaluation, complete, holds_nothing
+from pipeline_assets.domain.checks import Check, Evaluation, complete
 from pipeline_assets.domain.records import Rejection, SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Slice, Source, Verdict, neighbourhood
 from pipeline_assets.load.build.builder import Audit, Builder, Inputs, JudgedSlice, StagedSlices, TablePlan
@@ -259,7 +259,11 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
         changes: dict[str, Any] = {"baseline": baseline, "input_state": decision.present, "code_version": code}
         record = _passed(decision, prior, verdict=Verdict.UNCHANGED, **changes)
         is_nothing = decision.record is None and record.digest == EMPTY
-        evaluations = tuple(map(holds_nothing, plan.table.checks)) if is_nothing else record.evaluations
+        evaluations = (
+            tuple(Evaluation(rule, True, figures={"rows": 0}) for rule in plan.table.checks)
+            if is_nothing
+            else record.evaluations
+        )
         return JudgedSlice(record, _outcome(decision, record, evaluations=evaluations))
     record = _standing(prior, decision, judging(plan.table, plan.runtime.settings))
     is_refused_before = decision.todo in (Todo.KEEP_REFUSED, Todo.WAIT_TIED) and prior.run_id != plan.request.run_id
