@@ -430,37 +430,35 @@ class _KilledError(Exception):
     """The process ends here."""
 
 
-@pytest.mark.parametrize(
-    ("point", "name"),
-    [
-        (Failpoint.AFTER_LOOK, ""),
-        (Failpoint.AFTER_APPLY, REFINED),
-        (Failpoint.IN_TRANSACTION, ""),
-        (Failpoint.AFTER_PUBLISH, ""),
-    ],
-)
-def test_a_rollback_that_died_is_completed(two_states: TwoStates, point: Failpoint, name: str) -> None:
-    """Scenario: a rollback dies around its publish; a load comes, then the same rollback again. Outcome: the load
-    undoes nothing, and every table is what it was then, each slice changed once."""
+def test_rollbacks_that_died_are_completed(two_states: TwoStates) -> None:
+    """Scenario: rollbacks of one day after the other die around their publish, at each point once; a load comes, then the same
+    rollback again. Outcome: the load undoes nothing, and every table is what it was then, each slice changed once."""
     p, right, then, _ = two_states
+    for day, point, name in (
+        (DAYS[0], Failpoint.AFTER_LOOK, ""),
+        # The day of the first one: it changed nothing.
+        (DAYS[0], Failpoint.AFTER_APPLY, REFINED),
+        (DAYS[1], Failpoint.IN_TRANSACTION, ""),
+        (DAYS[2], Failpoint.AFTER_PUBLISH, ""),
+    ):
 
-    def die(at: Failpoint, table: str) -> None:
-        if (at, table) == (point, name):
-            raise _KilledError
+        def die(at: Failpoint, table: str, death: tuple[Failpoint, str] = (point, name)) -> None:
+            if (at, table) == death:
+                raise _KilledError
 
-    failpoints.watch(die)
-    try:
-        with pytest.raises(_KilledError):
-            roll_back(_runtime(p), _request(then))
-    finally:
-        failpoints.watch()
-    assert p.load(DAYS[0], DAYS[-1]).success
-
-    roll_back(_runtime(p), _request(then))
+        failpoints.watch(die)
+        try:
+            with pytest.raises(_KilledError):
+                roll_back(_runtime(p), _request(then, [day]))
+        finally:
+            failpoints.watch()
+        assert p.load(day).success
+        if point is not Failpoint.AFTER_LOOK:
+            roll_back(_runtime(p), _request(then, [day]))
 
     assert _derived(p) == right
     require_known(p)
-    assert len(p.ledger.publications(name or REFINED)) == 3 * len(DAYS)
+    assert len(p.ledger.publications(REFINED)) == 3 * len(DAYS)
 
 
 @pytest.mark.parametrize("wins", [1, 9])
