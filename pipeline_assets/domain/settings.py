@@ -357,6 +357,7 @@ def _reachable_receivers(value: tuple[str, ...]) -> None:
         # The address is not repeated: its path opens the webhook.
         refusal = refusal_of_web_address(url)
         _require(refusal is None, f"address {number} of {len(value)} {refusal}")
+    _require(len(set(value)) == len(value), "an address is named twice")
 
 
 def _ranged_query(value: str) -> None:

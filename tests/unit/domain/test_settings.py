@@ -113,6 +113,7 @@ def test_hosts_of_different_memory_agree_on_the_parser_and_on_what_it_refused(
         ("TIDEMARK_PROJETS", "1", "TIDEMARK_PROJETS"),
         ("TIDEMARK_PROJECTS", "acme", "TIDEMARK_PROJECTS"),
         ("TIDEMARK_PROJECTS", "1,1", "named twice"),
+        ("TIDEMARK_NOTIFY_URLS", "https://a.example/x,https://a.example/x", "an address is named twice"),
         ("TIDEMARK_PROJECTS", str(1 << 63), "not a vendor project id"),
         ("TIDEMARK_PROJECTS", "9" * 5000, "not a vendor project id"),
         ("TIDEMARK_PROJECTS", "010001", "without leading zeros"),
