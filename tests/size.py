@@ -76,7 +76,9 @@ class Calls:
 
 
 def _is_own(code: CodeType) -> bool:
-    return code.co_filename.startswith(tuple(f"{_ROOT}/{name}/" for name in _SOURCE)) and "<module>" not in code.co_name
+    # Python 3.11 runs a comprehension as a function, which later versions do not; a module is none either.
+    is_function = not code.co_name.startswith("<") or code.co_name == "<lambda>"
+    return is_function and code.co_filename.startswith(tuple(f"{_ROOT}/{name}/" for name in _SOURCE))
 
 
 @contextmanager
