@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -106,8 +106,21 @@ def load_skewed(
     work: Path, landing: Path, catalog: str, bounds: Mapping[str, int], tables: Collection[str] = _TABLES
 ) -> dict[str, Any]:
     """Load the day into a separate lake below `work`; returns seconds, task seconds, forecasts and digests."""
-    for name, bound in bounds.items():
-        setattr(skew, name, bound)
+    with _bounded(bounds):
+        return _loaded(work, landing, catalog, tables)
+
+
+@contextmanager
+def _bounded(bounds: Mapping[str, int]) -> Iterator[None]:
+    usual = {name: getattr(skew, name) for name in bounds}
+    vars(skew).update(bounds)
+    try:
+        yield
+    finally:
+        vars(skew).update(usual)
+
+
+def _loaded(work: Path, landing: Path, catalog: str, tables: Collection[str]) -> dict[str, Any]:
     settings = settings_in(work, landing, catalog)
     spark = a_session(settings)
     times = TaskTimes(spark)

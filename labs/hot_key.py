@@ -18,22 +18,19 @@ def hot_key(work: Path, rows: int = 30_000) -> Story:
     }
     steps = {name: {step["step"]: step for step in load["steps"]} for name, load in loads.items()}
     read = {name: of["read"]["measured"] for name, of in steps.items()}
-    compare = {
-        "undivided": steps["divided"]["compare"]["undivided"],
-        "divided": steps["divided"]["compare"]["forecast"],
-    }
-    without = next(share for share in steps["divided"]["read"]["keys"] if share["null_share"])
+    compare = {name: of["compare"]["forecast"] for name, of in steps.items()}
     figures = {
         "read_before": read["undivided"]["ratio"], "read_after": read["divided"]["ratio"],
         "compare_before": compare["undivided"]["ratio"], "compare_after": compare["divided"]["ratio"],
         "is_same": float(loads["undivided"]["digests"] == loads["divided"]["digests"]),
-        "forecast": steps["undivided"]["read"]["forecast"]["ratio"], "null_share": without["null_share"],
+        "forecast": steps["undivided"]["read"]["forecast"]["ratio"],
     }  # fmt: skip
     return Story(
         "hot_key",
         "Skew: the slowest task decides",
         (
-            f"{HOT_SHARE:.0%} of a day's rows lie in one object and carry the same ids; {NULL_SHARE:.0%} have no `insert_id`. "
+            f"{HOT_SHARE:.0%} of a day's rows lie in one object and carry the same ids; {NULL_SHARE:.0%} have no `insert_id`, "
+            "and are named by their `uuid`, so that no task gets them all. "
             f"Before it reads a byte the load forecasts {figures['forecast']:.1f} times the median for its largest task.",
             f"Objects left whole: the largest reading task has {read['undivided']['largest']:,.0f} rows, "
             f"{figures['read_before']:.1f} times the median. Read in parts: {read['divided']['largest']:,.0f} rows, "
@@ -41,8 +38,6 @@ def hot_key(work: Path, rows: int = 30_000) -> Story:
             f"Rows that share a key, by the load's forecast: sent to tasks by the key's hash, one task compares "
             f"{compare['undivided']['largest']:,.0f} of them. With the rows of the hot key divided by their row ids, each beside "
             f"the best row of the day: {compare['divided']['largest']:,.0f}.",
-            f"{without['null_share']:.0%} of the rows have no `insert_id`, and are no bucket: an event without one is named by "
-            "its `uuid`, so that no task gets them all.",
             "The digests of all tables are the same both ways." if figures["is_same"] else "The digests DIFFER.",
         ),
         columns(
