@@ -25,7 +25,7 @@ from resources.failpoints import Failpoint, watch
 from resources.iceberg.catalog_at_rest import PUBLISHED_WITH
 from resources.iceberg.lake_identity import attachable
 from resources.iceberg.lakehouse import Lakehouse
-from resources.iceberg.metadata import LiveFiles
+from resources.iceberg.metadata import JavaTables, LiveFiles
 from resources.iceberg.slice_changes import SliceChange
 from resources.iceberg.upkeep import Upkeep
 from resources.ledger.changes import Changes
@@ -490,7 +490,8 @@ def found(lake: Lake) -> list[int | None]:
     """The snapshots that an empty catalog would attach."""
     settings = lake.settings.model_copy(update={"catalog_name": f"lake_{uuid.uuid4().hex[:8]}"})
     configure_catalog(lake.lakehouse.spark, settings)
-    return [one.snapshot_id for one in attachable(lake.lakehouse.tables, settings, BOTH)]
+    tables = JavaTables(lake.lakehouse.spark, settings.catalog_name)
+    return [one.snapshot_id for one in attachable(tables, settings, BOTH)]
 
 
 def test_a_publish_that_never_was_is_attached_whole_or_not_at_all(spark: Any, tmp_path: Path) -> None:
