@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 RUN_PROPERTY, PUBLISH_PROPERTY, PUBLISHED_WITH = "tidemark.run-id", "tidemark.publish-id", "tidemark.published-with"
-"""Entries of a snapshot's summary: its run, its publish, and the tables that get a snapshot of it, all of them or none."""
+"""Keys of a snapshot's summary: its run, its publish, and the tables that get a snapshot of it, all of them or none."""
 _SUFFIX = ".metadata.json"
 _BEGINNING = 4096
-"""Iceberg writes uuid, sequence number and time within these first bytes; schemas and snapshots follow."""
+"""The first bytes, in which Iceberg writes uuid, sequence number and time."""
 _MOST_BYTES = 256 * 1024**2
-"""Limit of a decompressed file; 100,000 snapshots take a fifth of it."""
+"""Limit of a decompressed file: five times 100,000 snapshots."""
 _READERS = 16
 _TOLERATED = timedelta(minutes=1)
-"""How much older than its parent Iceberg lets a commit be."""
+"""Iceberg lets a commit be this much older than its parent."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class MetadataFile:
     name: str
     """Relative to the table's location."""
     table_uuid: str | None
-    """None for a truncated file, whose writer died."""
+    """None for a truncated file."""
     commits: int
-    """Sequence number of the last snapshot; 0 for a table that never had one."""
+    """Sequence number of the last snapshot; 0 without one."""
     updated_at: datetime
-    """Timezone-aware, by the clock of the process that wrote it."""
+    """Timezone-aware, by the writer's clock."""
 
 
 def is_metadata(name: str) -> bool:
@@ -69,19 +69,19 @@ def base_name(path: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether an object is not part of the table: a checksum of a local file system, for example."""
+    """Whether an object is not part of the table, such as a local checksum."""
     return base_name(name).startswith((".", "_"))
 
 
 def read_metadata_files(objects: LakeObjects, listed: Iterable[LakeObject]) -> list[MetadataFile]:
-    """Return the metadata files among the objects listed below a table's location; reads only their first bytes."""
+    """Return the metadata files among the objects listed below a table's location; reads their first bytes."""
     wanted = [entry for entry in listed if is_metadata(entry.name) and not is_hidden(entry.name)]
     with ThreadPoolExecutor(_READERS) as pool:
         return [file for file in pool.map(partial(_metadata_file, objects), wanted) if file is not None]
 
 
 def first_use(objects: LakeObjects) -> str | None:
-    """Return the name of a file below a table's location that somebody may need: not of a creation that died."""
+    """Return the name of a file below a table's location that may be needed: not that of a creation that died."""
     metadata = []
     for entry in objects.list():
         if is_metadata(entry.name) and not is_hidden(entry.name):
@@ -106,10 +106,7 @@ def not_ahead(files: Sequence[MetadataFile], now: datetime) -> list[MetadataFile
 
 
 def half_published(states: Mapping[str, Mapping[str, Any]]) -> set[str | None]:
-    """Return the publishes that never were: a table's head names another table, whose main never showed a snapshot of it.
-
-    `states`: table -> its metadata. Nobody knows what a table showed before its oldest snapshot.
-    """
+    """Return the incomplete publishes: a head names another table, whose main never showed it. `states`: table -> metadata."""
     named = [
         (head, name)
         for head in map(snapshot_of, states.values())
@@ -119,7 +116,6 @@ def half_published(states: Mapping[str, Mapping[str, Any]]) -> set[str | None]:
 
 
 def _lacks(state: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
-    """Whether a table's main never showed the publish of another one's head."""
     known = {one["snapshot-id"]: one for one in state["snapshots"]}
     shown = [known[one["snapshot-id"]] for one in state.get("snapshot-log", ()) if one["snapshot-id"] in known]
     if not shown or any(publish_of(one) == publish_of(head) for one in shown):
@@ -134,7 +130,7 @@ def publish_of(snapshot: Mapping[str, Any]) -> str | None:
 
 
 def snapshot_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the head of main; raises KeyError and StopIteration where there is none."""
+    """Return main's snapshot; raises KeyError and StopIteration where there is none."""
     current = metadata["current-snapshot-id"]
     return next(dict(snapshot) for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] == current)
 
@@ -157,7 +153,7 @@ def content(objects: LakeObjects, name: str) -> dict[str, Any]:
 
 
 def follows(objects: LakeObjects, name: str, earlier: str) -> bool:
-    """Whether a metadata file was written on top of an earlier one, over any number of commits; `earlier` is a base name."""
+    """Whether a metadata file follows an earlier one, over any number of commits; `earlier` is a base name."""
     while log := _log(objects, name):
         if earlier in log:
             return True
@@ -166,12 +162,12 @@ def follows(objects: LakeObjects, name: str, earlier: str) -> bool:
 
 
 def predecessor(objects: LakeObjects, name: str) -> str | None:
-    """Return the base name of the metadata file before this one, None where the file does not tell."""
+    """Return the base name of the metadata file before this one; None where it is unknown."""
     return next(iter(_log(objects, name)[-1:]), None)
 
 
 def _log(objects: LakeObjects, name: str) -> list[str]:
-    """The base names of the metadata files that a file lists before itself, oldest first; empty where it does not tell."""
+    """The base names of earlier metadata files, oldest first; empty where unknown."""
     try:
         log = content(objects, name).get("metadata-log") or ()
         return [base_name(str(entry["metadata-file"])) for entry in log]
@@ -208,12 +204,12 @@ def _is_packed(name: str) -> bool:
 
 _COLUMNS = ("catalog_name", "table_namespace", "table_name", "metadata_location", "previous_metadata_location")
 TABLES = sa.table("iceberg_tables", *map(sa.column, _COLUMNS))
-"""As Iceberg's JdbcCatalog creates it (JdbcUtil, schema versions V0 and V1); PyIceberg's SqlCatalog has the same columns."""
+"""Columns of Iceberg's JdbcCatalog (schema versions V0 and V1) and of PyIceberg's SqlCatalog."""
 _PROPERTIES = sa.table(
     "iceberg_namespace_properties", *map(sa.column, ("catalog_name", "namespace", "property_key", "property_value"))
 )
 _UNCERTAIN = (sa.exc.SQLAlchemyError, TidemarkError, OSError, ValueError, KeyError, TypeError)
-"""After any of these the caller asks Iceberg itself, which gives the answer or a proper error."""
+"""After these errors the caller asks Iceberg, which gives the answer or a proper error."""
 
 
 def are_of(catalog: str, tables: Collection[Table]) -> sa.ColumnElement[bool]:
@@ -232,41 +228,38 @@ class TableAtRest:
     columns: frozenset[str]
     properties: dict[str, str]
     oldest_at: datetime | None = None
-    """When the oldest kept snapshot was committed."""
+    """Commit time of the oldest kept snapshot."""
     is_head_ours: bool = True
-    """Whether a run of ours committed main's snapshot, or a compaction did, which leaves the rows as they were."""
+    """Whether a run of ours, or a compaction, committed main's snapshot."""
     snapshot_ids: frozenset[int] = frozenset()
-    """All snapshots that the table keeps."""
     location: str = ""
-    """Location of the metadata file."""
+    """Of the metadata file."""
     place: str = ""
-    """The table's own location, below which its next files are written."""
+    """The table's own location."""
     deletes: int = 0
-    """Delete files that apply to main's snapshot. Only other programs write them."""
+    """Delete files that apply to main's snapshot; only other programs write them."""
     manifest_list: str | None = None
-    """The file that lists the manifests of main's snapshot."""
 
 
 class CatalogAtRest:
-    """Reads one catalog; an answer that is not certain is None."""
+    """Reads one catalog; an uncertain answer is None."""
 
     def __init__(self, settings: Settings) -> None:
-        """Open no connection yet."""
         self._settings = settings
         self._engine: sa.Engine | None = None
         self._known: dict[str, tuple[str, TableAtRest]] = {}
 
     def table(self, table: Table) -> TableAtRest | None:
-        """Return the table's current state; None where that is not certain or the catalog does not know the table."""
+        """Return the table's current state; None where it is uncertain or the table unknown."""
         with suppress(*_UNCERTAIN):
             return next(map(self._metadata, self._locations([table])), None)
         return None
 
     def outside(self, ours: Collection[Table]) -> list[str] | None:
-        """Return the locations of these tables outside of the warehouse; None where that is not certain."""
+        """Return the locations of these tables outside of the warehouse; None where uncertain."""
         with suppress(*_UNCERTAIN):
             listed = self._locations(ours)
-            # The files' own places come first: those of a copy whose original is gone cannot be read.
+            # The catalog's places come first: a copy whose original is gone has no readable files.
             return self._not_below(listed) or self._not_below([self._metadata(one).place for one in listed])
         return None
 
@@ -295,7 +288,7 @@ class CatalogAtRest:
         return [place for place in places if not is_below(place, self._settings.warehouse_url)]
 
     def _metadata(self, location: str) -> TableAtRest:
-        """The parsed metadata file; raises ValueError for one of a kind that only Iceberg reads."""
+        """Raises ValueError for a file that only Iceberg reads."""
         if not location.endswith(".metadata.json") or location.endswith(".gz.metadata.json"):
             raise ValueError(location)
         folder, _, name = location.rpartition("/")
@@ -352,15 +345,12 @@ def _table_at_rest(location: str) -> TableAtRest:
 
 
 _ASKED_AT_ONCE = 16
-"""Number of folders listed in parallel: restoring a year needs hundreds."""
+"""Folders listed in parallel: restoring a year needs hundreds."""
 _EPOCH, _PARTS = date(1970, 1, 1), 2
 
 
 def gone_files(paths: Collection[str]) -> set[str]:
-    """Return those of these data files that are gone, by a listing of each day's folder, and by name what it lacks.
-
-    Raises LakehouseError and LakehouseUnavailableError where the store does not answer: silence is no loss.
-    """
+    """Return those of these data files that are gone; raises LakehouseError where the store does not answer."""
     by_day: dict[str, set[str]] = {}
     for path in paths:
         by_day.setdefault(path.rsplit("/", 2)[0], set()).add(path)
@@ -375,7 +365,7 @@ def lost_slices(files: Mapping[Slice, Collection[str]]) -> dict[Slice, str]:
 
 
 def lost_at_rest(table: TableAtRest, days: Collection[date]) -> dict[Slice, str]:
-    """Return the same of the head's slices on these days, by its manifests."""
+    """Return slice -> the first lost data file of the head's slices on these days, by its manifests."""
     files: dict[Slice, list[str]] = {}
     for key, path in _live_files(table.manifest_list, {(day - _EPOCH).days for day in days}):
         files.setdefault(key, []).append(path)
@@ -385,7 +375,7 @@ def lost_at_rest(table: TableAtRest, days: Collection[date]) -> dict[Slice, str]
 def _gone(opened: Callable[[str], LakeObjects], folder: str, paths: Collection[str]) -> list[str]:
     root, _, day = folder.rpartition("/")
     objects = opened(root)
-    # Another program may write anywhere; only the folder of a partition is known to be small.
+    # Another program may write anywhere; only a partition's folder is known to be small.
     there = {f"{root}/{one.name}" for one in objects.list(day)} if "=" in day else set()
     return [path for path in paths if path not in there and objects.get(path.removeprefix(f"{root}/"), 1) is None]
 
@@ -397,7 +387,7 @@ def _live_files(manifest_list: str | None, days: Collection[int]) -> Iterator[tu
     store = cast("Any", SimpleNamespace(new_input=opened))
     for manifest in read_manifest_list(opened(manifest_list)) if manifest_list and days else ():
         parts = manifest.partitions or []
-        # Files in another layout, of another program, belong to no slice: the comparison with the ledger refuses them.
+        # Files in another layout belong to no slice; the comparison with the ledger refuses them.
         if manifest.content is not ManifestContent.DATA or len(parts) != _PARTS:
             continue
         first, last = (

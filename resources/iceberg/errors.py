@@ -1,4 +1,4 @@
-"""Translate failures of Spark, Iceberg and their stores: lost races, transient failures, and those an operator must fix."""
+"""Translate failures of Spark, Iceberg and their stores into lost races, transient failures, and those an operator must fix."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pipeline_assets.domain.errors import (
 from pipeline_assets.domain.masking import scrubbed
 
 FAILURES = (Py4JError, PySparkException)
-"""Everything that a call into the JVM raises: pyspark turns `IllegalArgumentException` and the like into its own types."""
+"""Everything that a call into the JVM raises."""
 _CONFLICTS = (
     "Found conflicting files",
     "Missing required files to delete",
     "Cannot commit, found new",
     "CommitFailedException",
     "ValidationException",
-    # The base snapshot has expired, and with it the record of who committed since.
+    # The base snapshot has expired, and with it the record of later commits.
     "is not an ancestor of",
 )
 _RACES = (
@@ -74,16 +74,16 @@ _SHUT = (
     "iceberg.exceptions.NotAuthorizedException",
     "iceberg.exceptions.ForbiddenException",
 )
-"""Signs of a catalog that refuses us, after signs of a transient failure."""
+"""Signs of a catalog that refuses access; checked after the signs of a transient failure."""
 _DATA_FILE = re.compile(r"(?:FileNotFound|NotFound|NoSuchKey)Exception\b[^\n]*?((?:\w+:)?/[^\s'\"]+?\.parquet)\b")
 _AHEAD = re.compile(
     r"(?:Invalid update timestamp \S+: before |Expected sorted snapshot log entries)[^\d\n]*(\d{10,14})?"
 )
-"""Iceberg refuses a commit that is more than a minute older than the table's metadata or main's newest snapshot."""
+"""Iceberg refuses a commit more than a minute older than the table's metadata or main's newest snapshot."""
 _REFUSED = re.compile(r"([^:\n]*) \(Service: (?:S3|Sts|SSO|SSO OIDC|SsoOidc), Status Code: 40[0134]\b")
-"""How the store, or the provider of its credentials, refuses a request for good; the group is its sentence."""
+"""A final refusal by the store or its credentials' provider; the group is its sentence."""
 _NO_CREDENTIALS = "Unable to load credentials"
-"""The client found no valid credentials before any request; it reports that with the same type as a network failure."""
+"""The client found no credentials; it reports this with the type of a network failure."""
 _REFUSED_HINT = (
     "Nothing more was published. Check the credentials and rights of TIDEMARK_WAREHOUSE_URL, then load again"
 )
@@ -106,9 +106,9 @@ _RULES: tuple[tuple[Sequence[str], type[TidemarkError], str, str], ...] = (
     (_SHUT, LakehouseError, "the catalog cannot be opened: ", "Check TIDEMARK_CATALOG_URL"),
     ((*_CONFLICTS, *_RACES), LakehouseUnavailableError, "another writer was faster: ", _AGAIN),
 )  # fmt: skip
-"""Signs of a failure, our type, the reason (a colon is followed by the informative line of the trace) and the hint."""
+"""Signs of a failure, our type, reason (after a colon comes the trace's informative line) and hint."""
 _WRITER = re.compile(r"\bat org\.apache\.(spark|iceberg\.aws\.s3|hadoop|iceberg|parquet)\.")
-"""The code that was writing when the disk was full: for example Spark's own, which spills to disk what exceeds memory."""
+"""The code that was writing when the disk was full."""
 _FULL_HERE = {
     "spark": ("the disk of spark.local.dir is full", "set spark.local.dir in spark_config to a larger disk"),
     "iceberg.aws.s3": (
@@ -116,16 +116,16 @@ _FULL_HERE = {
         "set spark.sql.catalog.<catalog_name>.s3.staging-dir in spark_config to a larger disk",
     ),
 }
-"""Writing code -> the full disk of this machine, and the setting that moves it. All other code writes to the warehouse."""
+"""Writing code -> the full disk of this machine, and the setting that moves it; all other code writes to the warehouse."""
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded", "database or disk is full")
 _NOT_A_CAUSE = ("at ", "Suppressed: ")
-"""Lines that do not name the cause: stack frames, whose classes may be named like exceptions, and suppressed errors."""
+"""Lines that do not name the cause: stack frames and suppressed errors."""
 
 _T = TypeVar("_T")
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
-"""These retries bridge a catalog outage of about six seconds."""
+"""These retries bridge about six seconds."""
 _PATIENCE_SECONDS = 60.0
-"""An operation that ran longer before it failed was retried by the store's own client; retrying that would take hours."""
+"""A longer operation was already retried by the store's client."""
 
 
 def is_conflict(error: Exception) -> bool:
@@ -145,7 +145,7 @@ def is_unanswered(error: Exception) -> bool:
 
 
 def again(operation: Callable[[], _T]) -> _T:
-    """Run a metadata operation, with retries after lost races and short outages of the catalog; returns its result."""
+    """Run a metadata operation, with retries after lost races and short outages of the catalog."""
     until = time.monotonic() + _PATIENCE_SECONDS
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
@@ -158,7 +158,7 @@ def again(operation: Callable[[], _T]) -> _T:
 
 @contextmanager
 def lakehouse_failures(subject: str) -> Iterator[None]:
-    """Raise known failures as ours; all others, which may be defects, propagate unchanged."""
+    """Raise known failures as ours; others, which may be defects, propagate."""
     try:
         yield
     except FAILURES as error:
@@ -169,13 +169,13 @@ def lakehouse_failures(subject: str) -> Iterator[None]:
 
 
 def failure(subject: str, error: Exception) -> TidemarkError | None:
-    """Translate a failure into one of ours; None for a failure that is not known."""
+    """Translate a failure into one of ours; None for an unknown one."""
     known = _known(str(error), error)
     return known and known[0](subject, *known[1:])
 
 
 def _known(text: str, error: Exception) -> tuple[type[TidemarkError], str, str] | None:
-    """The type, reason and hint of a failure; of several signs the first decides."""
+    """Type, reason and hint; the first sign decides."""
     if full := next((mark for mark in _FULL if mark in text), None):
         writer = _WRITER.search(text.partition(full)[2])
         reason, cure = _FULL_HERE.get(writer[1] if writer else "", ("cannot be written", None))

@@ -1,4 +1,4 @@
-"""One lake: warehouse, catalog, ledger and the places of all tables belong together, or nothing is touched."""
+"""One lake: warehouse, catalog, ledger and all tables' places belong together, or nothing is touched."""
 
 from __future__ import annotations
 
@@ -39,25 +39,24 @@ if TYPE_CHECKING:
 
 
 MARKER = "warehouse.json"
-"""The mark's name below `_tidemark/`."""
 FORMAT = 3
-"""Format of the tables and of `_tidemark/`; raised by a change after which two versions would misread each other."""
+"""Format of the tables and of `_tidemark/`; raised where two versions would misread each other."""
 _EARLIER_LAKE = "Load the exports into a new, empty warehouse, with a new catalog and a new ledger"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What belongs to the lake in this warehouse."""
+    """The identity of the lake in this warehouse."""
 
     id: str
-    """The identity that the one permitted catalog carries as well; attaching changes it."""
+    """The identity that the one permitted catalog carries too; attaching changes it."""
     lake: str
-    """The identity of the lake, which never changes; the ledger carries it as well."""
+    """The permanent identity of the lake, which the ledger carries too."""
     catalog: str | None = None
     catalog_url: str | None = None
-    """Without user, password and options, like `ledger_url`: for messages."""
+    """For messages: without user, password and options, like `ledger_url`."""
     place: str | None = None
-    """The URL of the warehouse, as the process spelt it that wrote the mark."""
+    """The warehouse's URL, as the writing process spelt it."""
     ledger: str | None = None
     """The identity of the one permitted ledger."""
     ledger_url: str | None = None
@@ -69,23 +68,23 @@ class Mark:
         return f"catalog {self.catalog or 'without a name'} ({self.catalog_url or 'its address is not on record'})"
 
     def here(self, settings: Settings) -> Mark:
-        """The mark with the catalog and the place of these settings."""
+        """Return the mark with the catalog and place of these settings."""
         url, place = bare_url(settings.catalog_url), settings.warehouse_url
         return replace(self, catalog=settings.catalog_name, catalog_url=url, place=place)
 
     def of_ledger(self, identity: str, url: str) -> Mark:
-        """The mark with this ledger."""
+        """Return the mark with this ledger."""
         return replace(self, ledger=identity, ledger_url=bare_url(url))
 
     def write(self, settings: Settings, *, is_first: bool = False) -> None:
-        """Write the mark in one step; with `is_first` only where there is none, as another process may be creating the lake."""
+        """Write the mark atomically; with `is_first` only where there is none, as another process may create the lake too."""
         body = {"format": FORMAT, **asdict(self), "made_at": datetime.now(UTC).isoformat()}
         objects = LakeObjects.of(settings)
         (objects.put if is_first else objects.replace)(MARKER, json.dumps(body, indent=1).encode())
 
 
 def bare_url(url: str) -> str:
-    """A database's URL without user, password and options; the address of a REST catalog holds none."""
+    """Return a database's URL without user, password and options; a REST catalog's address holds none."""
     if is_rest_catalog(url):
         return url
     parsed = make_url(url)
@@ -94,7 +93,7 @@ def bare_url(url: str) -> str:
 
 
 def read_mark(settings: Settings) -> Mark | None:
-    """Return the warehouse's mark, None where it has none; raises LakehouseError for one that cannot be parsed."""
+    """Return the warehouse's mark, None without one; raises LakehouseError for an unreadable one."""
     objects = LakeObjects.of(settings)
     body, subject = objects.get(MARKER), f"{objects.url}/{MARKER}"
     if body is None:
@@ -117,9 +116,9 @@ def read_mark(settings: Settings) -> Mark | None:
 PROPERTY = "tidemark.warehouse-id"
 _LAKE_PROPERTY = "tidemark.lake-id"
 NAMESPACE = "raw"
-"""The namespace whose properties hold the identity: it exists as long as the tables do, in every type of catalog."""
+"""Its properties hold the identity: it exists as long as the tables, in every type of catalog."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Pauses in seconds between checks: another process may be creating the same lake, so a mismatch is checked again."""
+"""Seconds between checks: a mismatch may come from another process that is creating the same lake."""
 _CHECK_SETTINGS = "Check TIDEMARK_CATALOG_URL, TIDEMARK_CATALOG_NAME and TIDEMARK_WAREHOUSE_URL"
 _ABSOLUTE = (
     "Another lake begins with an empty warehouse, a catalog and a ledger of its own; to use this one, restore, mount or link it "
@@ -128,10 +127,9 @@ _ABSOLUTE = (
 
 
 class Purpose(IntEnum):
-    """What the caller is about to do; each value permits all that the values before it permit."""
+    """The caller's intention; each value permits all that earlier ones permit."""
 
     LOOK = 1
-    """Only read."""
     KEEP = 2
     """Also change tables, and complete the mark of a lake that this catalog knows."""
     BEGIN = 3
@@ -143,13 +141,12 @@ def require_own_lake(
 ) -> None:
     """Raise LakehouseError or LedgerError unless the parts belong together; `ledger`: None while another one is attached.
 
-    Writes what is missing where the purpose allows it: the warehouse's mark, then the catalog's with the warehouse's identity,
-    then the ledger's with the lake's. If the process dies in between, the next one whose catalog knows the tables, or that
-    finds no tables, completes the marks.
+    Writes what is missing where the purpose allows it: the warehouse's mark, the catalog's, then the ledger's. After a crash the
+    next process whose catalog knows the tables, or that finds none, completes the marks.
     """
 
     def outside() -> list[str]:
-        # Load the tables instead of listing them: an unmounted warehouse has the same address and none of the files.
+        # Load the tables instead of listing them: an unmounted warehouse has the same address and no files.
         places = (str(tables.load(table).location()) for table in ours if tables.exists(table))
         return [place for place in places if not is_below(place, settings.warehouse_url)]
 
@@ -161,7 +158,7 @@ def require_own_lake(
         try:
             is_lake = _is_known(tables, settings, ours)
             is_bound = ledger is None or ledger.require(lake_of(mark, of_catalog), mark)
-            # Only a mark that names this very ledger lets an empty one in: the process that wrote both died in between.
+            # An empty ledger needs a mark that names it: the process that wrote both died in between.
             if ledger is not None and not is_bound and is_lake and (mark is None or mark.ledger is None):
                 raise ledger.stranger("whose records it does not hold")
         except (LakehouseError, LedgerError):
@@ -177,7 +174,7 @@ def require_own_lake(
             if ledger is not None:
                 whole = whole.of_ledger(ledger.identity(), ledger.url)
             whole.write(settings, is_first=mark is None)
-            # Another process may have marked the warehouse first; then its mark counts.
+            # Where another process marked the warehouse first, its mark counts.
             mark = read_mark(settings) or whole
             if ledger is not None:
                 ledger.require(mark.lake, mark)
@@ -193,9 +190,9 @@ def is_one_lake(
     purpose: Purpose,
     ledger: LakeOfLedger | None,
 ) -> bool:
-    """Whether all parts name each other; False where that is not certain. Raises LakehouseError or LedgerError where they differ.
+    """Whether all parts name each other, False where uncertain; raises LakehouseError or LedgerError where they differ.
 
-    `of_catalog`: properties of NAMESPACE; `outside` returns locations of known tables outside of the warehouse; None if unknown.
+    `of_catalog`: properties of NAMESPACE. `outside` returns known tables' locations outside of the warehouse; None if unknown.
     """
     mark, here = read_mark(settings), settings.warehouse_url
     carried = None if of_catalog is None else of_catalog.get(PROPERTY)
@@ -224,13 +221,13 @@ def is_one_lake(
 
 
 def lake_of(mark: Mark | None, of_catalog: Mapping[str, str]) -> str | None:
-    """Return the identity that the lake keeps in every catalog it is attached to; None for a lake without marks."""
-    # Where somebody removed the warehouse's mark, the catalog still has the identity.
+    """Return the identity that the lake keeps in every catalog; None for a lake without marks."""
+    # Without the warehouse's mark, the catalog still has the identity.
     return mark.lake if mark is not None else of_catalog.get(_LAKE_PROPERTY, of_catalog.get(PROPERTY))
 
 
 def catalog_place(settings: Settings) -> str:
-    """Describe the catalog for messages: name and address, without user, password and options."""
+    """Describe the catalog for messages: name and address, without credentials."""
     return f"catalog {settings.catalog_name} ({bare_url(settings.catalog_url)})"
 
 
@@ -247,7 +244,7 @@ def unknown_lake(settings: Settings, identity: str) -> LakehouseError:
 
 
 def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -> bool:
-    """True for a lake that the catalog knows, False where there is none yet; raises LakehouseError for one of another catalog."""
+    """True for a lake that the catalog knows, False for none; raises LakehouseError for another catalog's."""
     if any(map(tables.exists, ours)):
         return True
     for objects in (LakeObjects(tables.place(table)) for table in ours):
@@ -258,26 +255,25 @@ def _is_known(tables: JavaTables, settings: Settings, ours: Collection[Table]) -
 
 @dataclass(frozen=True)
 class Attachable:
-    """What the warehouse holds of one table."""
+    """The newest state of one table in the warehouse."""
 
     table: Table
     metadata_file: str | None = None
-    """The newest complete metadata file; None where the warehouse holds none."""
+    """The newest complete one; None without any."""
     updated_at: datetime | None = None
     snapshot_id: int | None = None
     rows: int = 0
     known_at: str | None = None
-    """The metadata file at which the catalog knows the table; None where it does not."""
+    """The metadata file that the catalog names; None where it does not know the table."""
     is_attached: bool = False
-    """Whether that is the newest one."""
+    """Whether the catalog names the newest one."""
     left_out: int = 0
-    """Newer metadata files: ahead of this machine's clock, or left by a commit or publish that failed."""
+    """Newer metadata files that are ahead of this machine's clock, or of a failed commit or publish."""
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The file, parsed."""
 
 
 def taken_from(tables: JavaTables, settings: Settings) -> Mark | None:
-    """Return the mark of another catalog that owns the lake; raises LakehouseError where this one belongs to another lake."""
+    """Return the mark of another catalog that owns the lake; raises LakehouseError where this catalog belongs to another lake."""
     mark = read_mark(settings)
     of_catalog = tables.namespace_properties(NAMESPACE)
     carried = of_catalog.get(PROPERTY)
@@ -291,8 +287,8 @@ def taken_from(tables: JavaTables, settings: Settings) -> Mark | None:
 def attachable(tables: JavaTables, settings: Settings, ours: Sequence[Table]) -> list[Attachable]:
     """Return the newest metadata found below the location of each table; writes nothing.
 
-    Raises LakehouseError where there is none, where a location holds the files of two tables, and where the catalog belongs to
-    another lake or knows another state; one that owned the lake before may know a state from which the newest follows.
+    Raises LakehouseError where there is none, where a location holds two tables, and where the catalog belongs to another lake
+    or knows another state; a former owner's catalog may know a state from which the newest follows.
     """
     may_be_behind = taken_from(tables, settings) is not None
     never: set[str | None] = set()
@@ -308,14 +304,11 @@ def attachable(tables: JavaTables, settings: Settings, ours: Sequence[Table]) ->
 
 
 def attach(tables: JavaTables, settings: Settings, candidates: Sequence[Attachable]) -> list[Attachable]:
-    """Register the tables at their newest state, then give the catalog the warehouse's identity; returns the registered ones.
-
-    Repeatable after a failure. A catalog that owned the lake before is refused from then on.
-    """
+    """Register the tables at their newest state, then mark the catalog; returns the registered ones. A retry completes it."""
     mark = read_mark(settings)
     if mark is None or taken_from(tables, settings) is not None:
-        # Fence first, in one step: the former catalog may not be lost after all. It must not commit beside this one, nor delete
-        # this one's files as orphans, nor write its own mark again.
+        # Fence first: a former catalog that is alive must not commit beside this one, delete this one's files as orphans
+        # or write its own mark again.
         identity = str(uuid.uuid4())
         mark = (Mark(identity, identity) if mark is None else replace(mark, id=identity)).here(settings)
         mark.write(settings)
@@ -330,13 +323,12 @@ def attach(tables: JavaTables, settings: Settings, candidates: Sequence[Attachab
             f"CALL {settings.catalog_name}.system.register_table(table => '{candidate.table.identifier}', "
             f"metadata_file => {sql_text(str(candidate.metadata_file))})"
         )
-    # Mark last, so that a catalog carries the identity of a lake only once it knows all of its tables.
+    # Last, so that a catalog with the identity of a lake knows all of its tables.
     tables.set_namespace_properties(NAMESPACE, {PROPERTY: mark.id, _LAKE_PROPERTY: mark.lake})
     return done
 
 
 def _attachable(tables: JavaTables, table: Table, never: Collection[str | None], *, may_be_behind: bool) -> Attachable:
-    """The newest state of a table that no publish of `never` left."""
     place = tables.place(table)
     objects = LakeObjects(place)
     by_table = histories(read_metadata_files(objects, objects.list()))
@@ -377,7 +369,7 @@ def _attachable(tables: JavaTables, table: Table, never: Collection[str | None],
 
 
 def _whole(objects: LakeObjects, file: MetadataFile, never: Collection[str | None]) -> dict[str, Any] | None:
-    """The parsed metadata; None for what a failed commit leaves behind: a truncated file, or one whose snapshot is gone."""
+    """The parsed metadata; None for that of a failed commit: a truncated file, or one whose snapshot is gone."""
     try:
         whole = content(objects, file.name)
         head = snapshot_of(whole)

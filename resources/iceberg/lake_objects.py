@@ -1,4 +1,4 @@
-"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket, and the clock of its store."""
+"""Small objects and listings in the warehouse without a JVM, in a local folder or a bucket, and its store's clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 OWN_FOLDER = "_tidemark"
-"""The folder below the warehouse for objects that belong to the lake as a whole, not to a table."""
+"""The folder below the warehouse for objects of the lake as a whole."""
 _PROBES = "clock"
 _HINT = "Check TIDEMARK_WAREHOUSE_URL, region, endpoint and credentials, and the rights to list, read, write and delete"
 
@@ -81,7 +81,7 @@ class _Object:
         return self._written or int(self._body.tell() if hasattr(self._body, "tell") else 0)
 
     def flush(self) -> None:
-        """Do nothing: a new object becomes visible only when it is closed."""
+        """Do nothing: a new object becomes visible once closed."""
 
     def close(self) -> None:
         self.closed = True
@@ -92,18 +92,18 @@ class _Object:
 class LakeObjects:
     """Objects below one URL, by relative names of letters, digits, `-`, `_`, `.` and `/`.
 
-    Methods raise LakehouseError where the store refuses and LakehouseUnavailableError where it is out of reach.
+    Methods raise LakehouseError where the store refuses, LakehouseUnavailableError where it is out of reach.
     """
 
     def __init__(self, url: str) -> None:
-        """Take a path, `file:` or `s3://bucket[/prefix]`, as settings and Iceberg write it (`s3a:`); it need not exist."""
+        """Take a path, `file:` or `s3://bucket[/prefix]` (also `s3a:`); it need not exist."""
         self.url = re.sub(r"^s3[an]:", "s3:", url.rstrip("/"))
         self._folder = local_path(self.url)
         self._bucket = Bucket.from_url(self.url, None) if self._folder is None else None
         self._store: LocalStore | S3Store | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the place without the connection, which each process opens for itself."""
+        """Pickle the place without the connection."""
         return {**self.__dict__, "_store": None}
 
     @classmethod
@@ -113,11 +113,11 @@ class LakeObjects:
         return cls(f"{own}/{folder}" if folder else own)
 
     def put(self, name: str, body: bytes) -> bool:
-        """Create an object atomically; returns False, and changes nothing, where the name is taken."""
+        """Create an object atomically; returns False where the name is taken."""
         return self._put(name, body, "create")
 
     def replace(self, name: str, body: bytes) -> None:
-        """Write an object over an existing one atomically: readers see the old or the new bytes, never a mix."""
+        """Write an object atomically, also over an existing one."""
         self._put(name, body, "overwrite")
 
     def _put(self, name: str, body: bytes, mode: Literal["create", "overwrite"]) -> bool:
@@ -129,12 +129,12 @@ class LakeObjects:
             except AlreadyExistsError:
                 return False
             if self._folder is not None:
-                # Both the bytes and the name: callers go on to write what depends on the object.
+                # Both bytes and name: callers go on to write objects that depend on this one.
                 sync(self._folder / name, (self._folder / name).parent)
         return True
 
     def get(self, name: str, first_bytes: int | None = None) -> bytes | None:
-        """Return the object's bytes, or the first `first_bytes` of them; None where there is no such object."""
+        """Return the object's bytes, or the first `first_bytes`; None where there is no such object."""
         if self._is_absent():
             return None
         with suppress(FileNotFoundError), self._reading(name):
@@ -145,7 +145,7 @@ class LakeObjects:
         return None
 
     def create(self, name: str) -> IO[bytes]:
-        """Open a new object for writing, under a name that nobody else uses; it is complete once closed."""
+        """Open a new object for writing, under an unused name; it is complete once closed."""
         with self._failures(name):
             if self._folder is None:
                 body: Any = obstore.open_writer(self._opened(), name)
@@ -156,7 +156,7 @@ class LakeObjects:
         return cast("IO[bytes]", _Object(body, lambda: self._failures(name)))
 
     def open(self, name: str) -> IO[bytes]:
-        """Open an object for reading with random access; raises FileNotFoundError where it is gone, also while it is read."""
+        """Open an object for random access; raises FileNotFoundError where it is gone, also during a read."""
         with self._reading(name):
             if self._folder is not None:
                 return (self._folder / name).open("rb")
@@ -164,7 +164,7 @@ class LakeObjects:
         return cast("IO[bytes]", _Object(body, lambda: self._reading(name)))
 
     def list(self, folder: str = "") -> Iterator[LakeObject]:
-        """Yield all objects below a folder, unordered, without the placeholder objects that some tools create for folders."""
+        """Yield all objects below a folder, unordered, without the folder placeholders of some tools."""
         with self._failures(folder):
             if self._folder is not None:
                 yield from _walk(self._folder, folder)
@@ -175,7 +175,7 @@ class LakeObjects:
                         yield LakeObject(item["path"], item["size"], item["last_modified"])
 
     def clock(self) -> datetime | None:
-        """Return the time by the store's own clock, as listings show it; None for a folder, which uses this machine's clock."""
+        """Return the time by the store's clock, as listings show it; None for a folder, which uses this machine's."""
         if self._folder is not None:
             return None
         name = f"{_PROBES}/{uuid.uuid4().hex}"
@@ -201,7 +201,7 @@ class LakeObjects:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """As `_failures`, but FileNotFoundError where the object alone is gone."""
+        """As `_failures`, but FileNotFoundError where only the object is gone."""
         gone: FileNotFoundError | None = None
         with self._failures(name):
             try:
@@ -216,7 +216,7 @@ class LakeObjects:
     @contextmanager
     def _failures(self, name: str) -> Iterator[None]:
         try:
-            # The stores are the same as landing's and fail in the same ways; only the wording has to change.
+            # These stores fail as landing's do; only the wording differs.
             with landing_errors(f"{self.url}/{name}".rstrip("/")):
                 yield
         except OSError as error:
@@ -235,7 +235,7 @@ class LakeObjects:
 
 def _walk(root: Path, folder: str) -> Iterator[LakeObject]:
     def raise_unless_gone(error: OSError) -> None:
-        # Taking an unlistable folder for an empty one would make its files look lost.
+        # An unlistable folder is not empty: its files would look lost.
         if not isinstance(error, FileNotFoundError):
             raise error
 
@@ -254,7 +254,7 @@ _APART = timedelta(hours=1)
 
 
 def require_true_clock(objects: LakeObjects, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-    """Raise LakehouseError where this machine's clock differs from the store's by over an hour; a folder shares our clock."""
+    """Raise LakehouseError where this machine's clock differs from the store's by over an hour."""
     before = now()
     theirs = objects.clock()
     after = now()

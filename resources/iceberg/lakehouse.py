@@ -39,7 +39,7 @@ _ANY_BYTES = 2**63 - 1
 
 @dataclass(frozen=True)
 class Staged:
-    """A staged snapshot on a branch: complete and readable, but not visible on main."""
+    """A staged snapshot on a branch: complete and readable, but not on main."""
 
     table: Table
     branch: str
@@ -56,15 +56,10 @@ class Lakehouse:
         catalog_name: str,
         at_rest: CatalogAtRest | None = None,
     ) -> None:
-        """Wrap a session with the catalog `catalog_name` configured (spark/session.py), or a function that starts it.
-
-        `at_rest`: answers from the catalog's database until the session has started.
-        """
+        """Take a session with this catalog, or a function that starts one; `at_rest` answers until the session has started."""
         self._session, self._catalog = spark, at_rest
         self.engine: SparkSession | None = spark if not callable(spark) else None
-        """The session; None until something needs it."""
         self.catalog_name = catalog_name
-        """The catalog's name in SQL."""
         self._known: set[str] = set()
         self._ensured: set[str] = set()
 
@@ -103,7 +98,7 @@ class Lakehouse:
         return self.tables.identifier(table)
 
     def head(self, table: Table) -> int:
-        """Return main's snapshot id; raises LakehouseError for a table that is unknown to the catalog or was never written."""
+        """Return main's snapshot id; raises LakehouseError for an unknown table, or one that was never written."""
         resting = self._at_rest(table)
         if resting is not None and resting.head is not None:
             return resting.head
@@ -119,15 +114,15 @@ class Lakehouse:
         return int(snapshot.snapshotId())
 
     def read(self, table: Table, snapshot_id: int) -> DataFrame:
-        """Return the table as of a snapshot, which may be a staged one. A column that the table did not have then is null."""
+        """Return the table as of a snapshot, also a staged one; a column that it lacked then is null."""
         return with_missing(self.spark.read.option("versionAsOf", snapshot_id).table(self.identifier(table)), table)
 
     def slice_files(
         self, table: Table, snapshot_id: int, slices: Collection[Slice] | None = None, held_in: str | None = None
     ) -> dict[Slice, SliceFiles]:
-        """Return the live files per slice, read from metadata; of all slices, or only of those given.
+        """Return the live files per slice, from metadata; of all slices or of those given.
 
-        `held_in`: a column of days; then those files of any slice that by their metrics may hold rows of these projects and days.
+        `held_in`: a column of days; then files of any slice whose metrics allow rows of these projects and days.
         """
         return by_slice(self.tables.files(self.tables.knowing(table, snapshot_id), snapshot_id, slices, held_in))
 
@@ -139,30 +134,29 @@ class Lakehouse:
         columns: Collection[str],
         held_in: str | None = None,
     ) -> int:
-        """Return how many bytes these columns take in the files that `slice_files` returns, read from metadata."""
+        """Return the bytes of these columns in the files that `slice_files` returns, from metadata."""
         java = self.tables.knowing(table, snapshot_id)
         return self.tables.column_bytes(java, snapshot_id, slices, columns, held_in)
 
     def lost_slices(self, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, str]:
-        """Return those of these slices, in main's head, of which a data file is gone -> the first such file."""
+        """Return main's slices among these that lost a data file -> the first such file."""
         resting = None if self._catalog is None else self._catalog.table(table)
         if resting is None or resting.head != snapshot_id:
             files = self.slice_files(table, snapshot_id, slices)
             return lost_slices({key: one.paths for key, one in files.items()})
-        # By the metadata file, which needs no JVM.
         lost = lost_at_rest(resting, {key.event_date for key in slices})
         return {key: path for key, path in lost.items() if key in slices}
 
     def commits(self, table: Table, since: int | None) -> list[Commit]:
-        """Return commits to main after the snapshot `since`, newest first; for None all that are kept."""
+        """Return commits to main after the snapshot `since`, newest first; for None all kept ones."""
         return list(self.tables.commits(self.tables.current(table), since))
 
     def ancestry(self, table: Table) -> dict[int, datetime]:
-        """Return the kept snapshots of main's history -> when each was committed, newest first."""
+        """Return the kept snapshots of main's history -> commit time, newest first."""
         return ancestry(self.tables.current(table))
 
     def snapshot_ids(self, table: Table) -> frozenset[int]:
-        """Return all kept snapshots of the table, including staged ones."""
+        """Return all kept snapshots of the table, staged ones included."""
         return frozenset(int(snapshot.snapshotId()) for snapshot in self.tables.current(table).snapshots())
 
     # -- tables ------------------------------------------------------------------------------------------------
@@ -187,7 +181,7 @@ class Lakehouse:
         return self.tables.place(table)
 
     def ensure(self, table: Table) -> None:
-        """Create the table with one empty snapshot, unless it exists; raises LakehouseError where its location is in use."""
+        """Create the table with an empty snapshot unless it exists; raises LakehouseError where its location is in use."""
         resting = self._at_rest(table)
         is_whole = (
             resting is not None
@@ -197,7 +191,7 @@ class Lakehouse:
         )
         if is_whole or table.key in self._ensured:
             return
-        # Another process may create the same table at the same moment; the retry then finds it.
+        # Another process may create the same table now; the retry finds it.
         again(lambda: create_table(self.tables, table))
         again(lambda: add_columns(self.tables, table))
         self._require_columns(table)
@@ -205,7 +199,7 @@ class Lakehouse:
         self._ensured.add(table.key)
 
     def sweep(self, tables: Sequence[Table], is_live: IsLive) -> list[str]:
-        """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
+        """Drop the branches of dead attempts; returns `table:branch` of each."""
         resting = [self._at_rest(table) for table in tables]
         if all(one is not None and not any(name.startswith(PREFIX) for name in one.refs) for one in resting):
             return []
@@ -251,13 +245,13 @@ class Lakehouse:
         placed.writeTo(target).overwrite(slices_condition(table, slices))
 
     def keep_rows(self, table: Table, target: str, slices: Collection[Slice], condition: str) -> None:
-        """Rewrite these slices of a branch, with every column of the table, without the rows that do not meet a SQL condition."""
+        """Rewrite these slices of a branch with only the rows that meet a SQL condition, all columns included."""
         where = slices_condition(table, slices)
         rows = self.spark.read.table(target).where(where).where(condition)
         rows.writeTo(target).option("fanout-enabled", "false").overwrite(where)
 
     def join_files(self, table: Table, target: str, slices: Collection[Slice], small_bytes: int) -> None:
-        """Join the files of these slices of a branch that are smaller than `small_bytes`, or have rows that delete files hide."""
+        """Join these slices' files on a branch that are smaller than `small_bytes` or have rows that delete files hide."""
         actions = self.tables.java_class("org.apache.iceberg.spark.actions.SparkActions")
         joining = (
             actions.get(self.spark._jsparkSession)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 WAREHOUSE_OF = "spark.tidemark.warehouse"
-"""Setting of a session, with the catalog's name after it: a REST catalog may call the warehouse by a name, which is no place."""
+"""Prefix of a session's setting, before the catalog's name; a REST catalog may name a warehouse without its place."""
 _EPOCH = date(1970, 1, 1)
 _MOST_KEPT, _MOST_KEPT_FILES = 64, 64
-"""Answers that are kept, and files of one: the JVM holds some kilobytes of metrics for each."""
+"""Limits of kept answers and of one's files: the JVM holds some kilobytes of metrics for each."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class SliceFiles:
 
     paths: frozenset[str]
     rows: int
-    """Rows of the data files; where there are deletes, readers see fewer."""
+    """Of the data files; where there are deletes, readers see fewer."""
     deletes: frozenset[str] = frozenset()
-    """Delete files that apply to the data files. Only other programs write them."""
+    """Delete files that apply to the data files; only other programs write them."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     rows_of: Mapping[str, int] = field(default_factory=dict)
     """Path of a data file -> its bytes, and its rows."""
@@ -53,13 +53,13 @@ NO_FILES = SliceFiles(frozenset(), 0)
 
 
 class LiveFiles(dict[str, Any]):
-    """Path -> Java DataFile; `deletes`: path -> the delete files that apply to it, name -> Java DeleteFile."""
+    """Path -> Java DataFile; `deletes`: path -> name -> Java DeleteFile that applies to it."""
 
     deletes: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all files: two states of a slice are the same if these are."""
+        """The names of all files, which identify a slice's state."""
         return frozenset(self).union(*self.deletes.values())
 
 
@@ -70,25 +70,24 @@ class Commit:
     snapshot_id: int
     parent_id: int | None
     run_id: str | None
-    """The run of ours that committed it; None for a foreign commit."""
+    """None for a foreign commit."""
     slices: frozenset[Slice]
     """The slices whose files it changed."""
     committed_at: str
-    """Timezone-aware ISO 8601, by the clock of the machine that committed."""
+    """Timezone-aware ISO 8601, by the committer's clock."""
 
 
 class JavaTables:
     """Loads tables of one catalog as Java objects."""
 
     def __init__(self, spark: SparkSession, catalog_name: str) -> None:
-        """Wrap a session whose catalog `catalog_name` is configured (spark/session.py)."""
         self.spark, self.catalog_name = spark, catalog_name
         self._kept: dict[tuple[str, int, frozenset[Slice] | None, str | None], LiveFiles] = {}
         self._loaded: dict[str, Any] = {}
         self._here = threading.local()
 
     def java_class(self, name: str) -> Any:
-        """Return a class of the JVM in one round trip. Attribute access would look up each part of the name, in every jar."""
+        """Return a class of the JVM in one round trip; attribute access looks up each part of the name in every jar."""
         return getattr(self.spark._jvm, name)
 
     def java_list(self, items: Iterable[Any]) -> Any:
@@ -103,7 +102,7 @@ class JavaTables:
         return f"{self.catalog_name}.{table.identifier}"
 
     def exists(self, table: Table) -> bool:
-        """Whether the catalog knows the table; fails where it does and the table's metadata file is gone."""
+        """Whether the catalog knows the table; fails where it does and the metadata file is gone."""
         return bool(self.catalog().tableExists(self.name(table))) and self.load(table) is not None
 
     def name(self, table: Table) -> Any:
@@ -111,12 +110,12 @@ class JavaTables:
         return self.java_class("org.apache.iceberg.catalog.TableIdentifier").parse(table.identifier)
 
     def place(self, table: Table) -> str:
-        """Return the location a new table gets: in the warehouse that the session is configured with, for any type of catalog."""
+        """Return a new table's location in the session's warehouse, for any type of catalog."""
         warehouse = str(self.spark.conf.get(f"{WAREHOUSE_OF}.{self.catalog_name}"))
         return f"{warehouse}/{table.identifier.replace('.', '/')}"
 
     def namespace_properties(self, namespace: str) -> dict[str, str]:
-        """Return the properties that the catalog keeps for a namespace; empty where it does not know the namespace."""
+        """Return a namespace's properties in the catalog; empty for an unknown namespace."""
         catalog = self._spark_catalog()
         gateway: Any = self.spark.sparkContext._gateway
         names = gateway.new_array(self.java_class("java.lang.String"), 1)
@@ -127,9 +126,8 @@ class JavaTables:
         return {str(entry.getKey()): str(entry.getValue()) for entry in each(entries)}
 
     def set_namespace_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
-        """Let the catalog keep these properties for a namespace, which is created where it is missing."""
+        """Set a namespace's properties in the catalog; creates a missing namespace."""
         named, listed = f"{self.catalog_name}.{namespace}", ", ".join(f"'{k}'='{v}'" for k, v in properties.items())
-        # Two processes that create the lake at once write the same rows.
         again(lambda: self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {named}"))
         again(lambda: self.spark.sql(f"ALTER NAMESPACE {named} SET PROPERTIES ({listed})"))
 
@@ -142,18 +140,18 @@ class JavaTables:
         return java
 
     def knowing(self, table: Table, snapshot_id: int | None = None) -> Any:
-        """Return the table as it was loaded last, for what never changes: its place, and this snapshot, which it knows."""
+        """Return the table as loaded last, for its location and this snapshot, which it knows."""
         java = self._loaded.get(table.key)
         is_known = java is not None and (snapshot_id is None or java.snapshot(snapshot_id) is not None)
         return java if is_known else self.current(table)
 
     def column_names(self, java: Any) -> dict[str, int]:
-        """Return the names of a table's columns and their ids, as text in one call: a wide table would take hundreds."""
+        """Return the names of a table's columns and their ids, in one call: a wide table would take hundreds."""
         parser = self.java_class("org.apache.iceberg.SchemaParser")
         return {field["name"]: field["id"] for field in json.loads(parser.toJson(java.schema()))["fields"]}
 
     def current(self, table: Table) -> Any:
-        """Load the table as `load` does, with retries while the catalog is out of reach."""
+        """Load the table with retries while the catalog is out of reach."""
         return again(lambda: self.load(table))
 
     def catalog(self) -> Any:
@@ -165,7 +163,7 @@ class JavaTables:
         return self.spark._jsparkSession.sessionState().catalogManager().catalog(self.catalog_name)
 
     def _activate(self) -> None:
-        # Dagster may run an op in a thread of its own, and loading a table needs the session active in that thread.
+        # Dagster may run an op in its own thread, where the session must be active too.
         if getattr(self._here, "session", None) is not self.spark:
             self.java_class("org.apache.spark.sql.SparkSession").setActiveSession(self.spark._jsparkSession)
             self._here.session = self.spark
@@ -173,9 +171,9 @@ class JavaTables:
     def files(
         self, java: Any, snapshot_id: int, slices: Collection[Slice] | None, held_in: str | None = None
     ) -> LiveFiles:
-        """Return the live files of a snapshot, of all slices or only of those given; short answers are kept.
+        """Return a snapshot's live files, of all slices or of those given; short answers are kept.
 
-        `held_in`: a column of days; then those files that by their metrics may hold rows of these projects and days.
+        `held_in`: a column of days; then files whose metrics allow rows of these projects and days.
         """
         if slices is not None and not slices:
             return LiveFiles()
@@ -197,7 +195,7 @@ class JavaTables:
         with closing(scan.includeColumnStats().planFiles()) as tasks:
             for task in each(tasks):
                 file = task.file()
-                # Iceberg plans files by their metrics, which may return more than the slices asked for.
+                # Iceberg plans files by metrics, which may match further slices.
                 if slices is None or held_in is not None or slice_of(file) in slices:
                     files[str(file.location())] = file
                     if task.deletes().size():
@@ -208,7 +206,7 @@ class JavaTables:
     def column_bytes(
         self, java: Any, snapshot_id: int, slices: Collection[Slice], columns: Collection[str], held_in: str | None
     ) -> int:
-        """Return the bytes of these columns in the files that `files` returns; a file that tells none counts whole."""
+        """Return the bytes of these columns in the files that `files` returns; a file without such sizes counts whole."""
         ids = [field.fieldId() for name in columns if (field := java.schema().findField(name)) is not None]
         total = 0
         for file in self.files(java, snapshot_id, slices, held_in).values():
@@ -229,7 +227,7 @@ class JavaTables:
         return combined
 
     def commits(self, java: Any, since: int | None) -> Iterator[Commit]:
-        """Yield commits made to main after `since` was its head, newest first; for None all. Setting main back is no commit."""
+        """Yield commits to main after its head `since`, newest first; for None all. Setting main back is no commit."""
         heads = [int(entry.snapshotId()) for entry in each(java.history())]
         start = len(heads) - heads[::-1].index(since) if since in heads else 0
         fresh = set(heads[start:]) - set(heads[:start])
@@ -247,7 +245,7 @@ class JavaTables:
 
 
 def walk(java: Any, snapshot: Any) -> Iterator[Any]:
-    """Yield a Java snapshot, if there is one, and those before it that the table keeps, newest first."""
+    """Yield a Java snapshot and its kept ancestors, newest first."""
     while snapshot is not None:
         yield snapshot
         parent_id = snapshot.parentId()
@@ -255,12 +253,12 @@ def walk(java: Any, snapshot: Any) -> Iterator[Any]:
 
 
 def ancestry(java: Any) -> dict[int, datetime]:
-    """Return main's kept snapshots -> when each was committed, newest first."""
+    """Return main's kept snapshots -> commit time, newest first."""
     return {int(snapshot.snapshotId()): committed_at(snapshot) for snapshot in walk(java, java.currentSnapshot())}
 
 
 def committed_at(snapshot: Any) -> datetime:
-    """Return when a Java snapshot was committed, by the clock of the machine that committed it."""
+    """Return a Java snapshot's commit time, by the committer's clock."""
     return datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)
 
 
@@ -289,7 +287,7 @@ def slice_of(file: Any) -> Slice:
 
 
 def by_slice(files: LiveFiles, slices: Iterable[Slice] = ()) -> dict[Slice, SliceFiles]:
-    """Group files by slice; the given slices are included even where they have no files."""
+    """Group files by slice; includes the given slices also without files."""
     sizes: dict[Slice, dict[str, int]] = {key: {} for key in slices}
     rows = {path: int(file.recordCount()) for path, file in files.items()}
     for path, file in files.items():
@@ -317,7 +315,7 @@ def slices_condition(table: Table, slices: Collection[Slice]) -> Column:
 
 
 def with_missing(rows: DataFrame, table: Table) -> DataFrame:
-    """Return the rows with every column of the table; a column that the snapshot's schema lacks is null."""
+    """Return the rows with every column of the table; missing columns are null."""
     import pyspark.sql.functions as F  # noqa: PLC0415 - keeps this module importable without a running Spark
 
     present = set(rows.columns)

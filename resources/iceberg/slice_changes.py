@@ -1,4 +1,4 @@
-"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state; one table or several."""
+"""Change slices of a catalog's tables: publish a staged snapshot to main, or restore an earlier state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SliceChange:
-    """Slices of one table, and the files that they consist of after the change."""
+    """Slices of one table, and their files after the change."""
 
     table: Table
     base_id: int
@@ -44,17 +44,17 @@ class SliceChange:
     slices: frozenset[Slice]
     files: LiveFiles
     former: LiveFiles
-    """The files that the slices consist of at the base."""
+    """The slices' files at the base."""
     branches: tuple[str, ...] = ()
-    """Branches on which the files were staged; they are removed once main shows the files."""
+    """Branches of the staged files, removed once main shows the files."""
     is_restored: bool = False
-    """Whether the change restores files of an earlier snapshot: somebody may have removed one, so each is checked."""
+    """Whether the change restores files of an earlier snapshot: each is checked, as it may be gone."""
     summary: Mapping[str, str] = field(default_factory=dict)
     """Further entries of its snapshot's summary."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the files are those of the base already, so that there is nothing to commit."""
+        """Whether there is nothing to commit."""
         return self.files.names == self.former.names
 
     @property
@@ -70,7 +70,7 @@ class SliceChange:
     def lost(
         self, reason: str, hint: str = "It is looked at again", slices: Collection[Slice] = ()
     ) -> SliceConflictError:
-        """Return the error for slices that another writer changed; all of the change's where none are given."""
+        """Return the error for slices that another writer changed; by default all of the change's."""
         lost = slices or self.slices
         return SliceConflictError(_named(self.table, lost), reason, hint, {(self.table.key, key) for key in lost})
 
@@ -81,19 +81,19 @@ def _named(table: Table, slices: Collection[Slice]) -> str:
 
 @dataclass(frozen=True)
 class Published:
-    """What main of one table shows after a publish."""
+    """Main of one table after a publish."""
 
     snapshot_id: int
     parent_id: int
     files: Mapping[Slice, SliceFiles]
     """The live files of every published slice."""
     is_empty: bool = False
-    """True where the files were live already, so that main did not change."""
+    """Whether the files were live already, so that main did not change."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A table after a change: its snapshot's manifests are written, and nothing points at it yet."""
+    """A table after a change whose manifests are written; nothing points at it yet."""
 
     table: Table
     published: Published
@@ -101,7 +101,7 @@ class Prepared:
     before: str
     """The metadata file before the change; the swap is refused unless the catalog still points at it."""
     after: str = ""
-    """The metadata file after the change; equal to `before` where there is nothing to change, empty until it is written."""
+    """The one after the change; equal to `before` for no change, empty until it is written."""
     base: Any = None
     metadata: Any = None
     """Java TableMetadata before the change, and after it."""
@@ -115,7 +115,7 @@ class Prepared:
 _SUBJECT = "catalog"
 _NOT_SERVED = "Server does not support endpoint"
 _TRIES, _FIRST_PAUSE_SECONDS = 6, 0.2
-"""After a lost answer the server may still be committing; the tables are checked for about six seconds."""
+"""After a lost answer the server may still be committing: the tables are checked for about six seconds."""
 _SETTING = "Set catalog_transactions = false (TIDEMARK_CATALOG_TRANSACTIONS)"
 
 
@@ -123,7 +123,6 @@ class SliceChanges:
     """Makes changes of slices of one catalog's tables, and commits them or prepares them for a commit of several tables."""
 
     def __init__(self, tables: JavaTables) -> None:
-        """Change slices of these tables."""
         self._tables = tables
 
     def of(
@@ -145,14 +144,14 @@ class SliceChanges:
     def _since(self, change: SliceChange) -> SliceChange:
         java = self._tables.current(change.table)
         if java.snapshot(change.base_id) is None:
-            # Others moved main on since, and what they did is no longer known.
+            # The commits since then are unknown.
             raise change.lost("the snapshot it was read at has expired")
         return replace(change, former=self._tables.files(java, change.base_id, change.slices))
 
     def without_deletes(self, table: Table, base_id: int, slices: Collection[Slice]) -> SliceChange:
-        """Return the change that removes the delete files that apply to these slices, and keeps their data files.
+        """Return the change that removes these slices' delete files and keeps their data files.
 
-        Leaves out a slice of which a data file is gone, and one with a delete file that also applies to a slice left out.
+        Leaves out a slice with a lost data file, and one whose delete file also applies to a slice left out.
         """
         java = self._tables.current(table)
         live = self._tables.files(java, base_id, None)
@@ -201,14 +200,14 @@ class SliceChanges:
         return self._tried(change, lambda: self._prepared(change, run_id))
 
     def discard(self, prepared: Prepared) -> None:
-        """Remove the metadata file of a change that will never be published; maintenance removes its manifests."""
+        """Remove the metadata file of a discarded change; maintenance removes its manifests."""
         if prepared.is_written:
-            # Maintenance removes the file later, as it does after a killed process.
+            # Maintenance removes the file later.
             with suppress(*FAILURES):
                 self._tables.current(prepared.table).io().deleteFile(prepared.after)
 
     def was_named(self, prepared: Prepared) -> bool:
-        """Whether the catalog points at the prepared metadata file, or did before others moved the pointer on."""
+        """Whether the catalog points at the prepared metadata file, or did earlier."""
         metadata = self._tables.current(prepared.table).operations().current()
         named = [str(metadata.metadataFileLocation()), *(str(entry.file()) for entry in metadata.previousFiles())]
         return prepared.is_written and prepared.after in named
@@ -218,7 +217,7 @@ class SliceChanges:
         state, operations = self._applied(java, change, run_id), java.operations()
         if state.metadata.changes().isEmpty():
             return replace(state, after=state.before)
-        # Number the file as Iceberg numbers its own, so that a folder's listing is in order.
+        # Number the file as Iceberg does, so that a folder's listing is in order.
         number = re.match(r"(\d+)-", base_name(state.before))
         name = f"{int(number[1]) + 1 if number else 0:05d}-{uuid.uuid4()}.metadata.json"
         after = str(operations.metadataFileLocation(name))
@@ -231,7 +230,7 @@ class SliceChanges:
         operations, builder = java.operations(), self._tables.java_class("org.apache.iceberg.TableMetadata")
         published = self._unchanged(java, change, int(java.currentSnapshot().snapshotId()))
         snapshot: Any = None if published is not None else self._row_delta(java, change, run_id).apply()
-        # `apply` refreshed from the catalog and nothing has since, so this is the metadata it was applied to.
+        # `apply` refreshed the metadata from the catalog, so this is its base.
         base = operations.current()
         metadata = builder.buildFrom(base)
         if published is None:
@@ -246,7 +245,7 @@ class SliceChanges:
     def _row_delta(self, java: Any, change: SliceChange, run_id: str) -> Any:
         """The operation, not applied; it fails where main changed in one of the slices since the base."""
         old, new, tables = change.former, change.files, self._tables
-        # Unlike an overwrite, a row delta can require that the files it does not touch still exist.
+        # Only a row delta can require that untouched files still exist.
         operation = java.newRowDelta()
         for path in sorted(old.keys() - new.keys()):
             operation.removeRows(old[path])
@@ -262,25 +261,24 @@ class SliceChanges:
         operation.conflictDetectionFilter(tables.expression(change.table.day_column, change.slices))
         operation.validateDataFilesExist(kept).validateDeletedFiles()
         operation.validateNoConflictingDataFiles().validateNoConflictingDeleteFiles()
-        # Leave the files of a failed commit to maintenance. A commit may succeed while its answer is lost: Iceberg then retries
-        # it, it conflicts with itself, and its clean-up would delete the manifests of a live snapshot.
+        # Leave a failed commit's files to maintenance: where only the answer was lost, Iceberg's retry conflicts with the commit,
+        # and its clean-up would delete the manifests of a live snapshot.
         operation.deleteWith(tables.java_class("java.util.stream.Stream").builder())
         for name, value in {**change.summary, RUN_PROPERTY: run_id}.items():
             operation.set(name, value)
         return operation
 
     def _released(self, java: Any, change: SliceChange) -> list[Any]:
-        """The delete files of the base that apply to no slice after the change."""
         former, kept = change.former.deletes, set(change.files.names)
         gone = {name: delete for own in former.values() for name, delete in own.items() if name not in kept}
         if gone:
-            # A delete file without a partition applies to other slices as well, which keep it.
+            # A delete file without a partition applies to further slices, which keep it.
             everywhere = self._tables.files(java, change.base_id, None).deletes
             kept.update(*(everywhere[path] for path in everywhere.keys() - former.keys()))
         return [delete for name, delete in gone.items() if name not in kept]
 
     def _unchanged(self, java: Any, change: SliceChange, head_id: int) -> Published | None:
-        """The result of a change of nothing; raises SliceConflictError where the slices differ at the head by now."""
+        """The result of an empty change; raises SliceConflictError where the slices differ at the head."""
         if not change.is_empty:
             return None
         if head_id != change.base_id and self._tables.files(java, head_id, change.slices).names != change.files.names:
@@ -290,8 +288,7 @@ class SliceChanges:
     def _require_base_files(self, change: SliceChange, parent_id: int) -> None:
         """Raise SliceConflictError where files of the change's slices were replaced between base and parent.
 
-        Iceberg detects files that others added, and others' removal of files that this change deletes. It does not detect that
-        others compacted or removed further files. The rows are right then, but the recorded list of files is not.
+        Iceberg overlooks others' compaction and removal of further files: the recorded list of files is wrong then, not the rows.
         """
         if parent_id != change.base_id:
             before = self._tables.files(self._tables.current(change.table), parent_id, change.slices)
@@ -305,7 +302,6 @@ class SliceChanges:
             raise self._refusal(change, error) from error
 
     def _refusal(self, change: SliceChange, error: Exception) -> Exception:
-        """A conflict that names the winner and the slices, or any other failure, ours where known."""
         if not is_conflict(error):
             return failure(change.subject, error) or error
         since = self._tables.commits(self._tables.current(change.table), change.base_id)
@@ -333,7 +329,7 @@ class SliceChanges:
         try:
             operation.commit()
         except FAILURES as error:
-            # Iceberg retries a commit whose answer was lost, and the retry conflicts with the first try: history decides.
+            # Iceberg's retry of a commit whose answer was lost conflicts with the first try: history decides.
             committed = self._committed(change, publish_id, branch)
             if committed is None:
                 raise self._refusal(change, error) from error
@@ -348,7 +344,7 @@ class SliceChanges:
         return committed
 
     def _committed(self, change: SliceChange, publish_id: str, branch: str) -> Published | None:
-        """The commit; None where the history since the change's base does not contain it."""
+        """The commit; None where it is not in the history since the base."""
         java = self._tables.current(change.table)
         since = takewhile(lambda one: one.snapshotId() != change.base_id, walk(java, java.snapshot(branch)))
         for snapshot in since:
@@ -371,7 +367,7 @@ class SliceChanges:
                 raise self._refusal_of_all(states, error) from error
 
     def _are_committed(self, states: Sequence[Prepared], *, may_be_at_work: bool) -> bool:
-        """Whether the tables' histories contain the commit; raises LakehouseError where only some of the tables have it."""
+        """Whether the tables' histories contain the commit; raises LakehouseError where only some do."""
         moved = [state for state in states if not state.published.is_empty]
         for _ in tries(_TRIES if may_be_at_work else 1, _FIRST_PAUSE_SECONDS):
             snapshots = [self._tables.current(one.table).snapshot(one.published.snapshot_id) for one in moved]
@@ -406,7 +402,7 @@ class SliceChanges:
 
 
 def lock_pointers(connection: Connection, catalog: str, tables: Collection[Table]) -> dict[str, str]:
-    """Return table -> metadata file of its pointer; no other process changes these rows until the transaction ends."""
+    """Return table -> its pointer's metadata file; locks these rows until the transaction ends."""
     if not tables:
         return {}
     keys = {table.identifier: table.key for table in tables}
@@ -431,14 +427,13 @@ def swap_pointers(connection: Connection, catalog: str, prepared: Sequence[Prepa
 
 
 def share_a_database(ledger: str, catalog: str) -> bool:
-    """Whether a connection to the ledger sees the catalog's tables, so that one transaction may write to both."""
+    """Whether one transaction can write to both the ledger and the catalog's tables."""
     places: set[tuple[Any, ...]] = set()
     for url in map(make_url, (ledger, catalog)):
         if url.get_backend_name() != "sqlite":
             # Another user may see other schemas, and may lack the right to write to both.
             places.add((url.host or "localhost", url.port or 5432, url.database, url.username, schema_of(url)))
         elif url.database in (None, "", ":memory:"):
-            # Each connection has an in-memory database of its own.
             return False
         else:
             places.add((str(Path(str(url.database)).resolve()),))

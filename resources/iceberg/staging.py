@@ -1,4 +1,4 @@
-"""Our branches of a table (staged attempts, rebuilt data, kept snapshots), and the commits of data files to them."""
+"""Our branches of a table (staged attempts, rebuilt data, kept snapshots), and commits of data files to them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table
 
 IsLive = Callable[[str], bool | None]
-"""Tells whether the attempt that a branch is named after is still running; None where nothing is known of the attempt."""
+"""Whether the attempt that a branch is named after is running; None for an unknown attempt."""
 PREFIX = "tidemark_"
 _KEEPS = "_keep_"
 
 
 class Branches:
-    """Branches named after the attempts of runs, so that other processes can tell whose they are."""
+    """Branches named after runs' attempts, so that other processes recognise them."""
 
     def __init__(self, tables: JavaTables) -> None:
-        """Manage branches of the tables of one catalog."""
         self._tables = tables
 
     def create(self, table: Table, attempt: str, snapshot_id: int) -> str:
-        """Create the attempt's branch at a snapshot, replacing a branch of the same name; returns its name."""
+        """Create the attempt's branch at a snapshot, replacing one of the same name; returns its name."""
         name = self.name(attempt)
         self.drop(table, [name])
         self._create(table, {name: snapshot_id})
@@ -46,13 +45,12 @@ class Branches:
         return PREFIX + attempt
 
     def head(self, table: Table, attempt: str) -> int | None:
-        """Return the snapshot that the attempt's branch points at; None where there is no such branch."""
+        """Return the snapshot of the attempt's branch; None without one."""
         ref = self._tables.current(table).refs().get(self.name(attempt))
         return None if ref is None else int(ref.snapshotId())
 
     def drop(self, table: Table, names: Iterable[str]) -> None:
         """Drop branches; their snapshots stay until maintenance expires them."""
-        # Another run may have swept it already.
         self._manage(table, names, lambda management, name: management.removeBranch(name), are_there=True)
 
     @contextmanager
@@ -70,16 +68,16 @@ class Branches:
         try:
             yield
         finally:
-            # Branches that cannot be dropped now are swept later, with those of dead runs.
+            # Branches that cannot be dropped now are swept later.
             with suppress(*FAILURES):
                 self.drop(table, names)
 
     def kept(self, table: Table) -> set[int]:
-        """Return the snapshots of main that rollbacks keep, even where later snapshots have expired."""
+        """Return main's snapshots that rollbacks keep."""
         return {snapshot_id for name, snapshot_id in self._ours(self._tables.current(table)).items() if _KEEPS in name}
 
     def dead(self, table: Table, is_live: IsLive) -> list[str]:
-        """Return the branches of attempts that are not live; one of an unknown attempt counts once it is older than a day."""
+        """Return the branches of dead attempts; that of an unknown attempt counts once it is older than a day."""
         java, yesterday = self._tables.current(table), datetime.now(UTC) - YOUNGEST
 
         def is_dead(name: str) -> bool:
@@ -89,16 +87,16 @@ class Branches:
         return list(filter(is_dead, sorted(self._ours(java))))
 
     def sweep(self, tables: Iterable[Table], is_live: IsLive) -> list[str]:
-        """Drop the branches of attempts that are not live; returns `table:branch` of each dropped one."""
+        """Drop the branches of dead attempts; returns `table:branch` of each."""
         dropped = [(table, name) for table in tables for name in self.dead(table, is_live)]
         for table, name in dropped:
             self.drop(table, [name])
         return [f"{table.key}:{name}" for table, name in dropped]
 
     def was_there(self, java: Any, name: str, before: datetime) -> bool:
-        """Whether the branch existed at that time already; False where the kept metadata does not tell.
+        """Whether the branch existed at that time; False where the kept metadata does not show it.
 
-        The age of its snapshot does not tell: a new branch may point at an old snapshot of main.
+        The age of its snapshot does not show it: a new branch may point at an old snapshot of main.
         """
         snapshot = java.snapshot(name)
         is_of_main = _KEEPS in name or snapshot.snapshotId() in ancestry(java)
@@ -106,7 +104,7 @@ class Branches:
             return True
         metadata, limit = java.operations().current(), int(before.timestamp() * 1000)
         parser = self._tables.java_class("org.apache.iceberg.TableMetadataParser")
-        # Each metadata version names some of its predecessors; the walk continues from the oldest of these.
+        # Each metadata version names some predecessors; continue from the oldest of these.
         while metadata.lastUpdatedMillis() > limit:
             older = list(metadata.previousFiles())
             if not older:
@@ -123,7 +121,7 @@ class Branches:
         return {name: int(refs.get(name).snapshotId()) for name in each(refs.keySet()) if name.startswith(PREFIX)}
 
     def _create(self, table: Table, names: Mapping[str, int]) -> None:
-        # A branch exists already where an earlier try succeeded and its answer was lost.
+        # An earlier try may have created it without an answer.
         self._manage(table, names, lambda management, name: management.createBranch(name, names[name]), are_there=False)
 
     def _manage(self, table: Table, names: Iterable[str], act: Callable[[Any, str], Any], *, are_there: bool) -> None:
@@ -146,20 +144,19 @@ class FileChange:
     files: Sequence[str]
     """New files, as `transforms.data_files.data_file` describes them."""
     whole: Collection[Slice]
-    """Slices whose old files are all removed."""
+    """Slices that lose all their old files."""
     gone: Mapping[Slice, Collection[str]] = field(default_factory=dict)
-    """Other slices -> the files that are removed; their other files stay."""
+    """Other slices -> the files that they lose."""
 
 
 class TableFiles:
     """Commits files to branches of the tables of one catalog."""
 
     def __init__(self, tables: JavaTables) -> None:
-        """Commit files to the tables of one catalog."""
         self._tables = tables
 
     def layout(self, table: Table, *, is_ordered: bool) -> FileLayout:
-        """Return how tasks write files of an existing table; `is_ordered` says that rows arrive in the table's write order."""
+        """Return how tasks write files of an existing table; `is_ordered`: rows arrive in the table's write order."""
         java = self._tables.load(table)
         ids = self._tables.column_names(java)
         return FileLayout(
@@ -176,7 +173,7 @@ class TableFiles:
         )
 
     def store(self, table: Table) -> LakeObjects:
-        """Return the objects below the table's location, where data files are written."""
+        """Return the objects below the table's location."""
         return LakeObjects(str(self._tables.knowing(table).location()))
 
     def append(self, table: Table, target: str, files: Iterable[str]) -> None:

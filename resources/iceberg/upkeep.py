@@ -32,24 +32,23 @@ if TYPE_CHECKING:
     from pipeline_assets.tables.table import Table, TableColumn
 
 KEPT_PROPERTIES = {
-    # A catalog restored from a backup needs the metadata files of that time. Maintenance removes them once the
-    # snapshots of that age have expired.
+    # A catalog restored from a backup needs that time's metadata files; maintenance removes them once the snapshots have expired.
     "write.metadata.delete-after-commit.enabled": "false",
     # Staged slices must consist of data files alone.
     "write.delete.mode": "copy-on-write",
 }
-"""Properties that every load resets where another program set them otherwise."""
+"""Properties that every load resets."""
 _PROPERTIES = {
     "format-version": "2",
     "commit.retry.num-retries": "20",
     "write.parquet.compression-codec": "zstd",
-    # Another program's writes are sorted within their partitions, as ours are.
+    # Sorts other programs' writes within their partitions, as ours are.
     "write.distribution-mode": "hash",
     **KEPT_PROPERTIES,
     "write.metadata.previous-versions-max": "20",
 }
 _TRIES, _FIRST_PAUSE_SECONDS = 5, 0.25
-"""Of checks whether another process has just created the table."""
+"""For checks whether another process has just created the table."""
 
 
 def create_table(tables: JavaTables, table: Table) -> None:
@@ -63,7 +62,7 @@ def create_table(tables: JavaTables, table: Table) -> None:
         if used is None:
             _create(tables, table)
             break
-        # Another process may be creating the table: its files exist before the catalog knows them.
+        # Another process may be creating it: its files come before the catalog's entry.
         if is_last:
             raise LakehouseError(
                 name,
@@ -76,7 +75,7 @@ def create_table(tables: JavaTables, table: Table) -> None:
 def add_columns(tables: JavaTables, table: Table) -> None:
     """Add declared columns that the table lacks, null in existing rows.
 
-    Not to a table with a column that we do not declare, nor where rows carry hashes of their columns, which would change.
+    Adds none where the table has undeclared columns, or where rows carry hashes of their columns, which would change.
     """
     missing, may_be_added = _missing(tables, table)
     if not missing or not may_be_added:
@@ -85,7 +84,6 @@ def add_columns(tables: JavaTables, table: Table) -> None:
     try:
         tables.spark.sql(f"ALTER TABLE {tables.identifier(table)} ADD COLUMNS ({listed})")
     except FAILURES:
-        # Another process may have added them at the same moment.
         if _missing(tables, table)[0]:
             raise
 
@@ -113,7 +111,7 @@ def _missing(tables: JavaTables, table: Table) -> tuple[list[TableColumn], bool]
 
 
 def keep_properties(java: Any) -> None:
-    """Reset the table's properties where they are not those that Tidemark depends on."""
+    """Reset the properties that Tidemark depends on."""
     properties = java.properties()
     differing = [(name, value) for name, value in KEPT_PROPERTIES.items() if properties.get(name) != value]
     if differing:
@@ -121,15 +119,15 @@ def keep_properties(java: Any) -> None:
 
 
 def begin_history(tables: JavaTables, table: Table) -> None:
-    """Commit an empty snapshot to a table without snapshots, so that there is one to read and to branch from."""
+    """Commit an empty snapshot to a table without snapshots, to read and to branch from."""
     java = tables.load(table)
-    # Several creators may each commit one, which does no harm. Spark would run a job to write no rows; Iceberg's API does not.
+    # Several creators may each commit one, which does no harm. Spark would run a job for it; Iceberg's API does not.
     if java.currentSnapshot() is None:
         java.newFastAppend().commit()
 
 
 def _create(tables: JavaTables, table: Table) -> None:
-    """By Iceberg's API: in SQL each statement is analysed as a query, and the write order is a commit of its own."""
+    """By Iceberg's API: SQL analyses each statement as a query and commits the write order on its own."""
     catalog, name = tables.catalog(), tables.name(table)
     columns = ", ".join(f"`{c.name}` {c.type}{' NOT NULL' if c.is_required else ''}" for c in table.columns)
     of_spark = tables.java_class("org.apache.spark.sql.types.StructType").fromDDL(columns)
@@ -160,7 +158,7 @@ _OF_ICEBERG = re.compile(
     rf"|optimized-m-{_UUID}\.avro|snap-\d+-\d+-{_UUID}\.avro|\d{{5,}}-{_UUID}(\.gz)?\.metadata\.json"
     rf"|\d+-{_UUID}\.stats|partition-stats-\d+-{_UUID}\.parquet)"
 )
-"""Names that Iceberg gives to files below a table's location: OutputFileFactory, SnapshotProducer, table metadata, statistics."""
+"""Iceberg's names of files below a table's location: OutputFileFactory, SnapshotProducer, table metadata, statistics."""
 
 _NAMED = "Still referenced by refs"
 """Iceberg's message for a snapshot that a branch or tag points at."""
@@ -172,22 +170,18 @@ class Below:
 
     location: str
     table_uuid: str
-    """The uuid of the table itself."""
     files: tuple[LakeObject, ...]
     """All files, with names relative to the location."""
     log: frozenset[str]
     """Base names of the current metadata file and of those that it lists."""
     unknown: tuple[MetadataFile, ...]
-    """Metadata files that cannot be reached by going back from the current one."""
+    """Metadata files that are no predecessors of the current one."""
     needed: frozenset[str]
-    """Base names of the files that a snapshot or its statistics need; no metadata files."""
+    """Base names of the files that a snapshot or its statistics need, without metadata files."""
 
 
 def is_written(name: str, table_uuid: str) -> bool:
-    """Whether a table's file has a name and place that Iceberg gives, or Tidemark to a file of exactly this table.
-
-    No other file is ever removed: that nobody refers to it does not tell who needs it.
-    """
+    """Whether Iceberg names files so, or Tidemark names files of exactly this table; no other file is ever removed."""
     return bool(_OF_ICEBERG.fullmatch(name) or re.fullmatch(rf"{_SLICE}{table_uuid}-[0-9a-f]{{32}}\.parquet", name))
 
 
@@ -195,14 +189,13 @@ class Upkeep:
     """Procedures on the tables of one catalog."""
 
     def __init__(self, spark: SparkSession, catalog_name: str) -> None:
-        """Wrap a session whose catalog `catalog_name` is configured (spark/session.py)."""
         self.spark = spark
         self._tables = JavaTables(spark, catalog_name)
 
     def snapshots(self, table: Table) -> tuple[list[SnapshotAge], set[int]]:
         """Return all snapshots, and the ids of those that a branch or tag points at."""
         java = self._tables.load(table)
-        # A snapshot that main showed before it was set back may hold the only copy of rows that landing lost.
+        # A snapshot from before main was set back may hold the only copy of rows that landing lost.
         main = ancestry(java).keys() | {int(entry.snapshotId()) for entry in java.history()}
         made = {int(snapshot.snapshotId()): committed_at(snapshot) for snapshot in java.snapshots()}
         snapshots = [SnapshotAge(number, at, number in main) for number, at in made.items()]
@@ -211,8 +204,8 @@ class Upkeep:
     def expire(self, table: Table, snapshot_ids: Sequence[int]) -> int:
         """Expire these snapshots and delete the files that only they needed; returns the number of deleted files.
 
-        Files go by what all manifests name before and after. The incremental clean-up of Iceberg's Java API, which this does
-        without, deleted a live file after a rollback (DECISIONS: Snapshots are expired by name).
+        The manifests before and after decide, because Iceberg's incremental clean-up deleted a live file after a rollback
+        (DECISIONS: Snapshots are expired by name).
         """
         wanted = list(snapshot_ids)
         while wanted:
@@ -223,7 +216,7 @@ class Upkeep:
             try:
                 reduce(lambda update, number: update.expireSnapshotId(number), wanted, expiry).commit()
             except FAILURES as error:
-                # A rollback has put a branch at one of them since they were chosen; that snapshot stays.
+                # A rollback may have put a branch at one meanwhile; that snapshot stays.
                 named = self.snapshots(table)[1]
                 if _NAMED not in str(error) or not named.intersection(wanted):
                     raise
@@ -236,10 +229,10 @@ class Upkeep:
         return 0
 
     def _needed(self, java: Any) -> frozenset[str]:
-        """Return the paths of all files that a snapshot of the table needs, and of its statistics; no metadata files."""
+        """Paths of all files that the table's snapshots and statistics need, without metadata files."""
         reachable = self._tables.java_class("org.apache.iceberg.ReachableFileUtil")
         listed = chain(reachable.manifestListLocations(java), reachable.statisticsFilesLocations(java))
-        # Snapshots share manifests, which are equal by their paths.
+        # Snapshots share manifests, which are equal by path.
         manifests = self._tables.java_class("java.util.LinkedHashSet")()
         for snapshot in java.snapshots():
             manifests.addAll(snapshot.allManifests(java.io()))
@@ -247,7 +240,6 @@ class Upkeep:
             return frozenset(map(str, listed)).union(*pool.map(partial(self._named_in, java), manifests))
 
     def _named_in(self, java: Any, manifest: Any) -> Iterable[str]:
-        """A manifest, and the files that it names as live."""
         files = self._tables.java_class("org.apache.iceberg.ManifestFiles")
         if manifest.content().name() == "DATA":
             # One answer for all paths: a table may have millions.
@@ -259,17 +251,17 @@ class Upkeep:
         return str(manifest.path()), *filter(None, str(joined).split("\n"))
 
     def remove(self, table: Table, paths: Sequence[str]) -> None:
-        """Delete exactly these files; a file that is gone already is no error."""
+        """Delete exactly these files; one that is gone already is no error."""
         io = self._tables.load(table).io()
         for start in range(0, len(paths), _FILES_PER_CALL):
             io.deleteFiles(self._tables.java_list(paths[start : start + _FILES_PER_CALL]))
 
     def below(self, table: Table) -> Below:
-        """List the files below the table's location, and compare them with the table's own metadata."""
+        """List the files below the table's location, and compare them with the table's metadata."""
         location = str(self._tables.load(table).location())
         objects = LakeObjects(location)
         listed = [file for file in objects.list() if not is_hidden(file.name)]
-        # Load the table after the listing; otherwise files that a load commits in between would look unknown.
+        # Load the table after the listing; otherwise files committed in between would look unknown.
         java = self._tables.load(table)
         metadata = java.operations().current()
         logged = [str(entry.file()) for entry in metadata.previousFiles()]
