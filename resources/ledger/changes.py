@@ -1,4 +1,4 @@
-"""The changes of one step, and whether they may be recorded on top of what other runs and operators recorded meanwhile."""
+"""The changes of one step, and whether they may be recorded on top of later records of other runs and operators."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from resources.ledger.schema import BATCHES, DELIVERIES, EXCLUSIONS, HOLDS, SLIC
 
 @dataclass(frozen=True)
 class BatchAsRead:
-    """What a judgement of a batch rests on."""
+    """The recorded state that a judgement of a batch rests on."""
 
     accepted: Mapping[str, str]
     """Object -> etag of the version whose rows raw holds."""
     judgement: tuple[str, str | None] | None
     """Verdict and input state; None where it was not on record."""
     exclusions: frozenset[tuple[str, str]] = frozenset()
-    """(object, etag) of the versions that persons had excluded."""
+    """(object, etag) of the excluded versions."""
 
 
 @dataclass
 class Changes:
-    """What one step of a load writes, in one transaction."""
+    """The changes that one step of a load writes in one transaction."""
 
     deliveries: list[DeliveryRecord] = field(default_factory=list)
     forgotten_deliveries: list[tuple[BatchKey, str]] = field(default_factory=list)
@@ -42,21 +42,20 @@ class Changes:
     forgotten_refusals: list[tuple[BatchKey, str]] = field(default_factory=list)
     """Refused versions that were replaced by an accepted one or are gone from landing."""
     batch_days: dict[BatchKey, dict[date, BatchDay]] = field(default_factory=dict)
-    """Replaces all event days of each batch named here."""
+    """Replaces all event days of each batch."""
     slices: list[SliceRecord] = field(default_factory=list)
     rewritten: dict[tuple[str, Slice], tuple[str, str]] = field(default_factory=dict)
-    """(table, slice) -> file hash on record, and that of other files with the same rows: nothing else of its row changes."""
+    """(table, slice) -> recorded file hash, and that of other files with the same rows; the rest of the row stays."""
     publications: list[PublicationRecord] = field(default_factory=list)
     head: tuple[str, int, int | None] | None = None
-    """(table, new snapshot, the snapshot it follows): recorded only where the ledger knows the latter, or if None."""
+    """(table, new snapshot, its parent): recorded only where the ledger knows the parent, or for None."""
     read_batches: dict[BatchKey, BatchAsRead] = field(default_factory=dict)
-    """What was on record of each batch when it was judged: another run may have judged or loaded it since."""
+    """The record of each batch at its judgement: another run may have judged or loaded it since."""
     exclusions: frozenset[tuple[str, str]] | None = None
-    """(object, etag) of the excluded versions of objects of dimensions as the slices were decided about; None of all slices that
-    are read from no object."""
+    """(object, etag) of the excluded versions of dimensions' objects when the slices were decided; None without such slices."""
 
     def without(self, slices: Collection[tuple[str, Slice]], batches: Collection[BatchKey]) -> Changes:
-        """The same but for what is told of these (table, slice) and batches."""
+        """Return the same changes without those of these (table, slice) and batches."""
         return replace(
             self,
             deliveries=[one for one in self.deliveries if one.batch not in batches],
@@ -73,7 +72,7 @@ class Changes:
 
 _HELD = "a person held it meanwhile"
 _NAMED = 3
-"""Most runs that a message names."""
+"""Maximum of runs in a message."""
 
 
 def moved_batches(connection: Connection, changes: Changes) -> set[BatchKey]:
@@ -109,7 +108,7 @@ def require_decisions(connection: Connection, changes: Changes) -> None:
 
 
 def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, str]:
-    """The judged batches of which other versions are excluded by now, and what an operator did."""
+    """The judged batches with other exclusions now, and the operator's act."""
     if not changes.read_batches:
         return {}
     in_force: dict[BatchKey, set[tuple[str, str]]] = {key: set() for key in changes.read_batches}
@@ -123,14 +122,13 @@ def _decided_since(connection: Connection, changes: Changes) -> dict[BatchKey, s
 
 
 def _decided(before: Set[tuple[str, str]], since: Set[tuple[str, str]]) -> str:
-    """What an operator did, by the first object of it."""
+    """The operator's act, by its first object."""
     if since - before:
         return f"a person excluded {min(since - before)[0]} meanwhile"
     return f"a person included {min(before - since)[0]} again meanwhile"
 
 
 def _loaded(changes: Changes) -> set[BatchKey]:
-    """Batches whose deliveries or rows a step changes."""
     return {delivery.batch for delivery in changes.deliveries} | changes.batch_days.keys()
 
 
@@ -141,7 +139,7 @@ def _lost_batches(batches: Sequence[BatchKey], reason: str) -> SliceConflictErro
 
 
 def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Batch and these columns of the rows in reach of the judged batches: of accepted deliveries, of exclusions in force."""
+    """Batch and columns of the judged batches' rows: accepted deliveries, exclusions in force."""
     keys = [(key.source.value, key.project_id, key.arrival_date) for key in changes.read_batches]
     where: list[sa.ColumnElement[bool]] = [DELIVERIES.c.is_accepted] if table is DELIVERIES else []
     where += [EXCLUSIONS.c.lifted_at.is_(None)] if table is EXCLUSIONS else []
@@ -150,10 +148,9 @@ def _of_batches(connection: Connection, changes: Changes, table: sa.Table, *name
 
 
 def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> list[SliceRecord]:
-    """Return the records whose row still names the files that it named when the record was made of it.
+    """Return the records whose row still names the files that they were read with, or already names their own.
 
-    Or the record's own files: another run may have found them before the publisher recorded them. A row of a slice that is held
-    by now stays, unless the record tells of the hold or of a commit.
+    The row of a held slice stays, unless the record is of the hold or of a commit.
     """
     places = {(record.table, record.key) for record in records}
     file_hashes, held = dict(_recorded(connection, places, SLICES.c.file_hash)), _held(connection, places)
@@ -167,7 +164,7 @@ def unmoved_slices(connection: Connection, records: Sequence[SliceRecord]) -> li
 
 
 def require_none_moved(connection: Connection, changes: Changes, unmoved: Collection[SliceRecord]) -> None:
-    """Raise SliceConflictError where the row of a derived slice stays: what was decided rests on a state that is gone."""
+    """Raise SliceConflictError where the row of a derived slice stays: the decision rests on an earlier state."""
     written = {(record.table, record.key) for record in unmoved}
     places = {(record.table, record.key) for record in changes.slices if record.table not in SOURCE_OF_TABLE}
     lost = places - written
@@ -176,7 +173,7 @@ def require_none_moved(connection: Connection, changes: Changes, unmoved: Collec
 
 
 def _why_moved(connection: Connection, changes: Changes, lost: Collection[tuple[str, Slice]]) -> str:
-    """Who was there first. Maintenance records other files of a slice in the row of the run that published it."""
+    """The earlier writer. Maintenance keeps the publishing run in the row whose files it replaces."""
     others = set(lost) - _held(connection, lost)
     if not others:
         return _HELD
@@ -190,7 +187,7 @@ def _why_moved(connection: Connection, changes: Changes, lost: Collection[tuple[
 
 
 def require_rewritten(connection: Connection, changes: Changes, rewritten: Collection[tuple[str, Slice]]) -> None:
-    """Raise SliceConflictError where the row of a slice did not name the files any more that others were made of."""
+    """Raise SliceConflictError where a slice's row no longer names the files that were rewritten."""
     moved = changes.rewritten.keys() - set(rewritten)
     if moved:
         raise _conflict(moved, f"{_winners(connection, moved)} recorded other files of it since they were read")
@@ -205,7 +202,7 @@ def require_inputs(connection: Connection, rests_on: Mapping[tuple[str, Slice], 
 
 
 def require_not_held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> None:
-    """Raise SliceConflictError where a person holds one of these (table, slice)."""
+    """Raise SliceConflictError where an operator holds one of these (table, slice)."""
     held = _held(connection, slices)
     if held:
         raise _conflict(held, _HELD)
@@ -216,14 +213,13 @@ def _held(connection: Connection, slices: Collection[tuple[str, Slice]]) -> set[
 
 
 def _winners(connection: Connection, slices: Collection[tuple[str, Slice]]) -> str:
-    """Who recorded these (table, slice) last."""
     return _named(run for _, run in _recorded(connection, slices, SLICES.c.run_id))
 
 
 def _recorded(
     connection: Connection, slices: Collection[tuple[str, Slice]], column: sa.Column[str]
 ) -> Iterator[tuple[tuple[str, Slice], str]]:
-    """A column of the rows of these (table, slice): of slices as recorded, or of holds in force."""
+    """A column of the rows of these (table, slice): recorded slices, or holds in force."""
     where = [HOLDS.c.released_at.is_(None)] if column.table is HOLDS else []
     days, wanted = {(table, key.event_date) for table, key in slices}, set(slices)
     for table, day, project, value in rows_of(
@@ -234,7 +230,6 @@ def _recorded(
 
 
 def _named(runs: Iterable[str | None]) -> str:
-    """The runs by name; `another run` where none is on record."""
     names = sorted({run for run in runs if run})
     shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return f"run {shown}" if names else "another run"

@@ -1,4 +1,4 @@
-"""Decisions of operators on deliveries and slices: acts, applied to the ledger, and stored in the warehouse as well."""
+"""Decisions of operators on deliveries and slices: acts, applied to the ledger and also stored in the warehouse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from resources.ledger.schema import DECISIONS, EXCLUSIONS, HOLDS, columns_of, re
 
 
 class ActKind(StrEnum):
-    """What the operator did."""
+    """The kind of an operator's decision."""
 
     EXCLUDE = "exclude"
     LIFT = "lift"
@@ -40,10 +40,10 @@ class Act:
 
     kind: ActKind
     at: str
-    """ISO 8601 in UTC; later than every act known at that time, even where another machine's clock was ahead."""
+    """ISO 8601 in UTC; later than every act known then, even where another machine's clock was ahead."""
     run_id: str | None
     reason: str | None
-    """The reason of a lift, a hold or a release; each exclusion has its own."""
+    """Of a lift, a hold or a release; each exclusion has its own."""
     exclusions: Sequence[Exclusion] = ()
     slices: Mapping[str, Collection[Slice]] = field(default_factory=dict)
     """Table -> held or released slices."""
@@ -90,11 +90,11 @@ class Act:
 
 
 _OF_THE_ACT = ("run_id", "excluded_at", "lift_reason", "lifted_at")
-"""Fields of an exclusion that come from its act, not from the stored exclusion."""
+"""Fields of an exclusion that come from its act."""
 
 
 class _Term(NamedTuple):
-    """How decisions of one sort are recorded: a row begins by one kind of act, and is in force until another kind ends it."""
+    """The columns of one sort of decision: one kind of act begins a row, another ends it."""
 
     table: sa.Table
     names: tuple[str, ...]
@@ -110,7 +110,7 @@ class _Term(NamedTuple):
         return [self.table.c[name] == target[name] for name in self.names]
 
     def finish(self, connection: Connection, target: Mapping[str, Any], act: Act, reason: str | None) -> int:
-        """End what is in force of the target; returns the number of ended rows."""
+        """End the target's rows in force; returns their number."""
         c = self.table.c
         is_older = (c[self.ended_at].is_(None), c[self.begun_at] < act.at)
         values = {self.end_reason: reason, self.end_run: act.run_id, self.ended_at: act.at}
@@ -126,7 +126,7 @@ _TERMS = (
 
 
 def apply(connection: Connection, act: Act) -> int:
-    """Apply an act where none later is on record, as it may come late or twice; returns how many versions or slices changed."""
+    """Apply an act where none later is on record, as it may come late or twice; returns the number of changed targets."""
     term = next(one for one in _TERMS if act.kind in (one.begin, one.end))
     if act.kind is term.end:
         return sum(term.finish(connection, target, act, act.reason) for target in act.targets)
@@ -134,7 +134,7 @@ def apply(connection: Connection, act: Act) -> int:
     for target in act.targets:
         is_same: list[sa.ColumnElement[bool]] = [c[term.ended_at].is_(None)]
         if act.kind is ActKind.HOLD:
-            # Another hold takes the place of the one before; what the same run holds for this reason stays as it is.
+            # Another hold replaces the earlier one; the same run's hold for this reason stays.
             is_same += [c.run_id == act.run_id, c.reason == act.reason]
         is_known = sa.or_(sa.and_(*is_same), c[term.begun_at] >= act.at, c[term.ended_at] > act.at)
         if connection.execute(sa.select(c.id).where(*term.is_named(target), is_known)).first() is None:
@@ -151,7 +151,7 @@ def last_act_at(connection: Connection) -> str:
 
 
 def acts_on_record(connection: Connection) -> list[Act]:
-    """Return the acts that would recreate the rows of this ledger, oldest first."""
+    """Return the acts that would recreate this ledger's rows, oldest first."""
     acts: list[Act] = []
     for term in _TERMS:
         for row in connection.execute(sa.select(term.table).order_by(term.table.c.id)).mappings():
@@ -164,12 +164,12 @@ def acts_on_record(connection: Connection) -> list[Act]:
             acts.append(Act(term.begin, row[term.begun_at], row["run_id"], reason, **on))
             if row[term.ended_at] is not None:
                 acts.append(Act(term.end, row[term.ended_at], row[term.end_run], row[term.end_reason], **on))
-    # A new hold of a slice releases its earlier one at the same time, so releases sort first.
+    # A new hold releases the earlier one at the same time, so releases sort first.
     return sorted(acts, key=lambda act: (act.at, act.kind not in (ActKind.LIFT, ActKind.RELEASE)))
 
 
 FOLDER = "decisions"
-"""The folder of decisions, below `_tidemark/` in the warehouse."""
+"""Below `_tidemark/` in the warehouse."""
 _VERSION = 1
 _HINT = "Install the version that wrote it, or restore the object; without it an operator's decision would be lost"
 _HINT_FOR_EMPTY = "Restore it where a copy of the warehouse holds it with content; else remove it and decide once more"
@@ -182,11 +182,10 @@ class DecisionObjects:
     """Stores acts as objects that are written once, never changed, and read in the order of their names."""
 
     def __init__(self, place: LakeObjects) -> None:
-        """Wrap the folder; opens nothing before first use."""
         self._place = place
 
     def names(self) -> list[str]:
-        """Return the names of all decision objects, oldest first; other objects in the folder are ignored."""
+        """Return the names of all decision objects, oldest first; ignores other objects."""
         return sorted(entry.name for entry in self._place.list() if _NAME.fullmatch(entry.name))
 
     def last_at(self) -> datetime:
@@ -231,7 +230,6 @@ class Interventions(Part):
     """Reads and writes decisions; each write is one act and one transaction."""
 
     def __init__(self, database: Database, kept: DecisionObjects | None) -> None:
-        """Read and write this database; `kept`: the place that keeps decisions as well."""
         super().__init__(database)
         self._kept = kept
 
@@ -246,7 +244,7 @@ class Interventions(Part):
         return found
 
     def all_exclusions(self, projects: Sequence[str]) -> list[Exclusion]:
-        """Return every exclusion on record, lifted ones included, oldest first."""
+        """Return every recorded exclusion, lifted ones included, oldest first."""
         return self._exclusions(EXCLUSIONS.c.project_id.in_(projects))
 
     def _exclusions(self, *where: sa.ColumnElement[bool]) -> list[Exclusion]:
@@ -274,7 +272,7 @@ class Interventions(Part):
         return {hold.key: hold.reason for hold in found}
 
     def all_holds(self, projects: Sequence[str]) -> list[Hold]:
-        """Return every hold on record, released ones included, oldest first."""
+        """Return every recorded hold, released ones included, oldest first."""
         return self._holds(HOLDS.c.project_id.in_(projects))
 
     def _holds(self, *where: sa.ColumnElement[bool]) -> list[Hold]:
@@ -282,14 +280,14 @@ class Interventions(Part):
         return [record_of(Hold, row) for row in rows]
 
     def hold(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
-        """Hold these slices (table -> slices), in one transaction, but those that this run holds already for this reason."""
+        """Hold these slices (table -> slices) in one transaction, without those that this run already holds for this reason."""
         held = self._held(HOLDS.c.run_id == run_id, HOLDS.c.reason == reason)
         fresh = {table: [key for key in keys if (table, key) not in held] for table, keys in slices.items()}
         if any(fresh.values()):
             self._record(Act(ActKind.HOLD, self._next_at(), run_id, reason, slices=fresh))
 
     def release(self, slices: Mapping[str, Collection[Slice]], reason: str, run_id: str) -> None:
-        """End the holds of these slices (table -> slices), in one transaction."""
+        """End the holds of these slices (table -> slices) in one transaction."""
         held = self._held()
         ended = {table: [key for key in keys if (table, key) in held] for table, keys in slices.items()}
         if any(ended.values()):
@@ -299,18 +297,18 @@ class Interventions(Part):
         return {(hold.table, hold.key) for hold in self._holds(HOLDS.c.released_at.is_(None), *where)}
 
     def read_back(self) -> Counter[ActKind]:
-        """Apply what the warehouse keeps and this ledger lacks, keep there what only it knows; counts what came back."""
+        """Apply the warehouse's acts that this ledger lacks, and store there those that only it has; counts the applied ones."""
         came_back: Counter[ActKind] = Counter()
         if self._kept is None:
             return came_back
-        # Before the warehouse is listed: an act is an object before it is a row, so each row read here has been kept there.
+        # Before the listing: an act is an object before it is a row, so each row read here has an object.
         with self._read() as connection:
             known = set(connection.execute(sa.select(DECISIONS.c.name)).scalars())
             acts = acts_on_record(connection)
         names = self._kept.names()
         lost = known.difference(names)
         if acts and (lost or not known):
-            # Of a ledger that kept none there, or of a warehouse that was restored to an earlier state.
+            # The ledger stored none there, or the warehouse was restored to an earlier state.
             name = self._kept.write(acts, datetime.fromisoformat(self._next_at()))
             with self._write() as connection:
                 for gone in lost:
@@ -327,7 +325,7 @@ class Interventions(Part):
         return came_back
 
     def _record(self, act: Act) -> None:
-        """Keep it in the warehouse, then write it here: if the process dies in between, whoever reads back next completes it."""
+        """Store it in the warehouse first: if the process dies in between, the next `read_back` completes it."""
         name = None if self._kept is None else self._kept.write([act], datetime.fromisoformat(act.at))
         failpoint(Failpoint.BEFORE_LEDGER, "decision")
         with self._write() as connection:
@@ -335,7 +333,7 @@ class Interventions(Part):
                 apply(connection, act)
 
     def _next_at(self) -> str:
-        """Now, but after all that was decided before, also where a clock was ahead then."""
+        """Now, but after all earlier decisions, also where a clock was ahead."""
         with self._read() as connection:
             last = last_act_at(connection)
         known = [datetime.fromisoformat(last)] if last else []
@@ -345,7 +343,7 @@ class Interventions(Part):
         )
 
     def _is_new(self, connection: Connection, name: str) -> bool:
-        """Note that the acts of this object are applied; whether they were not before."""
+        """Record the object's acts as applied; returns whether they were not before."""
         if connection.execute(sa.select(DECISIONS.c.name).where(DECISIONS.c.name == name)).first() is not None:
             return False
         connection.execute(DECISIONS.insert(), {"name": name, "recorded_at": datetime.now(UTC).isoformat()})

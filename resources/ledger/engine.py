@@ -17,7 +17,7 @@ from pipeline_assets.domain.masking import masked, scrubbed
 from resources.ledger.schema import METADATA, SCHEMA, SCHEMA_VERSION
 
 _TRIES, _FIRST_PAUSE_SECONDS = 7, 0.1
-"""These retries bridge an outage of about six seconds."""
+"""These retries bridge about six seconds."""
 
 _CLIENT = {
     "connect_timeout": 10,
@@ -26,18 +26,18 @@ _CLIENT = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""Options of libpq that detect a silently vanished server within a minute. In seconds, the last one in milliseconds."""
+"""Options of libpq that detect a vanished server within a minute; in seconds, the last one in milliseconds."""
 _LOCK_SECONDS = 300
-"""Our transactions take less than a tenth of this; a process that holds a lock for longer hangs."""
+"""Ten times our longest transaction: a process that holds a lock longer hangs."""
 _IDLE_SECONDS = 120
-"""The server ends a transaction whose process stands still for this long, so that those who wait for the lock go on."""
+"""The server ends a transaction that is idle this long, and releases its lock."""
 _SERVER = {"tcp_keepalives_idle": 30, "tcp_keepalives_interval": 10, "tcp_keepalives_count": 3}
-"""Session settings, in seconds: the server detects a vanished client, and ends its transaction and locks."""
+"""Session settings, in seconds: the server detects a vanished client and ends its transaction."""
 _LOCKED, _FILE_LOCKED = "lock timeout", "database is locked"
 _FILE_LOCK_SECONDS = 30
-"""SQLite's own wait for a file that another process locks."""
+"""SQLite's own wait for a locked file."""
 _LOCK = 5_411_827_360
-"""The key of our advisory lock; an arbitrary number that other users of the database are unlikely to use."""
+"""The key of our advisory lock; an arbitrary number."""
 _EARLIER_LEDGER = "Set TIDEMARK_LEDGER_URL to an empty database and measure the tables for it: tidemark attach --ledger"
 OUT_OF_REACH = "the ledger is out of reach"
 _AWAY = ("Connection refused", "the database system is", "terminating connection", _FILE_LOCKED, "server closed the",
@@ -46,18 +46,18 @@ _AWAY = ("Connection refused", "the database system is", "terminating connection
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin explicitly: the driver alone commits each DDL statement, and a read that turns into a write fails beside another."""
+    """The driver alone commits each DDL statement, and a read that turns into a write fails beside another."""
     is_writing = connection.get_execution_options().get("is_writing")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
 
 
 def _bound_session(raw: Any, _: Any) -> None:
-    """Set the limits by statements, because a connection pooler in front of the server rejects connection options."""
+    """Set the limits by statements, because a connection pooler rejects connection options."""
     with raw.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
         for name, seconds in _SERVER.items():
             cursor.execute(f"SET {name} = {seconds}")
-        # A limit that the server, the role or the URL has stays.
+        # Keep a limit of the server, the role or the URL.
         limit = "idle_in_transaction_session_timeout"
         unset = f"WHERE current_setting('{limit}') = '0'"
         cursor.execute(f"SELECT set_config('{limit}', '{_IDLE_SECONDS}s', false) {unset}")
@@ -66,7 +66,7 @@ def _bound_session(raw: Any, _: Any) -> None:
 
 _T = TypeVar("_T")
 _VALUES_PER_STATEMENT = 500
-"""SQLite accepts 32,766 values per statement (999 before 3.32), PostgreSQL 65,535; history may exceed both."""
+"""SQLite accepts 32,766 values per statement (999 before 3.32), PostgreSQL 65,535."""
 
 
 def in_parts(values: Sequence[_T], width: int = 1) -> Iterator[Sequence[_T]]:
@@ -82,7 +82,7 @@ def insert_into(connection: Connection, table: sa.Table) -> Any:
 
 
 def upsert(connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows with the same columns; a row whose key is there already replaces these columns."""
+    """Insert rows with the same columns, replacing these columns of existing keys."""
     if not rows:
         return
     keys = [column.name for column in table.primary_key]
@@ -93,7 +93,7 @@ def upsert(connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[Connection]:
-    """Open a connection; waits for a server that is away for a moment, for example during a restart."""
+    """Open a connection; waits for a server that is away briefly, for example during a restart."""
     for is_last in tries(_TRIES, _FIRST_PAUSE_SECONDS):
         try:
             connection = engine.connect()
@@ -108,10 +108,9 @@ def connected(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a write transaction that excludes other writers from its start, so what it reads stays valid."""
+    """Open a write transaction that excludes other writers from its start, so its reads stay valid."""
     with connected(engine.execution_options(is_writing=True)) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
-            # SQLite's write transactions lock by themselves.
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         yield connection
 
@@ -122,7 +121,6 @@ def ledger_failures(url: str) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        # Some lost connections raise only the base error.
         if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)) or error.connection_invalidated:
             raise _unavailable(url, error) from error
         raise
@@ -144,7 +142,7 @@ def _unavailable(url: str, error: sa.exc.DBAPIError) -> LedgerUnavailableError:
 
 
 def open_engine(url: str) -> Engine:
-    """Connect, and create what an empty database lacks; returns the engine; raises LedgerError, also for another schema."""
+    """Return the engine, with its tables created in an empty database; raises LedgerError, also for another schema."""
     parsed = make_url(url)
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg2")
@@ -158,7 +156,7 @@ def open_engine(url: str) -> Engine:
         if is_sqlite
         else {"pool_pre_ping": True, "connect_args": told}
     )
-    # Keep parameters out of error messages: they hold names and reasons that people wrote.
+    # Keep parameters, which hold names and operators' reasons, out of error messages.
     engine = sa.create_engine(parsed, hide_parameters=True, **options)
     if is_sqlite:
         sa.event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode=WAL"))
@@ -170,7 +168,6 @@ def open_engine(url: str) -> Engine:
             version = _version(connection)
         if version is None:
             with writing(engine) as connection:
-                # Another process may have created the tables meanwhile.
                 version = _version(connection)
                 if version is None:
                     METADATA.create_all(connection)
@@ -191,7 +188,6 @@ def open_engine(url: str) -> Engine:
 
 
 def _version(connection: Connection) -> int | None:
-    """Return the recorded version of the schema; None for a database without a ledger."""
     if not sa.inspect(connection).has_table(SCHEMA.name):
         return None
     version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
@@ -202,7 +198,6 @@ class Database:
     """The ledger's database, opened and created on first use; methods raise LedgerError."""
 
     def __init__(self, url: str) -> None:
-        """Take a SQLAlchemy URL."""
         self.url = url
         self._engine: Engine | None = None
 
@@ -236,7 +231,6 @@ class Part:
     """A part of the ledger: reads and writes of one kind of record; each write is one transaction."""
 
     def __init__(self, database: Database) -> None:
-        """Read and write this database."""
         self._database, self.url = database, database.url
 
     def _read(self) -> AbstractContextManager[Connection]:
@@ -258,6 +252,6 @@ class Part:
             return connection.execute(query).scalar()
 
     def _do(self, statement: sa.Executable) -> int:
-        """Execute one statement in a transaction of its own; returns how many rows it changed."""
+        """Execute one statement in its own transaction; returns the number of changed rows."""
         with self._write() as connection:
             return int(connection.execute(statement).rowcount)

@@ -1,4 +1,4 @@
-"""What loads published and how they went: consistent cuts, changes of final days, and the evidence that `doctor` judges by."""
+"""Records of publications and loads: consistent cuts, changes of final days, and evidence for `doctor`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ class Cut(NamedTuple):
     number: int
     """Ascends with each publish."""
     run_id: str
-    """The run whose publish created the cut."""
     published_at: str
     """Timezone-aware ISO 8601."""
     snapshots: Mapping[str, int]
     """Table -> snapshot of main."""
 
 
-# Order by number: after a clock was set back, a later publish has an earlier time.
+# By number: after a clock was set back, a later publish has an earlier time.
 _LAST_CUT = sa.select(CUTS).order_by(CUTS.c.number.desc()).limit(1)
 
 
@@ -82,14 +81,14 @@ class Revision:
     rows_after: int
     number: int
     measures: Mapping[str, tuple[float | None, float]]
-    """Measure -> (before, after), where they differ; before is None where no earlier publication is on record."""
+    """Measure -> (before, after), where they differ; before is None without an earlier publication."""
 
 
 class Revisions(Part):
-    """Reads revisions, and creates records of these publications only."""
+    """Reads revisions."""
 
     def all(self, tables: Sequence[str], projects: Sequence[str]) -> list[Revision]:
-        """Return the publications that changed a day which the ledger called final by then, newest first, without measures."""
+        """Return the publications that changed a day that was final by then, newest first, without measures."""
         c = PUBLICATIONS.c
         texts = [sa.func.coalesce(column, "") for column in (c.published_at, c.cause)]
         columns = (c.table_name, c.event_date, c.project_id, *texts, c.accepted_reason, c.run_id)
@@ -127,20 +126,19 @@ class Revisions(Part):
 
 
 _NOT_KNOWN = ("null", "{}")
-"""Texts of the input state of a publication that names no inputs."""
+"""Input states that name no inputs."""
 
 
 class BuiltAgain(NamedTuple):
-    """Counts of slices that were published several times from the same inputs by the same code."""
+    """Counts of slices that the same code published several times from the same inputs."""
 
     equal: int
-    """Slices whose content was the same each time."""
     differing: tuple[str, ...]
-    """`table day/project` of the slices whose content differed."""
+    """`table day/project` of the slices with different content."""
 
 
 class FoundCommit(NamedTuple):
-    """A change that a load found in a table and that no running load had recorded."""
+    """A change that a load found in a table and no running load had recorded."""
 
     table: str
     day: date
@@ -150,7 +148,7 @@ class FoundCommit(NamedTuple):
 
 
 class MarkedDay(NamedTuple):
-    """An arrival day of regular exports that was judged."""
+    """A judged arrival day of regular exports."""
 
     project_id: str
     day: date
@@ -167,14 +165,14 @@ class ProcessOnRecord(NamedTuple):
     ended_at: str | None = None
     lost_at: str | None = None
     identity: Identity | None = None
-    """None where no op of the run has begun."""
+    """None before the run's first op."""
 
 
 class Checkup(Part):
     """Reads how loads went, for `tidemark doctor` and metrics; never writes."""
 
     def reported(self) -> Mapping[tuple[str, str], int]:
-        """Return (table, verdict) -> how often finished loads reported that verdict for a slice."""
+        """Return (table, verdict) -> how often finished loads reported it for a slice."""
         found: Counter[tuple[str, str]] = Counter()
         for (verdicts,) in self._rows(sa.select(RUNS.c.verdicts).where(RUNS.c.finished_at.is_not(None))):
             for name, count in (verdicts or {}).items():
@@ -190,12 +188,11 @@ class Checkup(Part):
         return found
 
     def seconds(self) -> Mapping[str, float]:
-        """Return table -> seconds that the run that published the table last spent on it."""
+        """Return table -> seconds that its last publishing run spent on it."""
         c, found, table = PUBLICATIONS.c, dict[str, float](), ""
-        # Step through the index from one table name to the next instead of scanning all publications.
+        # Step through the index by table name instead of scanning all publications.
         while (table := self._value(sa.select(sa.func.min(c.table_name)).where(c.table_name > table))) is not None:
-            # `coalesce` keeps the database from using an index on the table: it would read and sort all of the table's
-            # publications. Going backwards by id, it stops at the first match.
+            # `coalesce` prevents use of the table's index and a sort of all its publications; by id the query stops early.
             is_of_table = sa.func.coalesce(c.table_name, "") == table
             query = sa.select(c.seconds).where(is_of_table, c.seconds.is_not(None))
             if (seconds := self._value(query.order_by(c.id.desc()).limit(1))) is not None:
@@ -203,12 +200,12 @@ class Checkup(Part):
         return found
 
     def built_again(self, projects: Sequence[str]) -> BuiltAgain:
-        """Compare repeated publications from the same inputs, over all that name their inputs."""
+        """Compare repeated publications from the same inputs."""
         c = PUBLICATIONS.c
         inputs = sa.cast(c.input_state, sa.Text)
         place = (c.table_name, c.event_date, c.project_id)
         contents = sa.func.count(sa.distinct(c.digest_after))
-        # Find repeated slices by the unique index first: most slices were published once, and reading their texts is slow.
+        # Find repeated slices by the unique index first: they are few, and reading texts is slow.
         often = sa.select(*place).group_by(*place).having(sa.func.count() > 1).subquery()
         same = [column == often.c[column.name] for column in place]
         query = (
@@ -234,7 +231,7 @@ class Checkup(Part):
         return [FoundCommit._make((*place, Cause.parse(cause).kind, at or "")) for *place, cause, at in rows]
 
     def of_unfinished_runs(self, projects: Sequence[str]) -> int:
-        """Count publications whose run is not recorded as finished, because it died or is running; rollbacks do not count."""
+        """Count publications, except rollbacks, whose run is not recorded as finished, because it died or is running."""
         c = PUBLICATIONS.c
         query = (
             sa.select(sa.func.count())
@@ -262,7 +259,7 @@ class Checkup(Part):
         return dict(self._rows(newest))
 
     def processes(self) -> list[ProcessOnRecord]:
-        """Return all recorded processes, oldest first; those without a start time come before all."""
+        """Return all recorded processes, oldest first; those without a start time come first."""
         c = PROCESSES.c
         of_run = (c.run_id, sa.func.coalesce(c.job, ""), c.begun_at, c.ended_at, c.lost_at)
         query = sa.select(*of_run, c.host, c.place, c.pid, c.started_ticks).order_by(sa.func.coalesce(c.begun_at, ""))
@@ -281,7 +278,6 @@ class Checkup(Part):
 
 
 def _are_accepted(source: Source, projects: Sequence[str]) -> tuple[sa.ColumnElement[bool], ...]:
-    """The conditions on batches of a source that were accepted with deliveries."""
     c = BATCHES.c
     is_accepted = c.verdict == BatchVerdict.ACCEPTED.value, c.deliveries > 0
     return c.source == source.value, c.project_id.in_(projects), *is_accepted

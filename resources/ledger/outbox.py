@@ -1,4 +1,4 @@
-"""The outbox: notices, which of them each receiver has got, and the golden totals whose comparison writes some."""
+"""The outbox: notices, their receivers' progress, and the golden totals whose comparison writes some."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from resources.ledger.schema import (
 
 
 def write_notice(connection: Connection, notice: Notice, stamp: Mapping[str, Any]) -> None:
-    """Put a notice into the outbox, in the transaction of its change; an existing notice stays as it is."""
+    """Put a notice into the outbox, in the transaction of its change; an existing notice stays."""
     row = {"id": notice.id, "kind": notice.kind.value, "table_name": notice.table, "body": notice.to_json()}
     values = {**row, **columns_of(notice.key), **stamp}
     connection.execute(insert_into(connection, NOTICES).on_conflict_do_nothing(), values)
 
 
 def read_notices(connection: Connection, *where: sa.ColumnElement[bool], most: int | None = None) -> list[Notice]:
-    """Return the notices of which this is true, in the order in which they were recorded, at most so many."""
+    """Return the notices that meet these conditions, in order of record, at most `most`."""
     query = sa.select(NOTICES).where(*where).order_by(NOTICES.c.number).limit(most)
     rows = connection.execute(query).mappings()
     return [Notice.from_json(row["body"], row["number"], row["run_id"]) for row in rows]
@@ -55,7 +55,7 @@ def read_notices(connection: Connection, *where: sa.ColumnElement[bool], most: i
 def last_notices(
     connection: Connection, kinds: Sequence[NoticeKind], *where: sa.ColumnElement[bool]
 ) -> dict[Place, Notice]:
-    """Return the latest notice of these kinds of each table and day."""
+    """Return the latest notice of these kinds per table and day."""
     found = read_notices(connection, NOTICES.c.kind.in_([kind.value for kind in kinds]), *where)
     return {(notice.table, notice.key): notice for notice in found}
 
@@ -67,7 +67,7 @@ class _Notices(Part):
 
 
 _SEEN_EVERY = timedelta(hours=12)
-"""`seen_at` of a known receiver is updated no more often than this, so that most reads write nothing."""
+"""`seen_at` of a known receiver is updated at most this often."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Receiver:
 
     id: str
     place: str
-    """The address as it may be shown."""
+    """The masked address."""
     sent_number: int
     """The number of the last notice that it accepted."""
     failures: int = 0
@@ -86,7 +86,7 @@ class Receiver:
     retry_at: datetime | None = None
     """The receiver asked for no request before this time."""
     waiting: int = 0
-    """Notices that it has not got yet."""
+    """Number of notices that it has not got yet."""
     seen_at: str = ""
 
 
@@ -118,7 +118,7 @@ class Outbox(_Notices):
         return {row["id"]: record_of(Receiver, row) for row in rows}
 
     def pending(self, receiver_id: str, most: int) -> list[Notice]:
-        """Return the oldest notices that the receiver has not got yet, at most `most` of them."""
+        """Return the oldest notices that the receiver has not got yet, at most `most`."""
         sent = sa.select(RECEIVERS.c.sent_number).where(RECEIVERS.c.id == receiver_id).scalar_subquery()
         return self._notices(NOTICES.c.number > sent, most=most)
 
@@ -131,7 +131,7 @@ class Outbox(_Notices):
     def mark_failed(
         self, receiver_id: str, error: str, retry_at: datetime | None, refused_body: str | None = None
     ) -> int:
-        """Record a failed attempt; returns how often it refused the body `refused_body` for good in a row."""
+        """Record a failed attempt; returns how often it refused `refused_body` for good in a row."""
         values: dict[str, Any] = {
             "failures": RECEIVERS.c.failures + 1,
             "failed_at": datetime.now(UTC).isoformat(),
@@ -158,20 +158,20 @@ class Outbox(_Notices):
         return self._notices(NOTICES.c.recorded_at >= since.astimezone(UTC).isoformat())
 
     def of_ids(self, ids: Collection[str]) -> list[Notice]:
-        """Return the notices with these ids, without those that are not on record."""
+        """Return the recorded notices with these ids."""
         return [notice for part in in_parts(sorted(ids)) for notice in self._notices(NOTICES.c.id.in_(part))]
 
     def published_since(self, since: datetime) -> list[tuple[PublicationRecord, bool]]:
-        """Return the publications made visible since a time, oldest first, and whether the slice was final before."""
+        """Return the publications since a time, oldest first, and whether the slice was final before."""
         at = since.astimezone(UTC).isoformat()
         rows = self._maps(sa.select(PUBLICATIONS).where(PUBLICATIONS.c.published_at >= at).order_by(PUBLICATIONS.c.id))
         return [(record_of(PublicationRecord, row, number=row["id"]), bool(row["was_final"])) for row in rows]
 
     def forget(self, receivers: Collection[str], before: datetime, *, is_dry_run: bool) -> int:
-        """Remove change notices recorded before a time that every receiver has got; returns how many.
+        """Remove change notices recorded before a time that every receiver has got; returns their number.
 
-        Refusals stay, because nothing else keeps their history; a change stays on record with its publication. `receivers` are
-        those in use; others are forgotten once they were not registered since `before`.
+        Refusals stay, because nothing else keeps their history. `receivers` are those in use; others are forgotten once they were
+        not registered since `before`.
         """
         cutoff = before.astimezone(UTC).isoformat()
         is_gone = sa.and_(RECEIVERS.c.id.not_in(receivers), RECEIVERS.c.seen_at < cutoff)
@@ -232,7 +232,7 @@ class SetAsides(_Notices):
                 connection.execute(SET_ASIDE.insert(), row)
 
     def all(self) -> list[SetAside]:
-        """Return everything that is set aside, by receiver and notice number."""
+        """Return all entries, by receiver and notice number."""
         rows = self._maps(sa.select(SET_ASIDE).order_by(SET_ASIDE.c.receiver_id, SET_ASIDE.c.first_number))
         return [record_of(SetAside, row) for row in rows]
 
@@ -257,7 +257,7 @@ class GoldenTotals(Part):
     """Reads and writes golden totals; each write is one transaction."""
 
     def is_in_use(self) -> bool:
-        """Whether any total, or a fault of one, is on record, or a comparison was told of."""
+        """Whether any total, fault or notice of a comparison is on record."""
         kinds = [kind.value for kind in (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT)]
         told = sa.select(NOTICES.c.id).where(NOTICES.c.kind.in_(kinds))
         with self._read() as connection:
@@ -291,9 +291,9 @@ class GoldenTotals(Part):
         ]
 
     def replace(self, reading: GoldenReading) -> None:
-        """Replace the recorded totals of the days in a reading of one source: a missing file retracts nothing, an empty one does.
+        """Replace one source's totals of the days in a reading: a missing file retracts nothing, an empty one does.
 
-        Faults of files are replaced for the days asked for, those of a query all.
+        Replaces faults of files for the days asked for, and all faults of a query.
         """
         common = {"source": reading.source.value, "recorded_at": datetime.now(UTC).isoformat()}
         totals = [

@@ -1,4 +1,4 @@
-"""The processes of runs: who this process is, which others run, and what the ledger records of them."""
+"""The processes of runs: who this process is, which others run, and their records in the ledger."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ENDED = ("Z", "X", "x")
 
 
 def identity(pid: int | None = None) -> Identity:
-    """Of a process of this machine; of this one where none is named."""
+    """Return the identity of a process of this machine, by default of this one."""
     pid = os.getpid() if pid is None else pid
     fields = _stat(pid)
     return Identity(socket.gethostname(), place(), pid, int(fields[_STARTED]) if fields else None)
 
 
 def sight(of: Identity | None) -> Sight:
-    """What this machine sees of a process."""
+    """Return whether this machine sees a process alive, gone or not at all."""
     if of is None or of.place is None or of.started is None or of.place != place():
         return Sight.HIDDEN
     fields = _stat(of.pid)
@@ -45,14 +45,14 @@ def sight(of: Identity | None) -> Sight:
     except ProcessLookupError:
         return Sight.GONE
     except OSError:
-        # Another user's, where /proc hides these.
+        # Another user's process, where /proc hides these.
         return Sight.HIDDEN
     return Sight.HIDDEN
 
 
 @cache
 def place() -> str | None:
-    """Where the number of a process means the same as here; None where the system does not tell."""
+    """Return the namespace in which process numbers mean the same as here; None where the system does not show it."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
         pids = (_PROC / "self/ns/pid").readlink()
@@ -61,7 +61,7 @@ def place() -> str | None:
     try:
         times = str((_PROC / "self/ns/time").readlink())
     except OSError:
-        # An older kernel has one time for all.
+        # An older kernel has one clock for all.
         times = ""
     return f"{boot} {pids} {times}"
 
@@ -80,7 +80,7 @@ class Processes(Part):
     """Reads and writes processes; each call is one transaction, and none waits for the locks of a load."""
 
     def begin(self, run_id: str, job: str, identity: Identity, steps: int, begun_at: str | None = None) -> str:
-        """Record that an op begins in this process, in place of the run's earlier one; returns when, or `begun_at` if given."""
+        """Record an op's start in this process, replacing the run's earlier one; returns the time, or `begun_at` if given."""
         with self._transaction() as (connection, now):
             row: dict[str, Any] = {
                 "job": job,
@@ -102,7 +102,7 @@ class Processes(Part):
             return str(row["begun_at"])
 
     def beat(self, run_id: str) -> bool:
-        """Record a heartbeat, which also revives a process that was taken for dead; False where the run is not on record."""
+        """Record a heartbeat, which also revives a process taken for dead; False where the run is not on record."""
         with self._transaction() as (connection, now):
             row = {"beats": PROCESSES.c.beats + 1, "beat_at": now.isoformat(), "lost_at": None}
             return bool(connection.execute(_of(run_id).values(row)).rowcount)
@@ -132,7 +132,7 @@ class Processes(Part):
     def look(self, unfinished: Collection[str], expected: Mapping[str, str]) -> dict[str, Process]:
         """Return run -> process, of all that have not ended and of `unfinished` runs; counts this observation.
 
-        A run in `expected` (run -> job) without a process gets a row, to tell later how long its process has been missing.
+        A run in `expected` (run -> job) without a process gets a row, which shows later how long its process has been missing.
         """
         with self._transaction() as (connection, now):
             known = set(connection.scalars(sa.select(PROCESSES.c.run_id)))
@@ -153,7 +153,7 @@ class Processes(Part):
             return processes
 
     def live_ages(self) -> list[timedelta]:
-        """Return how long each process has worked on its run that is there, or hidden from this machine and beat within a day."""
+        """Return how long each live process has worked on its run; one hidden from this machine needs a beat within a day."""
         with self._transaction() as (connection, now):
             found = connection.execute(sa.select(PROCESSES).where(PROCESSES.c.ended_at.is_(None))).mappings().all()
         yesterday, ages = (now - YOUNGEST).isoformat(), []

@@ -50,7 +50,7 @@ class Queries(Part):
         return {(project, day) for project, day in self._rows(query.where(*within, BATCHES.c.hours_marked > 0))}
 
     def near_with_rows(self, project_id: str, day: date) -> list[DeliveryRecord]:
-        """Return a delivery of which raw holds rows, the nearest up to a day, and the nearest after it."""
+        """Return a delivery with rows in raw, the nearest up to a day, and the nearest after it."""
         c = DELIVERIES.c
         is_held = (c.source.in_(list(Source)), c.project_id == project_id, c.is_accepted, c.rows > 0)
         held = sa.select(DELIVERIES).where(*is_held).limit(1)
@@ -65,9 +65,9 @@ class Queries(Part):
     def nearest_arrivals(
         self, bounds: Mapping[str, date], source: Source | None = None, *, is_before: bool = False
     ) -> dict[str, date]:
-        """Return project -> its first arrival day after the given day with a known delivery, of the source or of either.
+        """Return project -> its first arrival day with a known delivery after the given day, of the source or of either.
 
-        `is_before`: its last one before that day. One index lookup per project; a whole history is never read.
+        `is_before`: its last one before that day. One index lookup per project.
         """
         found: dict[str, list[date]] = {}
         sources = [source] if source is not None else list(Source)
@@ -85,7 +85,6 @@ class Queries(Part):
         return {project: nearer(days) for project, days in found.items() if days}
 
     def _batches_of(self, source: Source, object_keys: Sequence[str]) -> set[BatchKey]:
-        """The batches of these objects, over all recorded versions."""
         query = sa.select(DELIVERIES.c.project_id, DELIVERIES.c.arrival_date).where(DELIVERIES.c.source == source.value)
         return {
             BatchKey(source, project, day)
@@ -116,7 +115,7 @@ class Queries(Part):
         self, source: Source, projects: Sequence[str], where: Any
     ) -> Iterator[tuple[BatchKey, date, BatchDay]]:
         c = BATCH_DAYS.c
-        # Leave out lateness sketches: a load reads thousands of rows and needs no sketches.
+        # Leave out lateness sketches, which no load needs.
         query = sa.select(c.project_id, c.arrival_date, c.event_date, c.digest, c.lineage)
         query = query.where(c.source == source.value, c.project_id.in_(projects), where)
         for project, arrival, day, digest, lineage in self._rows(query):
@@ -151,7 +150,7 @@ class Queries(Part):
         return sorted(day for (day,) in self._rows(query))
 
     def first_day(self, table: str) -> date | None:
-        """Return the first day on which a table has or had rows, also before a rollback; None where it never had any."""
+        """Return the first day on which a table has or had rows, also before a rollback; None without any."""
         return min(self._first_days(table), default=None)
 
     def _first_days(self, table: str, without: Collection[Slice] = ()) -> list[date]:
@@ -179,7 +178,7 @@ class Queries(Part):
         return [record_of(PublicationRecord, row, number=row["id"]) for row in self._maps(query)]
 
     def began(self, publication: PublicationRecord) -> str:
-        """Return when the run of a publication began; when it was published, where no run is on record."""
+        """Return when the run of a publication began; the time of publication, where no run is on record."""
         query = sa.select(RUNS.c.started_at).where(RUNS.c.run_id == publication.run_id)
         return self._value(query) or publication.published_at
 
@@ -194,7 +193,7 @@ class Queries(Part):
         }
 
     def last_run(self) -> Mapping[str, Any] | None:
-        """Return the row of the last recorded run: range, verdict counts, final snapshot of every table; None without runs."""
+        """Return the last recorded run: range, verdict counts, final snapshot of every table; None without runs."""
         row = next(self._maps(sa.select(RUNS).order_by(RUNS.c.finished_at.desc()).limit(1)), None)
         return dict(row) if row else None
 
@@ -232,7 +231,7 @@ def rows_of(
     where: Sequence[sa.ColumnElement[bool]] = (),
 ) -> Iterator[Any]:
     """Yield the key and these columns of the rows with these keys."""
-    # By its keys: a join would leave it to the database to read every delivery that is on record.
+    # By its keys: with a join the database might read every recorded delivery.
     query = sa.select(*(table.c[name] for name in (*key, *names))).where(*where)
     for is_wanted in conditions(table, key, wanted):
         yield from connection.execute(query.where(*is_wanted))
@@ -248,7 +247,7 @@ def arrived_within(
 
 
 def _nearest_day(kept: sa.Table, source: Source, places: sa.Subquery, is_before: bool) -> sa.ScalarSelect[date]:
-    """Subquery for the first day after (or last before) a place's bound, using the index that starts with source and project."""
+    """Subquery for the first day after (or last before) a place's bound, by the index that starts with source and project."""
     day = kept.c.arrival_date
     # A batch whose objects moved during the read is known, although none of its deliveries is on record.
     is_known = sa.true() if kept is DELIVERIES else kept.c.deliveries > 0
