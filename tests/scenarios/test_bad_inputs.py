@@ -30,12 +30,7 @@ Files = Mapping[str, bytes]
 """Path below the project's folder -> bytes; the first is the bad one."""
 
 
-# -- what can become of an input -------------------------------------------------------------------------------
-
-
 class LineFate(StrEnum):
-    """What becomes of the bad line."""
-
     READ = "read"
     QUARANTINED = "quarantined"
     BLANK = "counted as blank"
@@ -44,8 +39,6 @@ class LineFate(StrEnum):
 
 
 class ObjectFate(StrEnum):
-    """What becomes of the object it lies in."""
-
     READ = "read"
     READ_WITHOUT = "all other lines are read"
     QUARANTINED = "quarantined whole"
@@ -54,7 +47,7 @@ class ObjectFate(StrEnum):
 
 
 class BatchFate(StrEnum):
-    """What becomes of everything that arrived for the project on that day, and with it of the day."""
+    """The fate of everything that arrived for the project on that day, and of the day itself."""
 
     ACCEPTED = "accepted, the day is published"
     REFUSED = "refused, the day keeps its old state"
@@ -62,8 +55,6 @@ class BatchFate(StrEnum):
 
 
 class OtherDays(StrEnum):
-    """What becomes of all other days of the load."""
-
     COMPLETE = "complete"
     PROVISIONAL = "complete; those up to 3 days before stay provisional"
     ITSELF_PROVISIONAL = "complete; the day itself stays provisional"
@@ -78,8 +69,6 @@ EXPORT_AGAIN = "Have the vendor export the hour again under the same name, or re
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One bad input and all that becomes of it."""
-
     name: str
     build: Callable[[date], Files]
     line: LineFate = LineFate.READ
@@ -93,19 +82,19 @@ class Case:
     stored: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """Line number -> column -> value in raw."""
     refined_rows: int | None = None
-    """Rows of the object that the published day holds, where not every row is an event of its own."""
+    """Rows of the object in the published day, where not every row is an event."""
     blank_lines: int = 0
     has_neighbour: bool = True
     """Whether another object of the same arrival day holds two good lines."""
     refusal: str = ""
-    """What the batch's reason says beside naming the object."""
+    """The batch's reason, beside the object's name."""
     unread: str = ""
-    """What status says of values that could not be read."""
+    """Status text about values that could not be read."""
     keeps: str = ""
     """How the line is kept, for the document."""
     hint: str = NOTHING
     is_short: bool = False
-    """Whether the day is told to lack hours, since the project's exporter writes markers."""
+    """Whether the day lacks hours, because the project's exporter writes markers."""
 
 
 BLANK_IDS = "`$insert_id` and `uuid` are empty or blank"
@@ -118,7 +107,7 @@ def _name(day: date, *, hour: int = 10, shard: str = "#1", project: str = PROJEC
 
 
 def _good(day: date, number: int = 1, **changes: Any) -> bytes:
-    """A line as it should be; equal arguments give equal bytes."""
+    """A good line; equal arguments give equal bytes."""
     plain = {
         "insert_id": f"good-{day}-{number}",
         "uuid": f"uuid-{day}-{number}",
@@ -132,13 +121,12 @@ def _good(day: date, number: int = 1, **changes: Any) -> bytes:
 
 
 def _holding(day: date, key: str, text: str | bytes) -> bytes:
-    """A good line in which one value is exactly this JSON text."""
+    """A good line with one value of exactly this JSON text."""
     raw = text if isinstance(text, bytes) else text.encode()
     return _good(day, 2, **{key: "@@"}).replace(b'"@@"', raw)
 
 
 def _with_member(day: date, *members: str) -> bytes:
-    """A good line with further members at its end."""
     return _good(day, 2)[:-1] + ("," + ",".join(members) + "}").encode()
 
 
@@ -147,12 +135,11 @@ def _body(*lines: bytes) -> bytes:
 
 
 def _between(odd: Callable[[date], bytes]) -> Callable[[date], Files]:
-    """The line in question is line 2, between two good ones."""
+    """The bad line is line 2, between two good ones."""
     return lambda day: {_name(day): _body(_good(day, 1), odd(day), _good(day, 3))}
 
 
 def _object(body: Callable[[bytes], bytes]) -> Callable[[date], Files]:
-    """An object made from the bytes of one with three good lines."""
     return lambda day: {_name(day): body(_body(*(_good(day, number) for number in (1, 2, 3))))}
 
 
@@ -494,8 +481,6 @@ EMPTY_LANDING = Case(
 )
 
 
-# -- one landing that holds them all ---------------------------------------------------------------------------
-
 FIRST_DAY = date(2026, 2, 2)
 CASE_DAYS: dict[str, date] = {}
 PLAIN_DAYS: list[date] = []
@@ -519,7 +504,7 @@ NOW = datetime.combine(LAST_DAY + timedelta(days=1), time(12), UTC)
 
 @dataclass(frozen=True)
 class Found:
-    """What a load left behind, read from the tables, the ledger and the run."""
+    """State that a load left, read from the tables, the ledger and the run."""
 
     pipeline: Pipeline
     run: Outcome
@@ -530,7 +515,6 @@ class Found:
 
     @classmethod
     def after(cls, p: Pipeline, run: Outcome) -> Found:
-        """Read it all once."""
         messages = [entry.user_message for entry in p.instance.all_logs(run.run_id)]
         return cls(
             p,
@@ -548,7 +532,6 @@ class Found:
         return {row["_line_number"]: row for row in rows}
 
     def refined_rows(self, day: date) -> int:
-        """Rows of a day in refined."""
         return sum(row["event_date"] == day for row in self.refined)
 
 
@@ -560,14 +543,13 @@ def _put(p: Pipeline, day: date, files: Files) -> None:
 
 
 def _files(case: Case, day: date) -> dict[str, bytes]:
-    """The bad files first, then the good one of another hour."""
     neighbour = {_name(day, hour=11): _body(_good(day, 101), _good(day, 102))} if case.has_neighbour else {}
     return {**case.build(day), **neighbour}
 
 
 @pytest.fixture(scope="module")
 def bad_landing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
-    """All cases and the plain days between them, loaded by one run."""
+    """One load of all cases and the plain days between them."""
     folder = tmp_path_factory.mktemp("bad_inputs")
     with a_pipeline(
         spark, folder, local_bytes=0, max_line_bytes=MAX_LINE_BYTES, max_object_bytes=MAX_OBJECT_BYTES
@@ -599,14 +581,12 @@ def _assert_quarantined_as_said(found: Found, case: Case, key: str, body: bytes)
 
 
 def _assert_fate(found: Found, case: Case, day: date) -> None:
-    """Everything the table says of a case, against what the load left behind."""
     p = found.pipeline
     files = _files(case, day)
     name, body = next(iter(files.items()), ("", b""))
     key = f"{PROJECT}/{name}"
     is_accepted = case.batch is BatchFate.ACCEPTED
 
-    # The line and the object.
     _assert_quarantined_as_said(found, case, key, body)
     rows = found.raw_rows(key)
     assert tuple(sorted(rows)) == (case.raw_lines if is_accepted else ())
@@ -625,7 +605,6 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
             assert f"{PROJECT}/{file} is not loaded" in found.log
             assert not found.raw_rows(f"{PROJECT}/{file}")
 
-    # The batch and its day.
     batch = p.ledger.batches([PROJECT], day, day)[BatchKey(Source.REGULAR, PROJECT, day)]
     verdicts = {BatchFate.ACCEPTED: "accepted", BatchFate.REFUSED: "refused", BatchFate.WAITING: "waiting"}
     assert batch.verdict.value == verdicts[case.batch]
@@ -652,9 +631,6 @@ def _assert_fate(found: Found, case: Case, day: date) -> None:
         assert p.verdict(table, day) == (good if is_accepted else "waiting"), table
     told = re.findall(rf"{day} raw/regular_events {PROJECT} (\w+)", found.run.failure())
     assert told == ([verdicts[case.batch]] if case.batch is BatchFate.REFUSED else [])
-
-
-# -- claims ----------------------------------------------------------------------------------------------------
 
 
 def test_a_day_says_how_many_of_its_events_have_no_id(bad_landing: Found) -> None:
@@ -684,7 +660,7 @@ def test_all_other_days_are_published_and_count_exactly(bad_landing: Found) -> N
 
 
 def test_a_day_is_provisional_while_an_arrival_that_may_change_it_is_not_settled(bad_landing: Found) -> None:
-    """`other days` of the table: a final day is one that no batch of its next three days can still change."""
+    """A final day is one that no batch of its next three days can still change."""
     slices = bad_landing.pipeline.ledger.slices("refined/events", [PROJECT])
     unsettled = {CASE_DAYS[case.name] for case in CASES if case.other_days is OtherDays.PROVISIONAL}
     provisional = {day - timedelta(days=shift) for day in unsettled for shift in range(4)}
@@ -700,13 +676,12 @@ def test_the_failure_names_each_refused_day_and_no_other(bad_landing: Found) -> 
     told = bad_landing.run.failure()
     days = {table: set(re.findall(rf"(\S+) {table} {PROJECT} ", told)) for table in ("raw/regular_events", *DERIVED)}
     assert days.pop("raw/regular_events") == bad
-    # What waits for them comes after them, and the text is bounded.
     assert set().union(*days.values()) == bad
     assert all(of == bad for of in days.values()) or told.endswith("more characters)")
 
 
 def test_loading_again_publishes_nothing_and_fails_nothing(bad_landing: Found) -> None:
-    """Scenario: the same landing is loaded again. Outcome: refusals stand, no table has a new snapshot, the run is green."""
+    """Outcome: refusals stay, no table has a new snapshot, the run is green."""
     p = bad_landing.pipeline
     before = p.snapshots()
     again = p.run(FIRST_DAY, LAST_DAY)
@@ -716,8 +691,7 @@ def test_loading_again_publishes_nothing_and_fails_nothing(bad_landing: Found) -
 
 
 def test_a_bad_hour_that_is_delivered_again_heals(pipeline: Any) -> None:
-    """Scenario: a published day gets a truncated hour, another one with a bad line; both come again, same keys, whole.
-    Outcome: the day keeps its old state meanwhile; then quarantine forgets both and the days hold all events."""
+    """Scenario: a published day gets a truncated hour and a bad line. Outcome: old state until whole ones come."""
     p = pipeline()
     broken, holed, plain = days = [FIRST_DAY + timedelta(days=shift) for shift in range(3)]
     p.deliver(broken, events_on(broken, 2, prefix="before"), hour=9)
@@ -746,13 +720,13 @@ def test_a_bad_hour_that_is_delivered_again_heals(pipeline: Any) -> None:
 
 
 def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) -> None:
-    """Scenario: one key in a bucket holds `//`, which a folder cannot. Outcome: it is named, all others are loaded."""
+    """Scenario: a bucket holds a key with `//`. Outcome: it is named, all others are loaded."""
     from dagster_aws.s3 import S3Resource
 
     from resources.landing.store import LandingStore
 
     p = pipeline(landing_url="s3://tidemark-test/exports")
-    # Given to the resource, because the workers of this session started before the server did.
+    # Set on the resource, because this session's workers started before the server.
     s3 = S3Resource(endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
     p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
     for name, body in _files(IN_A_BUCKET, FIRST_DAY).items():
@@ -763,8 +737,7 @@ def test_a_key_with_an_empty_segment_hides_no_other(pipeline: Any, bucket: Any) 
 
 
 def test_an_empty_landing_is_refused_and_changes_nothing(pipeline: Any) -> None:
-    """Scenario: a past day is asked for while the project's folder is missing, the next while it is empty.
-    Outcome: each is refused with reason and cure, no table holds a row or gets a snapshot, asking again is green."""
+    """Scenario: the project's folder is missing, then empty. Outcome: refused with reason and cure, nothing is written."""
     p = pipeline()
     snapshots: dict[str, int] = {}
     for day in (FIRST_DAY, FIRST_DAY + timedelta(days=1)):
@@ -784,9 +757,6 @@ def test_an_empty_landing_is_refused_and_changes_nothing(pipeline: Any) -> None:
     assert p.snapshots() == snapshots
 
 
-# -- the document ----------------------------------------------------------------------------------------------
-
-
 def _row(case: Case) -> str:
     reasons = sorted(set(case.reasons.values()))
     named = f": `{reasons[0]}`" if reasons else ""
@@ -801,7 +771,6 @@ def _row(case: Case) -> str:
 
 
 def the_table() -> str:
-    """The cases as the document shows them."""
     head = "| input | line | object | batch | other days | what you do |\n|---|---|---|---|---|---|"
     return "\n".join([head, *map(_row, [*CASES, IN_A_BUCKET, EMPTY_LANDING])])
 

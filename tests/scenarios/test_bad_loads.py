@@ -1,4 +1,4 @@
-"""Loads that would spoil closed days: refused before anything of them is visible, with what would have changed, by cause."""
+"""Loads that would spoil closed days are refused before anything is visible, with the changes by cause."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Lines = list[dict[str, Any]]
 
 
 def _good(shard: int) -> Lines:
-    """Each seventh a purchase: enough of them to be bounded, too few for their change to be too many changed events."""
+    """Every seventh is a purchase: enough to be bounded, too few to count as too many changed events."""
     bags: list[dict[str, Any]] = [{"$revenue": 2.5, "currency": "EUR"} if n % 7 == 0 else {} for n in range(200)]
     events = events_on(DAY, 200, prefix=f"s{shard}")
     return [{**line, "device_type": "phone", "event_properties": bag} for line, bag in zip(events, bags, strict=True)]
@@ -41,7 +41,7 @@ def _good(shard: int) -> Lines:
 
 @dataclass(frozen=True)
 class BadLoad:
-    """Something that happens to a closed day, and what is said of it."""
+    """A change of a closed day, and how it is reported."""
 
     what: str
     spoil: Callable[[int, Lines], Lines | None]
@@ -73,7 +73,7 @@ BAD_LOADS = (
     ),
     BadLoad(
         "a shard lost",
-        # The others are written anew: where they stayed, landing would lack a delivery, and raw would refuse.
+        # The others are written again: a missing delivery would make raw refuse.
         lambda n, lines: None if n == 2 else lines[::-1],
         REFINED,
         "shrinks by 25.0%: rows 800 -> 600; loses 25.0% of its 800 keys: withdrawn 200",
@@ -101,8 +101,7 @@ BAD_LOADS = (
 
 
 def a_bad_load_is_refused(p: Story, bad: BadLoad) -> Steps:
-    """Scenario: a closed day is delivered again, spoilt; then as it was. Outcome: the load fails and says what would change, by
-    cause; what is published stays to the row; then all of it is as it was, without anybody's help."""
+    """Outcome: the load fails with the changes by cause, and the published rows stay; a good delivery heals the day."""
     good = {shard: _good(shard) for shard in range(SHARDS)}
     for shard, lines in good.items():
         p.deliver(DAY, lines, shard=shard)
@@ -132,8 +131,7 @@ def a_bad_load_is_refused(p: Story, bad: BadLoad) -> Steps:
 
 
 def bounds_of_one_measure_and_a_person_let_it_through(p: Story) -> Steps:
-    """Scenario: a closed day changes beyond the bounds of all; bounds of that measure allow it; a further change does not keep
-    within them, and a person accepts it. Outcome: published, refused, published with the reason on record."""
+    """Outcome: refused by general bounds, published by the measure's own, beyond those published once accepted."""
     p.deliver(DAY, events_on(DAY, 200))
     assert (yield p.load(DAY)).success
     bounds = Settings(change_bounds={"refined/events:keys_changed": {"growth": 1.0}}).change_bounds
@@ -150,8 +148,7 @@ def bounds_of_one_measure_and_a_person_let_it_through(p: Story) -> Steps:
 
 
 def a_closed_day_does_not_melt_in_small_steps(p: Story) -> Steps:
-    """Scenario: a closed day loses 0.7 % of its events, then 0.7 % again, then a person accepts that.
-    Outcome: published, refused against what the day was when it became final, published and measured from there on."""
+    """Scenario: a closed day loses 0.7 % twice. Outcome: the second loss is measured against the final day."""
     for count in (300, 298):
         p.deliver(DAY, events_on(DAY, count))
         assert (yield p.load(DAY)).success
@@ -167,8 +164,7 @@ def a_closed_day_does_not_melt_in_small_steps(p: Story) -> Steps:
 
 
 def an_event_that_moves_is_told_as_moved(p: Story) -> Steps:
-    """Scenario: in a closed day some events are corrected, some move over midnight, some are new. Outcome: published, since all
-    keeps within bounds, with each counted by cause."""
+    """Scenario: events of a closed day change, move over midnight, are new. Outcome: published, counted by cause."""
     after = date(2026, 2, 3)
     for day in (DAY, after):
         p.deliver(day, events_on(day, 300))
@@ -205,9 +201,8 @@ def test_changes_of_closed_days(pipeline: Any, subtests: Any) -> None:
 
 
 def test_a_code_change_that_drops_a_property_is_refused(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: another version of our own code loses a property, first unseen by the hashes that rows carry, then seen; the
-    closed day is loaded again on purpose. Outcome: refused, as rows that raw does not hold, then with every key changed by code
-    alone; the day stays as it was."""
+    """Scenario: code that loses a property loads a closed day, with and without a change of row hashes.
+    Outcome: refused as rows that raw does not hold, then with every key changed by code alone."""
     p = pipeline()
     p.now = SOON
     for shard in range(SHARDS):
@@ -229,7 +224,7 @@ def test_a_code_change_that_drops_a_property_is_refused(pipeline: Any, monkeypat
         return hashed.drop("_other_half") if is_hashed else bare
 
     monkeypatch.setattr(build_refined, "raw_rows", without_device_type)
-    # Through Spark: workers have code of their own.
+    # Workers have code of their own, so Spark takes the slices.
     monkeypatch.setattr(build_refined, "raw_files", lambda _, __, slices: ([], frozenset(slices)))
     monkeypatch.setattr(Table, "code_version", lambda table, settings: f"new {version(table, settings)}")
 

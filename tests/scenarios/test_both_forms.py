@@ -28,8 +28,6 @@ _TASKS = "resources/spark/tasks.py"
 
 @dataclass
 class Seen:
-    """Where tasks ran."""
-
     read_here: list[str] = field(default_factory=list)
     """Objects of landing that this process read."""
     jobs: int = 0
@@ -38,7 +36,7 @@ class Seen:
 
 @contextmanager
 def watched(p: Pipeline) -> Iterator[Seen]:
-    """Looks at what reads objects here, and at Spark's account of its jobs, which names the line that began one."""
+    """Counts reads of objects here and Spark's jobs, which name the line that began them."""
     seen = Seen()
 
     def look(point: Failpoint, key: str) -> None:
@@ -67,14 +65,13 @@ def _bad(p: Pipeline) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("bound", [DEFAULT, pytest.param(0, marks=pytest.mark.workers)])
 def test_a_mark_leaves_all_tasks_to_the_workers(pipeline: Any, bound: int) -> None:
-    """Without it a story loads as an operator's deployment does."""
+    """Without the mark, a story loads as an operator's deployment does."""
     assert pipeline().settings.local_bytes == bound
 
 
 def test_both_forms_make_the_same_tables(pipeline: Any) -> None:
-    """Scenario: two days with refused lines, then a late fact, an event that moves and an object again: with Spark's workers, and
-    by default. Outcome: equal digests of all tables and equal refused lines; each form ran where it says. (Random histories
-    compare both after everything else that may happen.)"""
+    """Scenario: refused lines, a late fact, a moved event and a replaced object, with Spark's workers and by default.
+    Outcome: equal digests and refused lines; each form ran where it says."""
     told = []
     for local_bytes in (0, DEFAULT):
         p = pipeline(local_bytes=local_bytes)
@@ -95,8 +92,7 @@ def test_both_forms_make_the_same_tables(pipeline: Any) -> None:
 
 
 def test_an_object_that_inflates_too_far_is_left_to_spark(pipeline: Any) -> None:
-    """Scenario: an object of a few kilobytes holds good rows and megabytes of blanks. Outcome: every row is loaded, by Spark's
-    workers; nothing is refused; the files of the aborted attempt are in no table."""
+    """Outcome: Spark's workers load every row, and no table has files of the first attempt."""
     p = pipeline(local_bytes=DEFAULT)
     key = p.deliver(DAYS[0], [])
     lines = [json.dumps(event).encode() for event in events_on(DAYS[0], 5)]

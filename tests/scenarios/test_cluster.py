@@ -1,4 +1,4 @@
-"""A load on a Spark cluster whose workers have neither Tidemark nor a disk in common, and which loses parts of itself."""
+"""A load on a Spark cluster whose workers have no Tidemark and no shared disk, and which loses parts of itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DAY = date(2026, 2, 2)
 EVENTS = 10
 SHARDS = 5
 _NOISE_BYTES = 20_000
-"""Random bytes of an event: together the objects are more than one task of Spark is given to read."""
+"""Random bytes of an event: together the objects exceed one Spark task."""
 _PATIENCE_SECONDS = 240
 _MARK = b"tidemark-worker "
 SHOWN_NOWHERE = ("TIDEMARK_CATALOG_URL", "TIDEMARK_SPARK_CONFIG", "AWS_SECRET_ACCESS_KEY")
@@ -51,34 +51,34 @@ ON_DEMAND = {
     "spark.dynamicAllocation.initialExecutors": "1",
     "spark.dynamicAllocation.maxExecutors": "2",
 }
-"""Executors come and go with the work; a standalone cluster needs no other service for that."""
+"""Executors come and go with the work; a standalone cluster needs no other service for it."""
 
 
 @dataclass
 class _Deployment:
-    """A driver beside a cluster: settings, the environment of its process, and what it leaves behind."""
+    """A driver beside a cluster: settings, environment and output."""
 
     settings: Settings
     cluster: Cluster
     folder: Path
     python: Path
-    """That workers have."""
+    """The workers' Python."""
     aws: dict[str, str]
     header: Canary
-    """That the catalog is told; a database does not ask for it."""
+    """Sent to the catalog; a database does not ask for it."""
     page: int = field(default_factory=a_free_port)
     """Port of the driver's own pages."""
 
     @property
     def paused(self) -> Path:
-        """There while a worker waits in the middle of reading an object."""
+        """Exists while a worker waits in the middle of reading an object."""
         return self.folder / "paused"
 
     @contextmanager
     def load(
         self, name: str, python: Path, shipped: ShippedCode = ShippedCode.ARCHIVE, **config: str
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """`tidemark load` of the day; what it says goes to a file of this name."""
+        """`tidemark load` of the day; its output goes to a file of this name."""
         home = self.folder / "dagster_home"
         home.mkdir(exist_ok=True)
         changes = {
@@ -110,7 +110,7 @@ class _Deployment:
                 process.kill()
 
     def _config(self) -> dict[str, str]:
-        """A small engine that tells of itself all that it may, with one executor at a time."""
+        """A small engine with full logging and one executor at a time."""
         (self.folder / "events").mkdir(exist_ok=True)
         return {
             **small_config(FIRST_COMPILER),
@@ -126,12 +126,11 @@ class _Deployment:
         }
 
     def said(self, name: str) -> str:
-        """What a load wrote for people."""
         return (self.folder / f"{name}.err").read_text("utf-8", "replace")
 
     @property
     def armed(self) -> dict[str, str]:
-        """What lets a worker wait in the middle of reading the last object."""
+        """Lets a worker wait in the middle of reading the last object."""
         point = f"{Failpoint.MID_PARSE}:10001/10001_{DAY}_10#{SHARDS}.json.gz"
         return {
             f"spark.executorEnv.{VARIABLE}": point,
@@ -141,7 +140,7 @@ class _Deployment:
     def load_while(
         self, name: str, happens: Callable[[], None], python: Path | None = None, **config: str
     ) -> list[dict[str, Any]]:
-        """Its lines; in the middle of reading the last object `happens`. Who reads it again is let go on."""
+        """The load's lines; `happens` runs in the middle of reading the last object. A second reader of it goes on."""
         with self.load(name, python or self.python, **self.armed, **config) as process:
             _until(lambda: self.paused.exists() or process.poll() is not None, "a worker waits")
             assert process.poll() is None, self.said(name)
@@ -157,7 +156,6 @@ class _Deployment:
         return lines
 
     def keep_pages(self) -> None:
-        """What master, workers and driver show while an executor works."""
         written = self.folder / "pages"
         written.mkdir(exist_ok=True)
         base = f"http://127.0.0.1:{self.page}"
@@ -170,7 +168,7 @@ class _Deployment:
         _until(lambda: any(_MARK in log.read_bytes() for log in logs("work/*/app-*/1/stderr")), "a refusal")
 
     def wait_for_another_executor(self) -> None:
-        """While one waits, the tasks behind it are reason enough to ask for another one."""
+        """Tasks queued behind the waiting one make Spark ask for another executor."""
         _until(lambda: len(self.cluster.executors()) > 1, "another executor")
 
 
@@ -183,8 +181,6 @@ def _until(is_so: Callable[[], bool], hoped: str) -> None:
 
 @dataclass(frozen=True)
 class _World:
-    """A cluster beside a bucket and a database, which canaries open."""
-
     d: _Deployment
     pipeline: Any
     secrets: Mapping[str, Canary]
@@ -196,7 +192,7 @@ def _a_world(pipeline: Any, bucket: Any, tmp_path: Path) -> Iterator[_World]:
     """Two workers of a core with the packages and without Tidemark; one day has arrived."""
     secrets = {name: one for name, one in canaries(SECRETS).items() if name in SHOWN_NOWHERE}
     keys = {"AWS_ACCESS_KEY_ID": "AKIAOFTHETEST", "AWS_SECRET_ACCESS_KEY": secrets["AWS_SECRET_ACCESS_KEY"].value}
-    # Workers have credentials of their own; where the store is, the driver tells them.
+    # Workers have their own credentials; the driver sends them the store's address.
     place = {"AWS_ENDPOINT_URL_S3": os.environ["AWS_ENDPOINT_URL_S3"], "AWS_REGION": "us-east-1"}
     for shard in range(1, SHARDS + 1):
         key = f"exports/10001/10001_{DAY}_10#{shard}.json.gz"
@@ -219,10 +215,8 @@ def _a_world(pipeline: Any, bucket: Any, tmp_path: Path) -> Iterator[_World]:
 def test_a_cluster_is_sent_the_code_loses_a_part_and_tells_no_secret(
     pipeline: Any, bucket: Any, tmp_path: Path, is_full: bool, lost: str
 ) -> None:
-    """Scenario: landing and warehouse in a bucket, the catalog in PostgreSQL, each secret a canary. While a day is read, the
-    worker that reads is lost with its executor, or (in full) the executor alone. Outcome: the day is published by this driver's
-    code, every row once; a load on one machine finds nothing to change. No canary is in a log, a command line, a page, the log
-    of events or a folder of the workers."""
+    """Scenario: bucket, PostgreSQL, each secret a canary; the reading worker (or, in full, its executor) is lost.
+    Outcome: every row is published once by this driver's code. No log, command line, page or folder holds a canary."""
     if lost != "worker" and not is_full:
         pytest.skip("in full: make lost-workers")
     with _a_world(pipeline, bucket, tmp_path) as world:
@@ -238,8 +232,7 @@ def test_a_cluster_is_sent_the_code_loses_a_part_and_tells_no_secret(
 
 
 def test_executors_come_when_there_is_work_for_them(pipeline: Any, bucket: Any, tmp_path: Path, is_full: bool) -> None:
-    """Scenario: dynamic allocation; the only executor waits in the middle of reading. Outcome: another one comes, is sent the
-    same, and the day is published."""
+    """Scenario: the only executor waits while reading. Outcome: another comes, gets the code, the day is published."""
     if not is_full:
         pytest.skip("in full: make lost-workers")
     with _a_world(pipeline, bucket, tmp_path) as world:
@@ -251,8 +244,7 @@ def test_executors_come_when_there_is_work_for_them(pipeline: Any, bucket: Any, 
 def test_workers_that_cannot_run_tasks_are_named_first(
     pipeline: Any, bucket: Any, tmp_path: Path, is_full: bool
 ) -> None:
-    """Scenario: workers with another msgspec, without a Python, without Tidemark where it is to be installed. Outcome: each is
-    named, with what differs; the load ends before it read anything."""
+    """Outcome: workers with another msgspec, without Python or without Tidemark are named before anything is read."""
     if not is_full:
         pytest.skip("in full: make lost-workers")
     other, nowhere = a_python(tmp_path / "other", msgspec="0.1.0"), Path("/nowhere/bin/python")
@@ -282,15 +274,15 @@ def test_workers_that_cannot_run_tasks_are_named_first(
 def test_an_unfit_worker_beside_a_fit_one_runs_no_task(
     pipeline: Any, bucket: Any, tmp_path: Path, is_full: bool
 ) -> None:
-    """Scenario: two workers, of which the second has another msgspec: from the start; as an executor that comes in the middle
-    of a load; and that again, where Spark leaves out executors that fail. Outcome: it is named before anything is read; it ends
-    the load, and is named; the first one publishes the day alone."""
+    """Scenario: one of two workers has another msgspec: from the start, in mid-load, and with exclusion of failing
+    executors.
+    Outcome: it is named before reading; it ends the load; the fit one publishes the day alone."""
     if not is_full:
         pytest.skip("in full: make lost-workers")
     other, mixed = a_python(tmp_path / "other", msgspec="0.1.0"), tmp_path / "mixed"
     said = f"worker {socket.gethostname()}: msgspec is 0.1.0 there and {version('msgspec')} here"
     with _a_world(pipeline, bucket, tmp_path) as world:
-        # An executor works in a folder of its own, which has its number for a name.
+        # An executor's folder is named by its number.
         mixed.write_text(f'#!/bin/sh\ncase "$PWD" in */0) exec {world.d.python} "$@";; esac\nexec {other} "$@"\n')
         mixed.chmod(0o755)
         patient = {"spark.cores.max": "2", "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s"}
@@ -317,7 +309,7 @@ def _require_published(lines: list[dict[str, Any]]) -> None:
 
 
 def _require_replacement(world: _World) -> None:
-    """There was more than one executor, and each was sent jars and code."""
+    """Several executors ran, and each was sent jars and code."""
     sent = list(world.d.cluster.folder.glob("work/*/app-*/*/tidemark-*.zip"))
     assert len(sent) >= 2
     assert len({archive.name for archive in sent}) == 1
@@ -331,14 +323,13 @@ def _require_no_secret(world: _World) -> None:
     assert [str(find) for find in (*finds, *world.watched.finds)] == []
     kinds = ("cluster/*.log", "cluster/*/*/app-*/*/stderr", "events/*/events_*", "pages/page-*", "*.err")
     assert all(list(written.glob(kind)) for kind in kinds)
-    # The page of a worker shows all that its executor is started with.
+    # A worker's page shows its executor's command line.
     assert any(b"CoarseGrainedExecutorBackend" in page.read_bytes() for page in written.glob("pages/page-*"))
     assert count > 20
 
 
 def _require_nothing_to_change(world: _World) -> None:
     p = world.pipeline
-    # This session's workers started before the server did.
     p.resources["landing"] = LandingStore.from_settings(p.settings, S3Resource())
     assert p.run(DAY).success
     assert p.verdict("refined/events", DAY) == "unchanged"

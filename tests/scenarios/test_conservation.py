@@ -52,7 +52,7 @@ ROWS = ("raw", "refined", *REASONS)
 
 @dataclass(frozen=True)
 class Witness:
-    """What one place says, without knowing of the others; figures it cannot know are absent."""
+    """Figures of one place, independent of the others; figures it cannot know are absent."""
 
     name: str
     arrivals: Mapping[ArrivalKey, Mapping[str, int]]
@@ -63,27 +63,21 @@ class Witness:
 
 @dataclass(frozen=True)
 class Moment:
-    """All witnesses at one moment."""
-
     witnesses: tuple[Witness, ...]
     account: ExportAccount
 
     @property
     def arrivals(self) -> list[ArrivalKey]:
-        """Every arrival day that any witness knows."""
         return sorted({key for witness in self.witnesses for key in witness.arrivals})
 
     @property
     def slices(self) -> list[SliceKey]:
-        """Every event day that any witness knows."""
         return sorted({key for witness in self.witnesses for key in witness.slices})
 
     def said_of_arrival(self, key: ArrivalKey, figure: str) -> dict[str, int]:
-        """Witness -> its figure; a day a witness does not know counts 0."""
         return _said(figure, {witness.name: (witness.arrivals, key) for witness in self.witnesses})
 
     def said_of_slice(self, key: SliceKey, figure: str) -> dict[str, int]:
-        """Witness -> its figure; a day a witness does not know counts 0."""
         return _said(figure, {witness.name: (witness.slices, key) for witness in self.witnesses})
 
 
@@ -95,11 +89,8 @@ def _said(figure: str, asked: Mapping[str, tuple[Mapping[Any, Mapping[str, int]]
     }
 
 
-# -- the witnesses ---------------------------------------------------------------------------------------------------------
-
-
 def the_objects(landing: Path) -> Witness:
-    """The bytes, by gzip and json alone; of the slices they tell how many rows there are to file."""
+    """The bytes, by gzip and json alone; slices have the number of rows to file."""
     arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
     slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
     for path in landing.rglob("*.json.gz"):
@@ -125,7 +116,6 @@ def _event_day(line: bytes) -> date | None:
 
 
 def the_exporter(account: ExportAccount) -> Witness:
-    """What the exporter meant to write."""
     arrivals = {key: {name: getattr(counts, name) for name in LINES} for key, counts in account.arrivals.items()}
     slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
     for (project, day), count in account.events.items():
@@ -136,7 +126,7 @@ def the_exporter(account: ExportAccount) -> Witness:
 
 
 def the_tables(pipeline: Pipeline) -> Witness:
-    """The rows as another engine reads them; outcomes by the plain rule over the raw rows. Blank lines are in no table."""
+    """The rows as another engine reads them; outcomes by the plain rule over raw. No table holds blank lines."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     settings = pipeline.settings
@@ -190,7 +180,7 @@ def _raw_row(source: Source, row: Mapping[str, Any]) -> RawRow:
 def _outcomes(
     rows: Iterable[RawRow], precedence: Sequence[Source], dedupe_window_days: int
 ) -> Iterator[tuple[RawRow, RowFate]]:
-    """The rule compares every row with every other, so it is asked event by event."""
+    """Event by event, because the rule compares every row with every other."""
     by_key: defaultdict[tuple[object, ...], list[RawRow]] = defaultdict(list)
     for row in rows:
         by_key[row.key].append(row)
@@ -199,7 +189,7 @@ def _outcomes(
 
 
 def the_ledger(pipeline: Pipeline) -> Witness:
-    """What is on record, in plain SQL; where it records a figure several times, all must agree."""
+    """The records in plain SQL; where one figure is recorded several times, all must agree."""
     arrivals: defaultdict[ArrivalKey, Counter[str]] = defaultdict(Counter)
     slices: defaultdict[SliceKey, Counter[str]] = defaultdict(Counter)
     filed, digests, published = Counter[ArrivalKey](), Counter[SliceKey](), Counter[SliceKey]()
@@ -231,9 +221,6 @@ def _select(connection: sa.Connection, table: str) -> list[Mapping[str, Any]]:
     return [dict(row) for row in connection.execute(sa.text(f"SELECT * FROM tidemark_{table}")).mappings()]
 
 
-# -- the scenario ----------------------------------------------------------------------------------------------------------
-
-
 def _moment(pipeline: Pipeline, account: ExportAccount) -> Moment:
     witnesses = (the_objects(pipeline.landing), the_exporter(account), the_tables(pipeline), the_ledger(pipeline))
     return Moment(witnesses, account)
@@ -259,8 +246,7 @@ at_both_moments = pytest.mark.parametrize("name", ["regular", "recovered"])
 
 @at_both_moments
 def test_every_line_is_a_row_quarantined_or_blank(moments: dict[str, Moment], name: str) -> None:
-    """Scenario: exports with broken and blank lines.
-    Outcome: per source and arrival day the parts add up to the lines, and all four witnesses say the same."""
+    """Outcome: per source and arrival day the parts add up to the lines, and all four witnesses agree."""
     moment = moments[name]
     sources = {source for source, _, _ in moment.arrivals}
     assert sources == ({"regular"} if name == "regular" else {"regular", "backfill"})
@@ -276,8 +262,7 @@ def test_every_line_is_a_row_quarantined_or_blank(moments: dict[str, Moment], na
 
 @at_both_moments
 def test_every_row_is_an_event_or_a_duplicate_with_a_reason(moments: dict[str, Moment], name: str) -> None:
-    """Scenario: rows delivered twice, sent twice and moved across midnight, late facts, a recovery that overlaps.
-    Outcome: per event day events and duplicates by reason add up to the raw rows, and all witnesses say the same."""
+    """Scenario: rows delivered twice, sent twice, moved, late, recovered. Outcome: raw rows = events + duplicates."""
     moment = moments[name]
     occurred = Counter[str]()
     for key in moment.slices:
@@ -293,8 +278,7 @@ def test_every_row_is_an_event_or_a_duplicate_with_a_reason(moments: dict[str, M
 
 
 def test_a_recovery_brings_back_what_was_lost_and_adds_nothing_else(moments: dict[str, Moment]) -> None:
-    """Scenario: the regular export lost events; the recovery holds them, and all others of its days once more.
-    Outcome: refined grows by the lost events alone."""
+    """Scenario: a recovery holds lost events and all others of its days. Outcome: refined grows by the lost ones alone."""
     before, after = moments["regular"].account, moments["recovered"].account
     assert before.lost_events > 0 == after.lost_events
     assert after.events.total() - before.events.total() == before.lost_events

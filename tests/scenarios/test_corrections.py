@@ -1,4 +1,4 @@
-"""Corrections of published events: what is sent again, moved, sent too late, tied, told by vendors; through both sources."""
+"""Corrections of published events through both sources: sent again, moved, too late, tied, computed by vendors."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ SENT = {
 }
 LATER = {"server_upload_time": f"{NEXT} 12:00:00.000000", "processed_time": f"{NEXT} 12:01:00.000000"}
 Found = dict[date, float]
-"""Event day -> amount of the one event that is left there."""
+"""Event day -> amount of the one remaining event."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A purchase of 10 is published; then this comes."""
+    """A correction of a published purchase of 10."""
 
     what: str
     changes: Mapping[str, str]
-    """Of its times; its amount is 25."""
+    """Changed times; its amount is 25."""
     left: tuple[Found, ...]
-    """What may be left by the rule."""
+    """Results that the rule allows."""
 
 
 CORRECTIONS = (
@@ -73,9 +73,9 @@ def _left(p: Story) -> dict[str, Found]:
 
 
 def corrections_fold_in(p: Story, source: Source) -> Steps:
-    """Scenario: closed days are published; a delivery of either source brings corrections of all kinds. Outcome: the later one
-    wins wherever it came from, one that is older or loses its tie changes nothing, an event that moves leaves its old day in
-    the commit that brings it to the new one, a key far away is another event; revenue follows; a second load does nothing."""
+    """Scenario: a delivery of either source corrects closed days in all ways.
+    Outcome: the later one wins; a tie or an older one changes nothing; a move is one commit of both days; a far key is
+    another event."""
     p.deliver(DAY, [*events_on(DAY, 300), *(_purchase(n, 10, "first") for n in range(len(CORRECTIONS)))])
     p.deliver(NEXT, events_on(NEXT, 50))
     assert (yield p.load(DAY, NEXT)).success
@@ -111,8 +111,7 @@ def through_a_recovery(p: Story) -> Steps:
 
 
 def an_older_correction_alone_publishes_nothing(p: Story) -> Steps:
-    """Scenario: all that comes for a published day is older than what it holds. Outcome: raw keeps it, with the reason why it
-    lost; refined and what follows are not written again."""
+    """Outcome: raw keeps older rows with the reason why they lost; refined and its aggregates are not written again."""
     p.deliver(DAY, [*events_on(DAY, 20), _purchase(0, 10, "first")])
     p.deliver(NEXT, events_on(NEXT, 1))
     assert (yield p.load(DAY, NEXT)).success
@@ -126,8 +125,7 @@ def an_older_correction_alone_publishes_nothing(p: Story) -> Steps:
 
 
 def history_delivered_again_is_counted_once(p: Story) -> Steps:
-    """Scenario, the classic incident: correct history is loaded, then a backfill delivers all of it again, one amount corrected.
-    Outcome: events are counted once and the correction wins."""
+    """Scenario: a backfill repeats all history, one amount corrected. Outcome: each event counts once, corrected."""
     days = [DAY + timedelta(days=shift) for shift in range(3)]
     for day in days:
         p.deliver(day, events_on(day, 40))
@@ -146,8 +144,6 @@ def history_delivered_again_is_counted_once(p: Story) -> Steps:
     assert sum(p.record(REFINED, day).figures["delivery_duplicate"] for day in days) == 120
 
 
-# -- what the vendor adds ----------------------------------------------------------------------------------------
-
 SALE = {"$price": 20, "$quantity": 1, "$revenue": 20, "$currency": "USD"}
 
 
@@ -162,9 +158,8 @@ def _revenue(p: Story, day: date) -> list[tuple[str, Decimal, int, int]]:
 
 
 def what_the_vendor_adds_counts_once(p: Story) -> Steps:
-    """Scenario: ten people buy, each sale has a computed one beside it, and each person's second id was merged into the first,
-    as `data` or a key of its own says. Later a setting lets computed sales count. Outcome: 200 USD of ten people, all rows in
-    refined, and a figure names the ten that do not count; the setting makes the day stale."""
+    """Scenario: ten users' sales have computed copies and merged ids; later a setting counts computed sales.
+    Outcome: 200 USD of ten users, and a figure of ten uncounted sales; the setting makes the day stale."""
     events = []
     for n in range(10):
         first, second = 700_000_000_000 + n, 800_000_000_000 + n
@@ -192,8 +187,7 @@ def what_the_vendor_adds_counts_once(p: Story) -> Steps:
 
 
 def a_bag_as_text_gives_the_same_rows(p: Story) -> Steps:
-    """Scenario: an hour whose bags are JSON objects is delivered again with the same bags as text. Outcome: the tables keep every
-    digest, and an hour that came as text alone counts its revenue, its merged users and its items."""
+    """Outcome: bags as text keep every digest; text alone gives the same revenue, merged users and items."""
     bags = {"event_properties": SALE, "data": {"merged_amplitude_id": 5}, "user_properties": {"half": '"\\"'}}
     events = [_on(DAY, amplitude_id=n, **bags) for n in range(10)]
     texts = {name: json.dumps(bag) for name, bag in bags.items()}

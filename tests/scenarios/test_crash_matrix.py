@@ -1,4 +1,4 @@
-"""Killed anywhere, the next run converges: point x table x way of starting again (`make crash-matrix`, a part of it in CI)."""
+"""After a kill at any point the next run converges: point x table x restart (`make crash-matrix`, a part of it in CI)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ DAYS = [date(2026, 2, 2) + timedelta(days=shift) for shift in range(3)]
 RAW, REFINED, AGGREGATE = "raw/regular_events", "refined/events", "aggregates/event_counts"
 QUARANTINE_KEY = "raw/quarantine"
 INSIDE = "inside_commit"
-"""After the new metadata files are written, before the transaction begins: the database is locked meanwhile."""
+"""After the new metadata files are written, before the transaction; the database is locked meanwhile."""
 RETRY, FRESH = "retry of the run", "a fresh run"
 LOCAL_BYTES = {"workers": 0, "driver": int(Settings.model_fields["local_bytes"].default)}
-"""Where tasks run -> the setting by which these loads run them there."""
+"""Where tasks run -> the setting that makes these loads run them there."""
 OF_TABLES = (
     Failpoint.AFTER_PIN,
     Failpoint.AFTER_STAGE,
@@ -62,7 +62,7 @@ ALONE = (
     str(Failpoint.BEFORE_NOTICES),
 )
 FILES = tuple(f"{Failpoint.AFTER_FILES}:{table}" for table in (RAW, REFINED))
-"""Tasks have written what no snapshot names yet."""
+"""Tasks have written files that no snapshot names yet."""
 QUARANTINE = tuple(f"{point}:raw/quarantine" for point in (Failpoint.AFTER_STAGE, Failpoint.AFTER_APPLY))
 
 
@@ -77,7 +77,7 @@ def _whole_matrix() -> list[tuple[str, str, str]]:
 
 
 def _every_point_once() -> list[tuple[str, str, str]]:
-    """Tables, ways of starting again and places of tasks by turns."""
+    """Tables, restarts and places of tasks by turns."""
     tables, restarts, forms = (RAW, REFINED, AGGREGATE), (RETRY, FRESH), tuple(LOCAL_BYTES)
     points = [*ALONE, FILES[1], *(f"{point}:{tables[turn % 3]}" for turn, point in enumerate(OF_TABLES))]
     return [(point, restarts[turn % 2], forms[(turn + 1) // 2 % 2]) for turn, point in enumerate(points)]
@@ -93,7 +93,6 @@ _LEAVES_MUCH = (INSIDE, Failpoint.AFTER_STAGE, Failpoint.IN_TRANSACTION)
 
 
 def _before(p: Pipeline) -> None:
-    """Two days are published."""
     for day in DAYS[:2]:
         p.deliver(day, events_on(day, 12))
     run = p.run(DAYS[0], DAYS[1])
@@ -101,7 +100,7 @@ def _before(p: Pipeline) -> None:
 
 
 def _changes(p: Pipeline) -> None:
-    """An object comes again with more, a late fact for the day before, an event moves, a new day comes with a bad line."""
+    """A larger object, a late fact for the day before, a moved event, and a new day with a bad line."""
     moved = events_on(DAYS[1], 12)[3]
     again = {
         **moved,
@@ -125,10 +124,9 @@ Story = tuple[dict[str, Any], dict[str, int], Counter[tuple[str, ...]], dict[str
 
 
 def _story(p: Pipeline) -> Story:
-    """Digests on record, commits per table, every change on record, and the partitions that Dagster shows as materialized.
-
-    Quarantine is written before the batch is judged, so it may be written twice; its rows are compared instead.
-    """
+    """Digests on record, commits per table, every change on record, partitions that Dagster shows as materialized.
+    Quarantine is
+    written before the batch is judged, perhaps twice; its rows are compared instead."""
     changes = Counter(
         (record.table, str(record.key), str(record.digest_before), str(record.digest_after))
         for record in p.ledger.publications()
@@ -143,7 +141,7 @@ def _story(p: Pipeline) -> Story:
 
 @pytest.fixture(scope="module")
 def loaded_before(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
-    """What is killed begins where two days are published: they are loaded once."""
+    """Two published days, loaded once for all kills."""
     with a_prepared_pipeline(spark, tmp_path_factory.mktemp("crash_matrix"), _before, has_home=True) as again:
         yield again
 
@@ -159,7 +157,6 @@ def undisturbed(loaded_before: Again[None]) -> Story:
 
 
 def _kill_before_the_transaction(p: Pipeline, victim: Victim) -> None:
-    # The last table that is prepared.
     (metadata,) = Path(p.settings.warehouse_url).glob("aggregates/active_users/metadata")
     known = set(metadata.glob("*.metadata.json"))
     with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"), isolation_level=None)) as catalog:
@@ -171,7 +168,7 @@ def _kill_before_the_transaction(p: Pipeline, victim: Victim) -> None:
 
 
 def _start_again(p: Pipeline, restart: str) -> None:
-    """As Dagster would: the monitor finds the dead run and it is started again; or somebody starts another one before that."""
+    """Dagster's monitor finds the dead run and starts it again; or an operator starts another run before that."""
     seeming = p.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     tags = {}
     if restart == RETRY:
@@ -194,9 +191,9 @@ def test_killed_and_started_again(
     restart: str,
     form: str,
 ) -> None:
-    """Scenario: a load, whose tasks run in Spark's workers or in its own process, is killed with SIGKILL at a point, once, and
-    with --full always, with its JVM and workers; it is started again. Outcome: digests, number of commits, changes on record and
-    materialized partitions are those of a run that lived; and before anybody looks, ledger and tables say the same."""
+    """Scenario: SIGKILL at a point, once (always with --full, with JVM and workers); the load is started again.
+    Outcome: digests, commits, changes and materialized partitions equal an undisturbed run's; ledger and tables agree
+    before it."""
     started = time.monotonic()
     name, _, table = point.partition(":")
     armed = point.replace(INSIDE, Failpoint.BEFORE_PUBLISH)
@@ -218,19 +215,19 @@ def test_killed_and_started_again(
         assert shown == undisturbed[3]
         assert {change for change, count in changes_on_record.items() if count > 1} == set()
         if name != Failpoint.BETWEEN_CHUNKS:
-            # Chunks are commits of their own, and a day may pass through more states.
+            # Each chunk is a commit, and a day may pass through more states.
             assert history == undisturbed[1]
             assert changes_on_record == undisturbed[2]
         _require_chains(p)
         require_known(p)
-        # What is left does not depend on how it was started again; and hardly on the point, of which a few leave anything.
+        # Leftovers do not depend on the restart, and few points leave any.
         if name in _LEAVES_MUCH or (is_full and restart == FRESH):
             _require_nothing_left(p)
     record_property("kill", (name, table or "-", form, restart, f"{time.monotonic() - started:.0f}"))
 
 
 def _require_agreement(p: Pipeline) -> None:
-    """What is recorded of every slice is what main of its table holds, to the file."""
+    """The record of every slice is its table's main, to the file."""
     for table in ASSET_TABLES:
         if table.key not in p.digests():
             continue
@@ -245,8 +242,7 @@ def _require_agreement(p: Pipeline) -> None:
 def test_table_by_table_the_next_run_finds_what_is_not_recorded(
     pipeline: Any, tmp_path: Path, is_full: bool, point: Failpoint
 ) -> None:
-    """Scenario: the ledger lies in another database than the catalog; a load dies around the commit of a table. Outcome: the next
-    one finds what was committed, and everything is as if the first had lived."""
+    """Outcome: the next load records what was committed, as if the first had lived."""
     if not is_full and point is not Failpoint.AFTER_COMMIT:
         pytest.skip("in full: make crash-matrix")
     p = pipeline(ledger_url=f"sqlite:///{tmp_path}/apart.db")
@@ -276,7 +272,7 @@ class _KilledError(Exception):
 
 
 def _require_chains(p: Pipeline) -> None:
-    """Every slice's changes on record lead from nothing to what is published, one following from the other."""
+    """Every slice's changes on record form one chain from nothing to the published state."""
     present: dict[tuple[str, Any], str] = {}
     for record in p.ledger.publications():
         place = (record.table, record.key)
@@ -287,7 +283,7 @@ def _require_chains(p: Pipeline) -> None:
 
 
 def _require_nothing_left(p: Pipeline) -> None:
-    """After maintenance, when everything is a month old: no branch, and no data file that no snapshot knows."""
+    """After maintenance a month later: no branch, and no data file that no snapshot knows."""
     warehouse = Path(p.settings.warehouse_url)
     old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
     for path in warehouse.rglob("*"):
@@ -309,8 +305,6 @@ def _require_nothing_left(p: Pipeline) -> None:
 
 
 def test_every_point_of_the_load_path_is_in_the_matrix() -> None:
-    """A new point must not be forgotten here."""
-
     def covered(cases: list[tuple[str, str, str]]) -> set[str]:
         return {point.partition(":")[0] for point, *_ in cases}
 

@@ -1,4 +1,4 @@
-"""Intervals that are delivered as such: each delivery is the whole history, and only what it changes is computed again."""
+"""Each delivery of intervals is the whole history; only changed days are computed again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _verdicts(p: Any) -> list[str]:
 
 
 def _proof(p: Any, scratch: Path) -> dict[tuple[str, date], ReplayMatch]:
-    """Table and day -> how a replay of it compares, of dimensions and what is joined with them: nothing else was loaded whole."""
+    """Table and day -> result of its replay, for dimensions and the tables joined with them."""
     proof = _prove(p, scratch, FIRST, SECOND)
     return {
         (one.table, one.key.event_date): one.match for one in proof.slices if one.table in (SNAPSHOTS, VALIDITY, ACTIVE)
@@ -52,10 +52,10 @@ def _proof(p: Any, scratch: Path) -> dict[tuple[str, date], ReplayMatch]:
 
 
 def test_delivered_intervals(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: the history of items is delivered as of a day, with a snapshot of one of the days beside it; then a broken, a far
-    smaller and a corrected one, and one that the snapshot contradicts. Outcome: events are joined with the items of their day;
-    refused ones are told in one sentence and leave what stands; a correction of the past computes again the days it changes, and
-    no other; what snapshot and intervals tell differently is published by neither."""
+    """Scenario: the history of items comes with a snapshot; then broken, far smaller, corrected and contradicting ones.
+    Outcome: events join their day's items; a refusal changes nothing; a correction recomputes the changed days alone;
+    days on which
+    snapshot and intervals differ are not published."""
     p = pipeline(delivered_intervals=("item",), change_min_rows=1)
     p.now = datetime(2026, 2, 4, 12, tzinfo=UTC)
     days = (JANUARY, FIRST, SECOND)

@@ -1,4 +1,4 @@
-"""Every way a delivery can come again: touched, replaced, re-sharded, moved while being read; raw keeps what was delivered."""
+"""Redeliveries (touched, replaced, re-sharded, moved while being read): raw keeps the latest."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ RAW, REFINED, QUARANTINE = "raw/regular_events", "refined/events", "raw/quaranti
 
 @pytest.fixture
 def pipeline(pipeline: Any) -> Any:
-    """One that builds no aggregates: they follow from refined, however a delivery came."""
+    """Without aggregates, which depend on refined alone."""
     return partial(pipeline, only=(RAW, REFINED))
 
 
 def a_touched_object_is_hashed_and_not_parsed(p: Story) -> Steps:
-    """Scenario: the same bytes come again under another etag, while the parser could not read them any more.
-    Outcome: the new etag is on record, nothing is parsed, refused or published."""
+    """Scenario: the same bytes come under another etag. Outcome: the etag is on record; nothing is parsed or published."""
     key = p.deliver(DAY, events_on(DAY, 30))
     assert (yield p.load(DAY)).success
     before, etag = p.history(), p.delivery(key, DAY).etag
@@ -47,9 +46,8 @@ def a_touched_object_is_hashed_and_not_parsed(p: Story) -> Steps:
 
 
 def only_files_with_replaced_rows_are_rewritten(p: Story) -> Steps:
-    """Scenario: two objects of a day were loaded by two runs; one is replaced, and brings the next day's rows again.
-    Outcome: its rows are those of the new bytes; the other object's file stays; the event day whose rows did not change is left
-    alone."""
+    """Scenario: one of two objects is replaced, and repeats rows of the next day.
+    Outcome: its rows are the new ones; the other object's file and the unchanged event day stay."""
     first = p.deliver(DAY, [*events_on(NEXT, 5, prefix="n"), *events_on(DAY, 20, prefix="a")], hour=1)
     assert (yield p.load(DAY)).success
     files_a, files_next = p.files(RAW, DAY), p.files(RAW, NEXT)
@@ -72,8 +70,7 @@ def only_files_with_replaced_rows_are_rewritten(p: Story) -> Steps:
 
 
 def a_resharded_hour_keeps_its_rows_once(p: Story) -> Steps:
-    """Scenario: an hour of two objects is written again as three, with the same rows; later one shard is corrected.
-    Outcome: raw names the new objects, refined is not touched; the correction replaces exactly its shard's rows."""
+    """Scenario: two objects come as three, then a shard is corrected. Outcome: raw alone changes, then the shard's rows."""
     rows = events_on(DAY, 30)
     old = [p.deliver(DAY, rows[:15], shard=1), p.deliver(DAY, rows[15:], shard=2)]
     assert (yield p.load(DAY)).success
@@ -103,8 +100,7 @@ def rows_that_changed_objects_can_still_be_replaced(p: Story) -> Steps:
 
 
 def lines_in_another_order_are_numbered_anew(p: Story) -> Steps:
-    """Scenario: an object comes again with the same lines in another order. Outcome: raw tells where each line lies now; refined,
-    whose content is the same, is not touched."""
+    """Scenario: an object's lines come in another order. Outcome: raw has the new line numbers; refined is unchanged."""
     rows = events_on(DAY, 4)
     p.deliver(DAY, rows)
     assert (yield p.load(DAY)).success
@@ -117,8 +113,8 @@ def lines_in_another_order_are_numbered_anew(p: Story) -> Steps:
 
 
 def equal_line_numbers_on_two_days_do_not_meet(p: Story) -> Steps:
-    """Scenario: an object of two days comes again with its lines turned round and one of them changed; that one is a duplicate.
-    Outcome: raw numbers both lines as they lie now, also on the day whose rows are the same; only the duplicate is dropped."""
+    """Scenario: an object of two days comes reversed with one line changed, a duplicate.
+    Outcome: raw numbers both days' lines anew; only the duplicate is dropped."""
     first, second = an_event(insert_id="one"), an_event(insert_id="two", event_time=f"{NEXT} 10:00:00.000000")
     key = p.deliver(DAY, [first, second], hour=3)
     p.deliver(DAY, [{**second, "server_upload_time": "2026-02-04 00:00:00.000000", "uuid": "u-9"}], hour=4)
@@ -132,8 +128,7 @@ def equal_line_numbers_on_two_days_do_not_meet(p: Story) -> Steps:
 
 
 def a_day_grows_hour_by_hour(p: Story) -> Steps:
-    """Scenario: the day is loaded after every few hours, one file holds several hours, and an hour that was closed
-    by its marker gets another file. Outcome: each load adds exactly what came; the day is provisional, then final."""
+    """Scenario: loads every few hours; a file of several hours; a closed hour grows. Outcome: provisional, then final."""
     p.now = datetime(2026, 2, 2, 12, tzinfo=UTC)
     expected = 0
     for hour in (1, 2, 5):
@@ -161,8 +156,7 @@ def a_day_grows_hour_by_hour(p: Story) -> Steps:
 
 
 def a_refused_version_hides_nothing(p: Story) -> Steps:
-    """Scenario: an accepted object is overwritten by one that cannot be read; then the first bytes come back.
-    Outcome: refused, the old rows stay; then accepted by their hash alone, and quarantine holds nothing of it."""
+    """Scenario: an unreadable version, then the first bytes again. Outcome: refused, then accepted by hash alone."""
     rows = events_on(DAY, 10)
     key = p.deliver(DAY, [*rows, b"not json"])
     p.deliver(DAY, events_on(DAY, 3, prefix="other"), hour=11)
@@ -183,8 +177,7 @@ def a_refused_version_hides_nothing(p: Story) -> Steps:
 
 
 def a_refused_version_that_is_withdrawn_takes_the_accepted_rows_along(p: Story) -> Steps:
-    """Scenario: an accepted object is overwritten by one that cannot be read, which is then deleted; its hour holds
-    another, new object. Outcome: withdrawn like any accepted object; nothing of it is left anywhere."""
+    """Scenario: an unreadable version is deleted; its hour has a new object. Outcome: nothing of the old object is left."""
     key = p.deliver(DAY, events_on(DAY, 10), shard=1)
     assert (yield p.load(DAY)).success
     p.deliver(DAY, events_on(DAY, 10), shard=1, truncated=True)
@@ -197,8 +190,7 @@ def a_refused_version_that_is_withdrawn_takes_the_accepted_rows_along(p: Story) 
 
 
 def quarantined_lines_are_read_again_by_another_parser(p: Story) -> Steps:
-    """Scenario: a line was too long for the parser's bound; the bound is raised. Outcome: the next load reads that
-    object again although nothing was delivered, and only that one."""
+    """Scenario: the bound on a line's length is raised. Outcome: the next load reads the affected object alone again."""
     p.change(max_line_bytes=4000)
     long = an_event(insert_id="long", event_properties={"text": "x" * 5000})
     p.deliver(DAY, [*events_on(DAY, 5, prefix="a"), long], hour=1)
@@ -231,8 +223,6 @@ def test_deliveries_come_again(pipeline: Any, subtests: Any) -> None:
 
 
 class MovingLanding(LandingStore):
-    """Landing in which something happens between the listing and the reading, a number of times."""
-
     def then(self, times: int, act: Callable[[int], None]) -> MovingLanding:
         """Set what happens; `act` gets the number of the listing."""
         self._left, self._act, self.listings = times, act, 0
@@ -242,7 +232,7 @@ class MovingLanding(LandingStore):
         return {key: value for key, value in super().__getstate__().items() if key != "_act"}
 
     def list(self, source: Source, *others: Any) -> Listing:
-        """The listing, outdated by the time it is returned."""
+        """The listing, outdated when it is returned."""
         listing = super().list(source, *others)
         self.listings += 1
         if self._left:
@@ -252,10 +242,10 @@ class MovingLanding(LandingStore):
 
 
 def test_objects_that_move_are_listed_again_until_they_rest(pipeline: Any) -> None:
-    """Scenario: between listing and reading an object is overwritten, or deleted; then one is overwritten whenever it was listed,
-    beside a quiet day; then one moves once while another day's cannot be read. Outcome: the run lists once more and loads what is
-    there then; the batch that keeps moving waits and says so, while the other day is published, and comes when it rests; a
-    refusal is told though another batch was listed again, once."""
+    """Scenario: objects are overwritten or deleted between listing and reading; one moves all the time; one batch is
+    unreadable.
+    Outcome: the run lists again and loads the new state; the batch that keeps moving waits, others go on; a refusal is
+    reported once."""
     p = pipeline()
     landing = MovingLanding.from_settings(p.settings)
     p.resources["landing"] = landing
@@ -298,8 +288,7 @@ def test_objects_that_move_are_listed_again_until_they_rest(pipeline: Any) -> No
 def test_an_object_that_moves_between_two_readings_is_read_again(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a batch is refused after its rows were staged with another's, which is staged once more; an object of it
-    was overwritten meanwhile. Outcome: nothing of the mixed reading is published, the run reads what is there then."""
+    """Scenario: an object is overwritten before its batch is staged again. Outcome: only the new state is published."""
     p = pipeline()
     path: Path = p.landing / p.deliver(DAY, events_on(DAY, 10))
     p.deliver(NEXT, events_on(NEXT, 5), truncated=True)

@@ -32,11 +32,10 @@ DAY = date(2026, 2, 2)
 
 
 def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path) -> None:
-    """Scenario: exports lie in a bucket, tables go to the same bucket; it is loaded, read, and maintained, with an old and a
-    young object that no snapshot knows. Outcome: as on a disk, and again unchanged; the old object goes. The policies allow
-    all that was asked, each for its own work, and nothing that was not."""
+    """Scenario: exports and tables in a bucket are loaded, read and maintained.
+    Outcome: as on a disk; the old unknown object goes. Each policy allows its own work alone."""
     p = pipeline(landing_url="s3://tidemark-test/exports", warehouse_url="s3://tidemark-test/warehouse")
-    # Given to the resource, because the workers of this session started before the server did.
+    # Set on the resource, because this session's workers started before the server.
     s3 = S3Resource(endpoint_url=os.environ["AWS_ENDPOINT_URL_S3"])
     p.resources["landing"] = LandingStore.from_settings(p.settings, s3)
     for shard in (1, 2):
@@ -79,22 +78,20 @@ def test_landing_and_warehouse_on_s3(pipeline: Any, bucket: Any, tmp_path: Path)
     assert unneeded(load, loaded | maintained) == []
     assert refused(inspect, read) == []
     assert any(one.action == "s3:DeleteObject" for one in maintained)
-    # What looks and what recovers could not do what a load does.
+    # The policies to inspect and to recover do not allow a load.
     for other in ("s3-inspect", "s3-recover"):
         assert any("s3:PutObject" in one for one in refused(policy(other), loaded))
 
 
 def _grow_old(is_old: Callable[[str], bool]) -> None:
-    """Objects of the bucket are 40 days old."""
     for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[BUCKET].keys.values():
         if is_old(key.name):
             key.last_modified = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=40)
 
 
 def test_catalog_and_ledger_on_postgresql(pipeline: Any) -> None:
-    """Scenario: catalog and ledger in PostgreSQL, as the role of the policy; then a load stands still in its publish. Outcome:
-    as on SQLite, and again unchanged, without Spark; the server ends the publish, another writer goes on, the load publishes all
-    or nothing."""
+    """Scenario: catalog and ledger in PostgreSQL, by the policy's role; a load hangs in its publish.
+    Outcome: as on SQLite; the server ends the publish, another writer goes on, the load publishes all or nothing."""
     with a_postgres("superuser") as server:
         url = database_of(server, "tidemark", "tidemark")["tidemark"]
         p = pipeline(catalog_url=f"{url}?options=-cidle_in_transaction_session_timeout%3D1s")

@@ -1,4 +1,4 @@
-"""`diff`: what a load would make of a day, beside what is published: figures, keys by cause, samples; as text and as a page."""
+"""`diff`: a proposed day beside the published one: figures, keys by cause, samples; as text and as a page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def _diff(p: Any, table: str, day: date = DAY, samples: int = 20) -> Difference:
 
 
 def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
-    """Scenario: a closed day is delivered again: some events dearer, some gone, some moved over midnight, some new: refused.
-    Outcome: each is counted by cause and shown with its values, in refined and in the revenue, and behind a link of the failed
-    check; nothing is written; once the change is accepted, a load publishes what was proposed."""
+    """Scenario: a refused redelivery: events dearer, gone, moved, new.
+    Outcome: each is counted and shown by cause; nothing is written; once accepted, a load publishes the proposal."""
     p = pipeline()
     p.now = SOON
     good = events_on(DAY, 300)
@@ -86,7 +85,6 @@ def test_a_refused_day_beside_the_published_one(pipeline: Any) -> None:
 
 
 def test_what_is_delivered_is_no_markup_on_the_page(pipeline: Any) -> None:
-    """Scenario: an event carries markup. Outcome: the page shows it as text."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 3))
     assert p.load(DAY).success

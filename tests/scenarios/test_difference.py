@@ -1,4 +1,4 @@
-"""A slice is published as its difference: what is equal stays in its file, whatever name it has, and whoever else writes."""
+"""A slice is published as its difference: equal rows stay in their files, despite other names and writers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ REFINED = REFINED_EVENTS.key
 
 
 def _load(p: Pipeline, day: date) -> Loaded:
-    """Load raw of both sources and refined."""
     done = p.load(day, tables=(*(table.key for table in RAW_TABLES.values()), REFINED))
-    # Where raw refuses what came, refined waits, and is no longer what raw holds.
+    # Where raw refuses, refined waits and does not equal raw.
     assert all(one.verdict.is_good for one in done.outcomes("raw/regular_events")), done.failure()
     return done
 
@@ -37,9 +36,9 @@ def _load(p: Pipeline, day: date) -> Loaded:
 def test_only_days_with_files_of_another_format_pass_through_spark(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: another program writes the raw files of one day of three anew, in Avro; late facts come for all three, duplicates
-    and an event that moved among them. Outcome: refined is what raw says, in Parquet files of ours, and the other days never
-    pass through Spark's rows."""
+    """Scenario: another program rewrites one raw day of three in Avro; late facts, duplicates and a moved event come
+    for all.
+    Outcome: refined follows raw, in our Parquet files; the other days do not pass through Spark's rows."""
     p, days = pipeline(), DAYS[:3]
     for day in days:
         p.deliver(day, events_on(day, 30), hour=1)
@@ -77,15 +76,15 @@ def test_only_days_with_files_of_another_format_pass_through_spark(
 
 
 def _written(p: Pipeline) -> set[Path]:
-    """All data files that anybody ever wrote for refined, published or not."""
+    """All data files ever written for refined."""
     return set(Path(p.settings.warehouse_url).glob(f"{REFINED}/data/**/*.parquet"))
 
 
 def test_equal_rows_under_other_names_write_nothing(pipeline: Any) -> None:
-    """Scenario: a day is exported again under other names, then copied to the other prefix; then its regular objects go; a late
-    fact comes before and after that. Outcome: equal rows write no file of refined and publish nothing there, nor does the
-    delivery that is shown when it goes. The first late fact adds its own row alone; the second has the rows name the least of
-    what is there."""
+    """Scenario: a day comes under other names and the other prefix; its regular objects go; late facts before and
+    after.
+    Outcome: equal rows write and publish nothing; the first fact adds its row alone; the second renames the rows'
+    origins."""
     p = pipeline()
     p.now = SOON
     day = DAYS[0]
@@ -126,8 +125,7 @@ def test_equal_rows_under_other_names_write_nothing(pipeline: Any) -> None:
 
 
 def test_an_object_in_another_line_order_is_named_anew_with_the_next_change(pipeline: Any) -> None:
-    """Scenario: an object is overwritten with its lines in another order; then a late fact comes. Outcome: refined is left alone,
-    until it is published for the late fact: its file is written again, with the lines as they are now."""
+    """Scenario: an object's lines are reordered. Outcome: refined takes the new lines with the next late fact."""
     p = pipeline()
     day = DAYS[0]
     lines = events_on(day, 20)
@@ -146,8 +144,7 @@ def test_an_object_in_another_line_order_is_named_anew_with_the_next_change(pipe
 
 
 def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
-    """Scenario: a late fact is published into a day whose files another hand joins meanwhile, then into one that it empties.
-    Outcome: both loads see it before anything is published, and build from what is there; nothing is lost or doubled."""
+    """Scenario: other programs join, then delete files under a load. Outcome: the load notices and builds again."""
     p = pipeline(publish_attempts=3)
     day = DAYS[0]
     p.deliver(day, events_on(day, 30), hour=1)
@@ -174,7 +171,7 @@ def test_files_that_vanish_meanwhile_are_noticed(pipeline: Any) -> None:
             failpoints.watch()
 
         assert outcome.verdict.value == "published", hand
-        # The foreign commit, then one of ours: none came between.
+        # The foreign commit, then ours, with none between.
         ours = [commit.run_id is not None for commit in p.lakehouse.commits(REFINED_EVENTS, None)]
         assert ours[:2] == [True, False], hand
         assert len(ours) == met[0] + 2

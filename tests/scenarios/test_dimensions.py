@@ -49,7 +49,7 @@ FIRST, SECOND, LATER = date(2026, 2, 2), date(2026, 2, 3), date(2026, 3, 4)
 THEN = {"1": "ACTIVE", "2": "INACTIVE", "3": "ACTIVE"}
 NOW = {"1": "INACTIVE", "2": "ACTIVE", "4": "ACTIVE"}
 LOADED = ("raw/regular_events", "refined/events", ACTIVE)
-"""The others have tests of their own."""
+"""Other tests cover the other assets."""
 EVENTS = {"1": 3, "2": 2, "3": 1, "unknown": 5}
 ACTIVE_THEN = {(FIRST, "1"): 3, (FIRST, "3"): 1, (SECOND, "1"): 3, (SECOND, "3"): 1}
 
@@ -59,12 +59,12 @@ def _record(p: Any, table: str, day: date, project: str = PROJECT) -> Any:
 
 
 def _runs_of(p: Any, table: str, day: date) -> str:
-    """Names the last time that a slice was computed, or published: the same while nobody did."""
+    """Run that last computed or published each slice."""
     return repr([(r.number, r.run_id) for r in p.ledger.publications(table) if r.key.event_date == day])
 
 
 def _joined_with_the_current_table(p: Any) -> dict[tuple[date, str], int]:
-    """What many do: events joined with the items of today."""
+    """The usual mistake: events joined with today's items."""
     lake = p.lakehouse
     snapshots = p.spark.table(lake.identifier(ITEM.snapshot))
     current = snapshots.where(F.col("snapshot_date") == snapshots.agg(F.max("snapshot_date")).first()[0])
@@ -79,11 +79,11 @@ def _joined_with_the_current_table(p: Any) -> dict[tuple[date, str], int]:
 
 
 def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp_path: Path) -> None:
-    """Scenario: items and events of two days; a month later other items are active, and the days are loaded again: in the same
-    lake, and in a new one from landing alone. Then the snapshot of the first day
-    is corrected. Outcome: each rerun gives the same digests, while a join with the current table is wrong; the correction changes
-    the slices that used the snapshot, and no other; replays of what was
-    published before give what they gave."""
+    """Scenario: a month later, with other items, days are loaded again in the same lake and in a new one; then a
+    snapshot is corrected.
+    Outcome: equal digests, unlike a join with the current table; the correction changes only slices that used the
+    snapshot; replays of
+    earlier publications are equal."""
     p = pipeline()
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     for day in (FIRST, SECOND):
@@ -159,7 +159,7 @@ def _replay(p: Any, table: str, number: int, basis: ReplayBasis) -> Replay:
 
 
 def _asked_for(p: Any) -> tuple[set[str], str]:
-    """First days of the runs that a fresh sensor requests, and why it requests none."""
+    """First days of the runs that a fresh sensor requests, and its reason to request none."""
     repository = build_defs(p.settings).get_repository_def()
     sensor = repository.get_sensor_def("dimension_snapshots_arrived")
     resources = {"landing": _landing(p), "clock": Clock(p.now)}
@@ -174,10 +174,11 @@ def _landing(p: Any) -> LandingStore:
 
 
 def test_bad_and_missing_snapshots(pipeline: Any) -> None:
-    """Scenario: snapshots are delivered, then replaced by broken, doubled and far smaller ones; one has no marker, one never
-    comes; then the wrong one is corrected, the small one accepted, and a day is rolled back. Outcome: each is refused in one
-    sentence while what was published stays and good ones beside it are loaded; the policy says what events of a missing day are
-    joined with; the sensor asks for what is due; a held day stays until it is released."""
+    """Scenario: broken, doubled, far smaller, markerless and missing snapshots; a correction, an acceptance, a
+    rollback.
+    Outcome: each is refused in one sentence, good days load; the policy decides joins of a missing day; the sensor
+    requests due days;
+    a held day waits for its release."""
     p = pipeline(change_min_rows=2)
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     third, fourth = SECOND + timedelta(days=1), SECOND + timedelta(days=2)
@@ -262,7 +263,7 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
     assert "1 items, 3 in the snapshot of 2026-02-04" in load_items(p, third, fourth, accept=accept).failure()
     assert _record(p, ACTIVE, third).verdict.value in ("published", "unchanged")
 
-    # The day that a refused count was compared with is corrected: first with as many items, then with fewer.
+    # The day that the refused count was compared with is corrected to as many items, then to fewer.
     for items, verdict in (({**THEN, "3": "INACTIVE"}, "refused"), ({"1": "ACTIVE", "2": "ACTIVE"}, "published")):
         deliver_items(p, third, items)
         again = load_items(p, third, accept=accept)
@@ -291,8 +292,7 @@ def test_bad_and_missing_snapshots(pipeline: Any) -> None:
 
 
 def test_a_snapshot_that_is_excluded_while_it_is_loaded_is_not_published(pipeline: Any) -> None:
-    """Scenario: a load has staged two snapshots when a person excludes the second one, of which the load that follows finds
-    nothing published. Outcome: the load lists landing again and publishes the first alone; the second day says why it waits."""
+    """Outcome: the load lists landing again and publishes the other day alone; the excluded one says why it waits."""
     p = pipeline()
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     _, wrong = (deliver_items(p, day, THEN) for day in (FIRST, SECOND))
@@ -323,8 +323,7 @@ def _runtime(p: Any) -> Runtime:
 
 
 def test_a_dimension_of_a_users_own_is_one_module(spark: Any, tmp_path: Path) -> None:
-    """Scenario: one module outside the package, named in one setting. Outcome: the shell loads its snapshots, makes intervals of
-    them, and the graph shows it; the other dimension, of which nothing is delivered, is in nobody's way."""
+    """Scenario: a module named in a setting. Outcome: its snapshots are loaded, and intervals made of them."""
     shell = InOneProcess(tmp_path)
     shell.environment |= {"TIDEMARK_EXTRA_DIMENSIONS": "tests.scenarios.shops:SHOP", "PYTHONPATH": str(PROJECT_ROOT)}
     folder = shell.landing / "dimensions" / "shop"

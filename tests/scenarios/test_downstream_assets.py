@@ -1,4 +1,4 @@
-"""A user's own asset below our tables runs for good days only, once per change, and reads what was published."""
+"""A user's own asset below our tables runs for good days only, once per change."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ class Daemon:
         self._cursor: Any = None
 
     def requests(self) -> set[str]:
-        """Days the asset is requested for on the next tick."""
         tick = dg.evaluate_automation_conditions(self._defs, self._instance, cursor=self._cursor)
         self._cursor = tick.cursor
         return {str(day) for day in tick.get_requested_partitions(REVENUE_REPORT)}
 
     def run(self, day: str) -> dict[str, Any]:
-        """Run the asset for a day; returns what it reports."""
+        """Run the asset for a day; return its metadata."""
         job = self._defs.resolve_implicit_global_asset_job_def()
         result = job.execute_in_process(asset_selection=[REVENUE_REPORT], partition_key=day, instance=self._instance)
         (event,) = result.asset_materializations_for_node("reports__revenue_report")
@@ -42,9 +41,8 @@ class Daemon:
 
 @pytest.mark.slow
 def test_an_asset_below_ours_runs_for_good_days_only(pipeline: Any) -> None:
-    """Scenario: day 2 cannot be read, day 4 is published and then refused before the user's asset saw it; both heal while
-    day 3 is refused; day 2 gets new events right after it was requested. Every load but one covers all days.
-    Outcome: each tick requests exactly the days that are good and new, and the asset reads what is published."""
+    """Scenario: days are unreadable, refused, healed and changed right after a request.
+    Outcome: each tick requests exactly the good and new days, and the asset reads the published rows."""
     p = pipeline()
     days = [str(day) for day in DAYS]
     for day, count in zip(DAYS, COUNTS, strict=True):

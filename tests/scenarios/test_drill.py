@@ -1,4 +1,4 @@
-"""`drill`: loads of sample data are killed and overtaken on a deployment's own catalog and storage, and nothing of it stays."""
+"""`drill`: killed and overtaken loads of sample data on a deployment's own catalog and storage leave nothing there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _deployment(pipeline: Any) -> Any:
 
 
 def _left(p: Any) -> tuple[set[str], list[str]]:
-    """Catalog names in the catalog's database, and what lies in the folders beside."""
+    """Names in the catalog's database and in the folders beside it."""
     with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"))) as catalog:
         names = set(catalog.execute("SELECT catalog_name FROM iceberg_tables").fetchall())
         names |= set(catalog.execute("SELECT catalog_name FROM iceberg_namespace_properties").fetchall())
@@ -53,10 +53,8 @@ def _left(p: Any) -> tuple[set[str], list[str]]:
 
 
 def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
-    """Scenario: on a deployment with published days, loads of sample data are killed right after their publish, another is
-    overtaken by a run that publishes the same day, a recovery from a vendor is killed, and a rebuild in the transaction of its
-    swap; then the first of these once more. Outcome: all are survived, the overtaken one by building again; catalog, storage,
-    ledger and published days are as before."""
+    """Scenario: loads are killed after their publish and overtaken, a recovery is killed, a rebuild dies in its swap.
+    Outcome: all survive; catalog, storage, ledger and published days are as before."""
     assert {trial.event for trial in TRIALS} == set(Disturbance)
     p = _deployment(pipeline)
     p.deliver(DAY, events_on(DAY, 5))
@@ -73,8 +71,7 @@ def test_a_drill_is_survived_and_leaves_nothing(pipeline: Any) -> None:
 
 
 def test_what_is_not_loaded_again_is_told(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: in a drill, a process is killed before it loads anything and nobody starts it again. Outcome: the drill names the
-    slices that are not as they should be, and the day that Dagster does not show."""
+    """Scenario: nobody restarts a killed load. Outcome: the drill names the wrong slices and the day that Dagster lacks."""
 
     @contextmanager
     def dead_at_once(*_: Any) -> Iterator[Any]:
@@ -96,8 +93,7 @@ def test_what_is_not_loaded_again_is_told(pipeline: Any, monkeypatch: pytest.Mon
 
 
 def test_a_drill_on_servers_leaves_nothing_there(pipeline: Any, bucket: Any, postgres: str) -> None:
-    """Scenario: catalog and ledger lie in PostgreSQL, behind a password, and tables in a bucket. Outcome: the drill's ledgers
-    are in schemas of their own; these, catalog entries and objects are gone afterwards, and the own ledger knows nothing."""
+    """Scenario: PostgreSQL with a password, and a bucket. Outcome: the drill's schemas, entries and objects are gone."""
     url = postgres
     changes = {"catalog_url": url, "ledger_url": url, "warehouse_url": f"s3://{bucket.name}/warehouse"}
     p = pipeline()

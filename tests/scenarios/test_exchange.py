@@ -1,4 +1,4 @@
-"""Slices that give events to each other are published together or not at all, and only slices that share a key are built."""
+"""Slices that exchange events are published together or not at all; only slices that share a key are built."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def _moved(events: Iterable[Mapping[str, Any]], to: date, sent: date) -> list[di
 
 
 def _places(p: Story) -> dict[str, list[date]]:
-    """Event id -> the days that show it."""
     found: dict[str, list[date]] = {}
     for row in p.rows(REFINED):
         found.setdefault(row["insert_id"], []).append(row["event_date"])
@@ -46,8 +45,7 @@ def _places(p: Story) -> dict[str, list[date]]:
 def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: days of duplicates, events that moved between them, and one key of many rows: decided by one process, by tasks as
-    there are too many rows, by tasks as there are too many keys. Outcome: the same events win, and the same is on record."""
+    """Scenario: one process, tasks by rows and tasks by keys decide the same days. Outcome: equal winners and records."""
     found = []
     for hot_key_rows, bounds in ((10_000, {}), (8, {}), (8, {"_MOST_KEYS": 0, "_LEAST_HEAVY": 1})):
         for name, most in bounds.items():
@@ -71,16 +69,16 @@ def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
 
 
 def a_day_waits_for_the_refused_day_it_takes_events_from(p: Story) -> Steps:
-    """Scenario: half of a final day's events are corrected to the next day. The old day shrinks beyond bounds.
-    Outcome: neither is published, no event is lost or doubled; a second run is quiet; accepted, both come in one commit. Beside
-    the old state of the day before, the audit finds the events twice, whether the driver holds the keys or tasks do."""
+    """Scenario: half of a final day's events move to the next day, beyond bounds.
+    Outcome: neither is published until accepted, then both in one commit; the audit finds the doubles beside the old
+    state."""
     events = {day: events_on(day, 400 if day == DAYS[1] else 120) for day in DAYS[:4]}
     for day in DAYS[:4]:
         p.deliver(day, events[day])
     assert (yield p.load(DAYS[0], DAYS[3])).success
     before = p.digests()[REFINED]
     p.deliver(DAYS[2], _moved(events[DAYS[0]][:60], DAYS[1], DAYS[2]), hour=20)
-    # A day in reach that shares nothing with them goes on.
+    # A day in reach without a shared key goes on.
     p.deliver(DAYS[3], events_on(DAYS[3], 5, prefix="more"), hour=20)
 
     run = yield p.load(DAYS[2], DAYS[3])
@@ -127,8 +125,7 @@ def a_day_waits_for_the_refused_day_it_takes_events_from(p: Story) -> Steps:
 
 
 def a_day_waits_for_a_neighbour_that_cannot_be_built(p: Story) -> Steps:
-    """Scenario: an event moves from day 2 to day 1 while day 2's own delivery cannot be read. Outcome: day 1 waits, since
-    alone it would show the event twice; with day 2 recovered both follow, though only day 2 is asked for."""
+    """Scenario: an event moves from unreadable day 2 to day 1. Outcome: day 1 waits until day 2 is recovered."""
     events = {day: events_on(day, 20) for day in DAYS[:3]}
     for day in DAYS[:3]:
         p.deliver(day, events[day])
@@ -155,8 +152,7 @@ def a_day_waits_for_a_neighbour_that_cannot_be_built(p: Story) -> Steps:
 
 
 def only_days_that_share_a_changed_key_are_built_again(p: Story) -> Steps:
-    """Scenario: late events of day 3, one of them known from day 2; later other events of day 3 alone, beside a refused day.
-    Outcome: day 3 and what shares the key is built, nothing else; the refused day is not tried, and not told, again."""
+    """Scenario: late events of day 3, one known from day 2; then others. Outcome: only days that share a key are built."""
     events = {day: events_on(day, 120) for day in DAYS}
     for day in DAYS:
         p.deliver(day, events[day])
@@ -173,15 +169,14 @@ def only_days_that_share_a_changed_key_are_built_again(p: Story) -> Steps:
     assert second.built(REFINED) == [DAYS[2]]
     assert p.verdict(REFINED, DAYS[3]) == "refused"
     assert second.success, second.failure()
-    # The check had to ask the keys once; what the neighbours hold now is on record.
+    # The check had to ask for the keys once; the neighbours' keys are on record now.
     third = yield p.load(DAYS[0], DAYS[4])
     assert third.built(REFINED) == []
     assert {one.verdict.value for one in third.outcomes(REFINED)} <= {"unchanged", "refused", "waiting"}
 
 
 def an_event_is_on_one_day_while_the_rule_changes_day_by_day(p: Story) -> Steps:
-    """Scenario: both sources deliver an event with the same times, on two days; then the other source is to win, and the
-    days are loaded one at a time, then together. Outcome: the event is on one day throughout, and moves with both days."""
+    """Scenario: an event on two days; precedence changes; days load one by one. Outcome: one day shows it throughout."""
     p.change(source_precedence=(Source.REGULAR, Source.BACKFILL))
     event = events_on(DAYS[0], 1, prefix="twice")[0]
     moved = event | {"event_time": f"{DAYS[1]} 10:00:00.000000", "uuid": "other"}
@@ -204,8 +199,7 @@ def an_event_is_on_one_day_while_the_rule_changes_day_by_day(p: Story) -> Steps:
 
 
 def a_day_that_is_in_order_holds_nothing_back(p: Story) -> Steps:
-    """Scenario: one id lies on three days in a row, the middle one shows it; weeks later an arrival brings a better row and
-    other late facts of the third. Outcome: the id moves to the third day at once; the first is in order and is left alone."""
+    """Scenario: an id lies on three days; a better row arrives on the third. Outcome: it moves; the first day stays."""
     shown = {"insert_id": "reused", "device_id": "d", "uuid": "u"}
     for number, (day, hour) in enumerate(zip(DAYS[:3], (10, 12, 11), strict=True)):
         row = an_event(
@@ -225,7 +219,7 @@ def a_day_that_is_in_order_holds_nothing_back(p: Story) -> Steps:
     p.deliver(arrival, [better, *events_on(DAYS[2], 2, prefix="late")])
 
     assert (yield p.load(arrival)).built(REFINED) == DAYS[1:3]
-    # Pairwise: the first day's row is beaten by the second's, though that one loses in turn.
+    # Pairwise: the first day's row loses to the second's, which loses in turn.
     assert _places(p)["reused"] == [DAYS[2]]
     assert p.count(REFINED, DAYS[2]) == 8
     assert (yield p.load(arrival)).built(REFINED) == []

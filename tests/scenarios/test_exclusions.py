@@ -1,4 +1,4 @@
-"""Deliveries that a person rules out: recomputed without them, brought back, on record; nothing else is touched."""
+"""Excluded deliveries: days are recomputed without them, come back, stay on record; nothing else changes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def _standing(p: Story) -> list[Exclusion]:
 
 
 def a_wrong_recovery_is_ruled_out_and_counts_again(p: Story) -> Steps:
-    """Scenario: a wrong recovery export was loaded and accepted by mistake; long past the horizon it is excluded, then lifted.
-    Outcome: every digest is what it was before the recovery, then what it was with it; both decisions are on record."""
+    """Scenario: an accepted recovery is excluded long after, then included. Outcome: the digests of then, each time."""
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 200), hour=1)
     assert (yield p.load(DAY, NEXT)).success
@@ -67,8 +66,7 @@ def a_wrong_recovery_is_ruled_out_and_counts_again(p: Story) -> Steps:
 
 
 def an_excluded_object_among_others(p: Story) -> Steps:
-    """Scenario: one of two objects of a day is excluded although the change is beyond bounds; nobody accepts that.
-    Outcome: raw lacks exactly its rows, the day is green there and says why; refined is refused until accepted."""
+    """Scenario: one of two objects is excluded, beyond bounds. Outcome: raw drops its rows; refined is refused."""
     p.deliver(DAY, events_on(DAY, 200), hour=1)
     key = p.deliver(DAY, events_on(DAY, 200, prefix="other"), hour=2)
     assert (yield p.load(DAY)).success
@@ -82,7 +80,7 @@ def an_excluded_object_among_others(p: Story) -> Steps:
 
 
 def a_day_whose_only_object_is_excluded_is_empty_and_stands(p: Story) -> Steps:
-    """Scenario: the only object of a day is excluded. Outcome: the day is empty, green, and no load takes it for lost."""
+    """Outcome: the day is empty and green, and no load takes it for lost."""
     p.now = SOON
     p.deliver(DAY, events_on(DAY, 12))
     key = p.deliver(NEXT, events_on(NEXT, 12))
@@ -96,8 +94,7 @@ def a_day_whose_only_object_is_excluded_is_empty_and_stands(p: Story) -> Steps:
 
 
 def the_same_bytes_stay_excluded_and_another_version_does_not(p: Story) -> Steps:
-    """Scenario: an excluded object comes again, with its bytes under another etag, then corrected, then as it was.
-    Outcome: its bytes stay excluded, which is recorded of the new etag; the correction is loaded, and stays."""
+    """Scenario: an excluded object comes under another etag, then corrected. Outcome: only the correction is loaded."""
     p.deliver(DAY, events_on(DAY, 10), hour=1)
     key = p.deliver(DAY, events_on(DAY, 10, prefix="bad"), hour=2)
     assert (yield p.load(DAY)).success
@@ -116,8 +113,6 @@ def the_same_bytes_stay_excluded_and_another_version_does_not(p: Story) -> Steps
 
 
 def a_broken_object_is_excluded_and_its_day_goes_green(p: Story) -> Steps:
-    """Scenario: a day is refused for an object nobody can read; it is excluded.
-    Outcome: the rest of the day is published; the refused version is forgotten."""
     p.deliver(DAY, events_on(DAY, 10), hour=1)
     key = p.deliver(DAY, events_on(DAY, 10, prefix="cut"), hour=2, truncated=True)
     assert not (yield p.load(DAY)).success
@@ -128,8 +123,7 @@ def a_broken_object_is_excluded_and_its_day_goes_green(p: Story) -> Steps:
 
 
 def what_cannot_be_excluded_is_said(p: Story) -> Steps:
-    """Scenario: exclusions of unknown names, of another day, of the other source, without a reason, of what landing lost.
-    Outcome: each is refused with object, reason and hint; nothing is recorded. What is lost may be excluded for good."""
+    """Outcome: each wrong exclusion is refused with object, reason and hint. A lost object may be excluded for good."""
     p.now = SOON
     p.deliver(DAY, events_on(DAY, 5), hour=1)
     key = p.deliver(DAY, events_on(DAY, 5, prefix="b"), hour=2)
@@ -169,7 +163,7 @@ def test_deliveries_are_ruled_out(pipeline: Any, subtests: Any) -> None:
 
 @contextmanager
 def _before_the_publish(act: Callable[[], None]) -> Iterator[list[str]]:
-    """Something happens when a load is about to publish for the first time; gives one text per publish that it tries."""
+    """Something happens before a load's first publish; gives one text per publish that it tries."""
     tries: list[str] = []
 
     def watcher(point: Failpoint, _: str) -> None:
@@ -188,9 +182,8 @@ def _before_the_publish(act: Callable[[], None]) -> Iterator[list[str]]:
 
 
 def test_what_a_person_decides_while_a_load_is_under_way_is_what_it_publishes(pipeline: Any) -> None:
-    """Scenario: a load has staged another object of an old day, when a person excludes it, and the load that follows finds
-    nothing of it in raw; later a load has staged the day without it, excluded once more, when a person includes it again.
-    Outcome: the load gives the batch up, plans it with the decision, and says so; the object's rows are not there, then stay."""
+    """Scenario: an operator excludes, later includes a staged object of an old day.
+    Outcome: the load plans the batch again by the decision and says so."""
     p = pipeline()
     p.now = LATER
     right = p.deliver(DAY, events_on(DAY, 20), hour=1)

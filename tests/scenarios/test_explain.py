@@ -1,4 +1,4 @@
-"""`explain`: where a row came from, why another one lost, and in which publications it was seen."""
+"""`explain`: a row's origin, the reason why another one lost, and its publications."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ def _at(day: date, time: str) -> str:
 
 
 def duplicates_name_the_row_that_beats_them(p: Story) -> Steps:
-    """Scenario: an event is exported twice, sent again twice, and lies among others. Outcome: every delivery is listed,
-    each loser names its better and the part of the rank that decides, by insert_id and by any uuid alike."""
+    """Scenario: an event is exported twice and sent twice. Outcome: each loser names its better and the deciding rank."""
     event = an_event(insert_id="i-1", uuid="u-1")
     again = event | {"processed_time": _at(DAY, "12:00:00")}
     resent = event | {"uuid": "u-2", "server_upload_time": _at(DAY, "10:00:07")}
@@ -76,7 +75,7 @@ def duplicates_name_the_row_that_beats_them(p: Story) -> Steps:
     assert publication.record.cause.kind is CauseKind.FIRST_BUILD
     assert one.standings[0].reason is None
 
-    # The rows of the key that carry another uuid belong to the event, whichever uuid it is asked by.
+    # All uuids of the key find the same event.
     for uuid in ("u-1", "u-2"):
         assert _only(_explain(p, uuid)) == one
     with pytest.raises(SettingsError):
@@ -86,9 +85,8 @@ def duplicates_name_the_row_that_beats_them(p: Story) -> Steps:
 
 
 def a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays(p: Story) -> Steps:
-    """Scenario: a backfill delivers a row again exactly as it was, twice, and another one with other content and equal times.
-    Outcome: the row that was published stays the one shown, identical rows are called identical, and source precedence decides
-    between the unequal ones. Then the object shown is excluded: the least of the others wins, and the day agrees."""
+    """Scenario: a backfill delivers a row twice as it was, and one of other content with equal times.
+    Outcome: the published row stays, source precedence decides; without its object the least of the others wins."""
     event, other = (an_event(insert_id=f"i-{n}", uuid=f"u-{n}") for n in (1, 2))
     regular = p.deliver(DAY, [other], hour=9), p.deliver(DAY, [event], hour=10)
     assert (yield p.load(DAY)).success
@@ -117,13 +115,12 @@ def a_tie_is_decided_by_source_and_of_equal_rows_the_one_shown_stays(p: Story) -
     ]
     one = _only(_explain(p, "i-1"))
     assert one.agrees
-    # The day was published once more for the other event, and not for the delivery that went.
+    # The day was published again for the other event, not for the withdrawn delivery.
     assert [publication.visible for publication in one.publications] == [f"yes, as {regular[1]} line 1"] * 2
 
 
 def a_time_that_could_not_be_read_is_told_where_it_decides(p: Story) -> Steps:
-    """Scenario: of two events, two unequal rows of one upload each; a processed_time of the first could not be read, one of the
-    second is absent. Outcome: the loser of the first is counted, and explain and status tell of it; nobody of the second."""
+    """Scenario: ties with an unreadable and with an absent processed_time. Outcome: only the first is reported."""
     broken = "2026:02:02 12:00:00.000000"
     events = [an_event(insert_id=name, uuid=f"u-{name}") for name in ("unread", "absent")]
     corrected = [event | {"uuid": f"v-{event['uuid']}", "city": "Köln"} for event in events]
@@ -148,8 +145,7 @@ def a_time_that_could_not_be_read_is_told_where_it_decides(p: Story) -> Steps:
 
 
 def a_correction_that_moves_the_day_is_seen_in_both_publications(p: Story) -> Steps:
-    """Scenario: an event is published, then corrected to the next day, and the same id is used again a week later.
-    Outcome: the old row lost to the other day and was visible before; the far row is an event of its own."""
+    """Scenario: an event moves to the next day; its id recurs a week later. Outcome: the far row is its own event."""
     far = DAY + timedelta(days=7)
     event = an_event(insert_id="i-1", uuid="u-1")
     old = p.deliver(DAY, [event, *events_on(DAY, 2)])
@@ -196,8 +192,7 @@ def a_correction_that_moves_the_day_is_seen_in_both_publications(p: Story) -> St
 
 
 def a_redelivery_that_moves_the_day_is_seen_though_raw_forgot_the_old_row(p: Story) -> Steps:
-    """Scenario: the object is delivered again and the event lies on the next day. Outcome: one delivery is left, and the
-    publication of the old day still tells what was seen there."""
+    """Scenario: a redelivery moves the event to the next day. Outcome: the old publication still shows it."""
     event = an_event(insert_id="i-1", uuid="u-1")
     key = p.deliver(DAY, [event, *events_on(DAY, 2)])
     assert (yield p.load(DAY)).success
@@ -214,8 +209,7 @@ def a_redelivery_that_moves_the_day_is_seen_though_raw_forgot_the_old_row(p: Sto
 
 
 def a_refused_day_says_why_it_does_not_show_the_present_winner(p: Story) -> Steps:
-    """Scenario: a final day is corrected by a backfill that grows it beyond bounds. Outcome: the present winner is the
-    backfill's row, the live one still the old; the day's refusal is the reason given, with its cure."""
+    """Scenario: a backfill grows a final day beyond bounds. Outcome: the old row is live; the refusal is the reason."""
     events = events_on(DAY, 120)
     p.deliver(DAY, events)
     assert (yield p.load(DAY)).success
@@ -234,15 +228,14 @@ def a_refused_day_says_why_it_does_not_show_the_present_winner(p: Story) -> Step
     assert standing.hint == standing.record.hint
     assert standing.hint
 
-    # An event that only the refused content would bring is in raw and in no publication.
+    # An event of refused content is in raw and in no publication.
     waiting = _only(_explain(p, f"new-{DAY}-1"))
     assert not waiting.agrees
     assert [r.visible for r in waiting.publications] == ["no"]
 
 
 def refused_lines_are_found_by_the_bytes_that_were_kept(p: Story) -> Steps:
-    """Scenario: a line that cannot be read, and ids that nobody delivered. Outcome: the refused line is named with its
-    reason; an unknown id is found nowhere."""
+    """Outcome: a refused line is named with its reason; an unknown id is found nowhere."""
     bad = json.dumps({"$insert_id": "i-bad", "event_time": "no time", "uuid": "u-bad"}).encode()
     key = p.deliver(DAY, [*events_on(DAY, 3), bad])
     p.deliver(NEXT, events_on(NEXT, 3), truncated=True)
@@ -275,7 +268,7 @@ def test_rows_are_explained(pipeline: Any, subtests: Any) -> None:
 
 
 def test_the_command_draws_it_prints_json_and_exits_by_what_it_found(spark: Any, tmp_path: Path) -> None:
-    """Scenario: the shell asks for an event, an unknown id, and wrongly. Outcome: exit 0, 1 and 2."""
+    """Outcome: exit 0 for an event, 1 for an unknown id, 2 for bad usage."""
     shell = InThisProcess(tmp_path)
     empty = shell("explain", "i-1")
     assert empty.returncode == 1

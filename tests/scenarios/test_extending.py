@@ -1,4 +1,4 @@
-"""A table and a check from outside the package, registered in one line; and a check that somebody forgot to evaluate."""
+"""A table and a check from outside the package, registered in one line; and a check that nothing evaluates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _register(shell: Shell, name: str) -> None:
 
 
 def _load(shell: Shell, *more: str) -> tuple[int, dict[str, dict[str, Any]], str]:
-    """Exit code, table -> what is told of its day, what went to standard error."""
+    """Exit code, table -> its day's report, standard error."""
     done = shell("load", "--source", "regular", "--from", str(DAY), "--to", str(DAY), "--json", *more)
     return done.returncode, {line["table"]: line for line in json.loads(done.stdout)}, done.stderr
 
@@ -76,8 +76,7 @@ def _use_it(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_an_aggregate_of_a_users_own(spark: Any, tmp_path: Path) -> None:
-    """Scenario: one module outside the package, named in one setting: loaded, corrected, looked at, refused by its own check,
-    rolled back. Outcome: it is a table like the others, and the graph shows it with its checks."""
+    """Scenario: a module named in a setting: loaded, corrected, checked, rolled back. Outcome: a table like the others."""
     shell = InOneProcess(tmp_path)
     _register(shell, "tests.scenarios.city_events:CITY_EVENTS")
     with shell.started():
@@ -98,8 +97,7 @@ def test_an_aggregate_of_a_users_own(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_check_that_nobody_evaluates_publishes_nothing(spark: Any, tmp_path: Path) -> None:
-    """Scenario: a table lists a check that nothing evaluates; then the same as a warning. Outcome: its days stay unpublished and
-    say so; as a warning they are published."""
+    """Outcome: its days stay unpublished with the reason; as a warning they are published."""
     shell = InOneProcess(tmp_path)
     _register(shell, "tests.scenarios.forgotten_checks:FORGOTTEN")
     with shell.started():

@@ -38,7 +38,7 @@ SLICES = frozenset(Slice(day, PROJECT) for day in DAYS)
 
 
 def _events(day: date) -> list[dict[str, Any]]:
-    """Sixty of seventeen users, five of them known by a device or not at all; three currencies, bags that do not read."""
+    """Sixty events of seventeen users, five identified by a device or not at all; three currencies, unreadable bags."""
     events = []
     for number in range(60):
         at = f"{day} {number % 24:02d}:10:00.000000"
@@ -61,7 +61,6 @@ def _events(day: date) -> list[dict[str, Any]]:
 
 
 def _files(p: Any, table: AggregateTable) -> set[str]:
-    """Names of the data files below a table's location."""
     folder = local_path(p.lakehouse.files.store(table).url)
     assert folder is not None
     return {file.name for file in folder.rglob("*.parquet")}
@@ -75,7 +74,7 @@ def _code_version(table: Table, changed: Collection[Table], settings: Settings) 
 
 
 def _held(found: folds.Folds) -> dict[Slice, dict[str, WrittenSlice]]:
-    """What files hold, without their names."""
+    """Content of the files, without names."""
     return {key: {name: replace(one, files=()) for name, one in told.items()} for key, told in found.items()}
 
 
@@ -94,8 +93,7 @@ def _runtime(p: Any) -> Runtime:
 
 
 def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outcome: of two days, whole slices, slices divided among nine tasks, of which each file is read once, and rows that
-    Spark reads fold to the same rows and controls, and to those of the tables."""
+    """Outcome: whole slices, slices divided among nine tasks, and Spark's rows fold to the rows of the tables."""
     p, runtime = loaded, _runtime(loaded)
     place = Place(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), SLICES)
     fold, tables = slice_fold(AGGREGATES, p.settings), folds.folded_tables(runtime, AGGREGATES)
@@ -139,8 +137,7 @@ def test_every_way_to_a_fold_gives_the_published_rows(loaded: Any, monkeypatch: 
 
 
 def test_refined_is_read_once_for_all_tables(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: three tables are built one after the other; the last one needs a day more. Outcome: one step folds the first day
-    for all of them, and another one only what is missing; a table asked for again, or another snapshot, is folded anew."""
+    """Outcome: one step folds the first day for all three tables, another the missing day; another snapshot folds anew."""
     runtime, shared, read = _runtime(loaded), SharedFolds(), []
     run = Tasks.run
 
@@ -161,8 +158,7 @@ def test_refined_is_read_once_for_all_tables(loaded: Any, monkeypatch: pytest.Mo
 
 
 def test_files_that_no_table_took_are_deleted(loaded: Any) -> None:
-    """Scenario: two tables are folded together, one takes its slices. Outcome: its files stay, the other's go, published ones
-    stay."""
+    """Scenario: one of two folded tables takes its slices. Outcome: its files and published ones stay."""
     runtime, shared, (one, other) = _runtime(loaded), SharedFolds(), AGGREGATES[:2]
     published = {table.key: _files(loaded, table) for table in (one, other)}
     taken = shared.take(runtime, loaded.lakehouse.head(REFINED_EVENTS), sorted(SLICES), one, [other])
@@ -173,7 +169,7 @@ def test_files_that_no_table_took_are_deleted(loaded: Any) -> None:
 
 
 def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a task loses a batch of a file. Outcome: the load does not go on with what the others read."""
+    """Scenario: a task loses a batch of a file. Outcome: the load does not go on."""
     place = Place(REFINED_EVENTS, loaded.lakehouse.head(REFINED_EVENTS), SLICES)
     monkeypatch.setattr(fold_tasks, "narrow_rows", lambda *_: iter(()))
     monkeypatch.setattr(Tasks, "are_here", lambda *_: True)
@@ -183,8 +179,7 @@ def test_rows_that_no_task_read_are_met(loaded: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_is_folded_only_where_it_is_built_next(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a day changes; then the code of one table, then of two. Outcome: the day is folded once for all
-    tables, then for those alone."""
+    """Scenario: a day changes; then code of one table, of two. Outcome: one fold for all, then for those alone."""
     p, of = loaded, folds._folded
     folded: list[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""Delete files of another program (Trino, Flink, Athena): the recorded files are published again, and all else goes on."""
+"""Delete files of another program (Trino, Flink, Athena): the recorded files are published again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _name(p: Any, key: str) -> str:
 
 
 def _delete(p: Any, key: str, where: str) -> None:
-    """Delete rows as another program does: by a file of positions, in a table that it set to merge-on-read."""
+    """Delete rows by a position file, in a table set to merge-on-read."""
     name = _name(p, key)
     p.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
     p.spark.sql(f"DELETE FROM {name} WHERE {where}")
@@ -43,7 +43,7 @@ def _delete(p: Any, key: str, where: str) -> None:
 
 
 def _delete_everywhere(p: Any, folder: Path, device_id: str) -> None:
-    """Delete the rows of a device of every day and project of refined, by one equality delete file without a partition."""
+    """Delete a device's rows of all days and projects of refined, by one equality file without a partition."""
     jvm, java = p.spark._jvm, p.lakehouse.tables.load(REFINED_EVENTS)
     field = java.schema().findField("device_id")
     column = pa.field("device_id", pa.string(), metadata={"PARQUET:field_id": str(field.fieldId())})
@@ -82,9 +82,9 @@ def _two_projects(pipeline: Any) -> Any:
 
 
 def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: another program deletes rows of refined and of raw by positions, and one device of all days and projects by an
-    equality delete without a partition; then one other day is loaded. Outcome: the load succeeds, all tables are as recorded, in
-    the same data files, without delete files; publications and notices count the rows that are back; nothing was built."""
+    """Scenario: another program deletes rows by positions and by an equality file; then another day is loaded.
+    Outcome: all tables are as recorded, in the same data files; publications and notices count the rows; nothing is
+    built."""
     p = _two_projects(pipeline)
     before, files = p.digests(), p.files(REFINED, DAY)
     _delete(p, REFINED, f"event_date = DATE '{DAY}' AND project_id = '{PROJECT}' AND device_id IN ('d3', 'd4')")
@@ -117,10 +117,9 @@ def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline
 
 
 def test_other_files_are_replaced_from_inputs_and_landing_and_a_day_that_landing_lost_is_refused(pipeline: Any) -> None:
-    """Scenario: another program rewrites the files of a slice of refined and of two of raw with fewer rows, and deletes a row of
-    each by positions; landing lost the object of one of the two, long past the horizon; of a slice that only lost a row by
-    positions the ledger records other rows than its files hold. Outcome: refined is built anew, raw read again, and no files
-    are believed by their names; the lost day is refused by name and stays as it is; the load ends as one with a refusal."""
+    """Scenario: another program rewrites slices with fewer rows and deletes rows by positions; landing lost one object;
+    a record is
+    wrong. Outcome: refined is built anew, raw read again; the lost day is refused by name and stays."""
     p = _two_projects(pipeline)
     lost_key = p.grammar.format_delivery(BatchKey(Source.REGULAR, OTHER, NEXT), 10, 1)
     before = p.digests()

@@ -1,4 +1,4 @@
-"""The steps of the Dockerfile, carried out below a folder of this machine, and what a container of that image would do."""
+"""The Dockerfile's steps below a folder of this machine, and a container of that image."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PATIENCE_SECONDS = 240
 
 @dataclass(frozen=True)
 class Container:
-    """What a container sees: the program below `root`, and one folder that it may write to."""
+    """A container's view: the program below `root`, and one writable folder."""
 
     root: Path
     own: Path
@@ -45,7 +45,7 @@ class Container:
     environment: dict[str, str]
 
     def command(self, *words: str) -> list[str]:
-        # A shell that runs tests in its background ignores interrupts, and Dagster ignores its end where it ignores them.
+        # A shell that runs tests in its background ignores interrupts; Dagster would inherit that.
         return [*self.as_user, "env", "--default-signal=INT", str(self.root / "bin/entrypoint.sh"), *words]
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -63,7 +63,6 @@ class Container:
 
     @contextmanager
     def serving(self, *roles: str) -> Iterator[None]:
-        """These roles at once, each of them healthy."""
         logs = {role: self.own.parent / f"{role}.log" for role in roles}
         started = []
         try:
@@ -97,7 +96,7 @@ class Container:
 
 
 def _python(as_user: Sequence[str]) -> str:
-    """An interpreter that the other user may run as well, as that of an image."""
+    """An interpreter that the other user may run."""
     candidates = [os.path.realpath(sys.executable), *map(str, Path("/usr/bin").glob("python3.1[123]"))]
     for one in candidates:
         done = subprocess.run(
@@ -111,10 +110,9 @@ def _python(as_user: Sequence[str]) -> str:
 
 @pytest.fixture(scope="module")
 def container() -> Iterator[Container]:
-    """Installed, warmed and sealed by the scripts of the Dockerfile."""
     is_root = os.getuid() == 0
     as_user = ("setpriv", f"--reuid={_STRANGER}", f"--regid={_STRANGER}", "--clear-groups") if is_root else ()
-    # Not below pytest's own folder, which no other user may enter.
+    # Not below pytest's folder, which no other user may enter.
     folder = Path(tempfile.mkdtemp(prefix="tidemark-image-"))
     try:
         folder.chmod(0o755)
@@ -126,7 +124,7 @@ def container() -> Iterator[Container]:
             "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.environ["HOME"], "PYTHON": _python(as_user),
             "UV": str(Path(sys.executable).parent / "uv"), "JARS": str(PROJECT_ROOT / ".jars"),
         }  # fmt: skip
-        # How this machine reaches registries stays known; which Python it runs tests with does not.
+        # The registries' settings stay; those of this test run do not.
         ours = ("PYTHON", "VIRTUAL_ENV", "TIDEMARK_", "DAGSTER_", "AWS_")
         build = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | build
         for step in ("install.sh", "warm.sh", "seal.sh"):
@@ -147,7 +145,7 @@ def container() -> Iterator[Container]:
         }  # fmt: skip
         yield Container(root, own, as_user, environment)
     finally:
-        # What is sealed may not be removed by its owner either, unless that is root.
+        # Only root may remove sealed folders as they are.
         subprocess.run(["chmod", "-R", "u+w", str(folder)], check=True)
         shutil.rmtree(folder)
 
@@ -174,8 +172,7 @@ def test_a_container_begins_a_deployment(container: Container) -> None:
 
 
 def test_a_container_loads_a_day_and_says_how_it_stands(container: Container) -> None:
-    """Scenario: a container of the image runs commands, as a user who owns one folder. Outcome: a day is loaded with the class
-    archive of the build, figures are told, and nothing was written elsewhere."""
+    """Outcome: a user who owns one folder loads a day with the build's class archive, and writes nowhere else."""
     key = KeyGrammar(Settings().marker_pattern).format_delivery(BatchKey(Source.REGULAR, PROJECT, DAY), 10, 1)
     delivered = container.own / "landing" / key
     delivered.parent.mkdir(parents=True)
@@ -192,8 +189,7 @@ def test_a_container_loads_a_day_and_says_how_it_stands(container: Container) ->
 
 
 def test_entry_points_answer_and_are_healthy(container: Container) -> None:
-    """Scenario: code server, webserver and daemon start as containers would, with their database. Outcome: each passes its own
-    check of health, the webserver knows the code of the code server, and neither server is healthy once it stopped."""
+    """Outcome: each role passes its own health check, and neither server is healthy once it stopped."""
     roles = ("code-server", "webserver", "daemon")
     assert not any(container.is_healthy(role) for role in roles[:2])
     with a_postgres() as server:

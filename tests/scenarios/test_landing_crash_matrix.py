@@ -1,4 +1,4 @@
-"""What writes to landing, killed anywhere, goes on: every point x object x way of starting again (`make crash-matrix`)."""
+"""Writers to landing go on after a kill: every point x object x restart (`make crash-matrix`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.shell import Shell
 DAY = date(2026, 2, 2)
 GRAMMAR = KeyGrammar(Settings().marker_pattern)
 SHARDS = {4: 1, 5: 2, 6: 0}
-"""Hour -> objects that the vendor has of it."""
+"""Hour -> objects at the vendor."""
 MIXED = ((8, 5), (8, 6), (9, 1))
 """Hour and number of the recovered objects among the regular ones."""
 SAME, OTHER = "the same command", "another command"
@@ -57,7 +57,7 @@ MOVES = (
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The whole of it with --full; each point is killed at once in the unit tests, so that without it there is nothing to add."""
+    """Only with --full; unit tests kill at each point once."""
     is_full = metafunc.config.getoption("--full")
     if "recovery_point" in metafunc.fixturenames:
         rows = [(point, restart) for point in RECOVERY for restart in (SAME, OTHER)] if is_full else []
@@ -71,8 +71,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @dataclass
 class Place:
-    """A landing folder and a vendor."""
-
     shell: Shell
     vendor: Vendor
 
@@ -84,7 +82,6 @@ class Place:
         return self.shell(*words, **self.vendor.environment(), TIDEMARK_EXPORT_MIN_FREE_BYTES="0", **environment)
 
     def kill(self, point: str, *words: str) -> None:
-        """The command dies by SIGKILL at the point."""
         killed = self.run(*words, **{VARIABLE: point})
         assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
 
@@ -97,7 +94,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def account(record_property: Any) -> Callable[[str, str, str], None]:
-    """Puts the row into the account of kills."""
     started = time.monotonic()
 
     def told(what: str, point: str, restart: str) -> None:
@@ -110,9 +106,9 @@ def account(record_property: Any) -> Callable[[str, str, str], None]:
 def test_a_recovery_killed_and_started_again(
     place: Place, account: Callable[[str, str, str], None], recovery_point: str, restart: str
 ) -> None:
-    """Scenario: `tidemark recover` of three hours is killed with SIGKILL at a point, and started again. Outcome: no marker stands
-    over half an hour; in the end landing holds each object once, whole, with its marker, and nothing else. An hour without data
-    gets its marker only where a run brings data too."""
+    """Scenario: SIGKILL in `tidemark recover` of three hours, then another run.
+    Outcome: no marker over half an hour; each object once, whole, with its marker. An empty hour is marked only beside
+    hours with data."""
     expected: dict[str, bytes] = {}
     for hour, count in SHARDS.items():
         expected[_marker(hour)] = b"" if count else NO_DATA_MARKER
@@ -129,7 +125,7 @@ def test_a_recovery_killed_and_started_again(
         words = ("recover", "--from", f"{DAY}T03", "--to", f"{DAY}T07")
         expected |= {_marker(hour): NO_DATA_MARKER for hour in (3, 7)}
     done = place.run(*words)
-    # Where no hour with data is left to fetch, and raw holds none, nothing shows whose keys said "no data".
+    # Without an hour with data, nothing shows whose keys said "no data".
     is_proven = any(_marker(hour) not in left for hour, count in SHARDS.items() if count)
     assert done.returncode == (0 if is_proven else 1), done.stdout + done.stderr
     assert place.files() == {key: body for key, body in expected.items() if is_proven or body != NO_DATA_MARKER}
@@ -143,9 +139,8 @@ def test_a_recovery_killed_and_started_again(
 def test_a_move_killed_and_started_again(
     place: Place, tmp_path: Path, account: Callable[[str, str, str], None], move_point: str, restart: str
 ) -> None:
-    """Scenario: `tidemark split-landing --apply` of three objects of two hours is killed with SIGKILL at a point, and started
-    again. Outcome: at no time is an object nowhere, or gone before its copy has a marker; in the end each lies where it
-    should, once."""
+    """Scenario: SIGKILL in `tidemark split-landing --apply`, then another run.
+    Outcome: no object is ever nowhere, or gone before its copy has a marker; in the end each lies in its place once."""
     stays = {_key(hour, 1, Source.REGULAR): a_body(events_on(DAY, 3, prefix=f"r{hour}-")) for hour in (8, 11)}
     mixed = {_key(*at, Source.REGULAR): a_body(events_on(DAY, 3, prefix=f"m{at[0]}-{at[1]}-")) for at in MIXED}
     for key, body in {**stays, **mixed}.items():
@@ -162,7 +157,7 @@ def test_a_move_killed_and_started_again(
         assert _key(*at, Source.REGULAR) in left or {_key(*at), _marker(at[0])} <= left.keys()
     assert {*stays.values(), *mixed.values()} <= {*left.values()}
     if restart == OTHER:
-        # In another order: what was moved last goes first.
+        # Reversed: the object moved last goes first.
         named.write_text("\n".join(reversed(mixed)), "utf-8")
     done = place.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr

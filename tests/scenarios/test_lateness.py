@@ -1,4 +1,4 @@
-"""Two weeks of late rows: how late they came is on record with them, a narrow window is named, and the doctor sees it."""
+"""Two weeks of late rows: their lateness is on record, a narrow window is named, and the doctor sees it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TWO_DAYS = 2 * 86_400
 
 
 def arriving(day: date, *late_seconds: int) -> list[dict[str, Any]]:
-    """Events that are received at half past ten of the day, each so many seconds after it happened."""
+    """Events received at half past ten, each so many seconds after it happened."""
     at = datetime(day.year, day.month, day.day, 10, 30)
     return [
         an_event(event_time=str(at - timedelta(seconds=late)), server_upload_time=str(at), device_id=f"d{number}")
@@ -39,7 +39,6 @@ def arriving(day: date, *late_seconds: int) -> list[dict[str, Any]]:
 
 
 def expected(events: Iterable[Mapping[str, Any]]) -> str:
-    """The sketch of events, from their times alone."""
     sketches = []
     for event in events:
         if event["server_upload_time"] is None:
@@ -59,11 +58,11 @@ def on_record(p: Pipeline, day: date) -> str:
 
 @dataclass
 class Fortnight:
-    """A deployment that loaded two weeks, twice, and a recovery; a quarter of its rows are two days late."""
+    """A deployment that loaded two weeks twice, and a recovery; a quarter of its rows are two days late."""
 
     p: Pipeline
     first: list[dict[str, Any]]
-    """Of the last day: rows of every kind."""
+    """Rows of every kind, of the last day."""
     run: Outcome
     """The first load, with a window of one day."""
 
@@ -89,9 +88,9 @@ def fortnight(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_a_sketch_is_of_the_rows_that_raw_holds_and_a_narrow_window_is_named(fortnight: Fortnight) -> None:
-    """Scenario: two weeks arrive, a quarter of the rows two days late, and are loaded with a window of one day; an object comes
-    again with other ids, then with other rows. Outcome: each time the sketch is that of the rows in raw, which measuring
-    the table gives as well; the load says that the window is too narrow, and Dagster shows how many rows came after it."""
+    """Scenario: a quarter of two weeks' rows is two days late, with a window of one day; an object is replaced twice.
+    Outcome: the sketch is that of raw's rows; the load warns of the window, and Dagster shows how many rows came after
+    it."""
     p, first = fortnight.p, fortnight.first
     ordinary = arriving(DAYS[0], *range(20, 26), TWO_DAYS + 7, TWO_DAYS + 8)
     assert on_record(p, DAYS[0]) == expected(ordinary)
@@ -132,10 +131,8 @@ def lights(p: Pipeline, light: Light) -> set[str]:
 def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     fortnight: Fortnight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a deployment loads a day again and a recovery, and is examined, once with a replay. Then the window is set to one
-    day, somebody deletes rows of refined.events behind its back, and a recovery is put among the regular objects. Outcome: the
-    good one is green at every point and exits 0; then exactly these three points are red, before and after a load took the
-    foreign commit up, each with what to do, and the command exits 1."""
+    """Scenario: a good deployment is examined; then a narrow window, deleted rows and a misplaced recovery.
+    Outcome: green and exit 0; then exactly these three points are red, each with its cure, and exit 1."""
     p = fortnight.p
     for name in ("KEY", "SECRET"):
         monkeypatch.setenv(f"TIDEMARK_EXPORT_{name}_{PROJECT}", f"a-{name}-of-length")
@@ -143,7 +140,7 @@ def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     assert p.load(DAYS[3], source=Source.BACKFILL).success
     assert p.load(DAYS[3]).success
     assert lights(p, Light.GREEN) == points(p).keys()
-    # A later clock finds that maintenance rests, which is no fault.
+    # By a later clock maintenance rests, which is no fault.
     well = OfPipeline(p)("doctor", "--deep", "--json")
     found = {one["name"]: one for one in json.loads(well.stdout)["points"]}
     assert well.returncode == 0, well.stderr
@@ -170,5 +167,5 @@ def test_the_doctor_finds_a_good_deployment_good_and_names_three_faults(
     ill = OfPipeline(p)("doctor")
     assert ill.returncode == 1, ill.output
     assert "red     window: Is the reprocessing window wide enough for the lateness seen?" in ill.stdout
-    # By the clock of this machine some of the days may be too long ago to be listed; two faults are seen by any.
+    # By this machine's clock some days may be too old to list; any clock sees two faults.
     assert ill.stdout.splitlines()[-1].partition(",")[0] in ("2 red", "3 red")

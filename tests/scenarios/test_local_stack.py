@@ -1,4 +1,4 @@
-"""The set of `make up` with its real servers: what they let in, what stays and what goes; with `--full`, a load on all of it."""
+"""The servers of `make up`: access, kept data, shutdown; with `--full`, a load on all of it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.support.ports import a_free_port
 pytestmark = pytest.mark.slow
 
 OF_ANOTHER_DEPLOYMENT = {"AWS_PROFILE": "nobody", "AWS_ENDPOINT_URL_S3": "http://192.0.2.1", "PGSSLMODE": "require"}
-"""What a person's shell may hold."""
+"""An operator's shell may hold these."""
 
 
 @dataclass
 class Set:
-    """A set on free ports, in a folder that PostgreSQL's own user can reach and whose name has a blank."""
+    """Servers on free ports; PostgreSQL's user can reach the folder, whose name has a blank."""
 
     folder: StackFolder
     ports: dict[str, str]
@@ -56,7 +56,7 @@ class Set:
         return set(self.folder.secrets().values())
 
     def require_private(self) -> None:
-        """Nothing is heard from elsewhere, and nobody reads a secret off a command line."""
+        """All listen to this machine alone, and no command line shows a secret."""
         for started in on_record(self.folder):
             assert heard_from_elsewhere(started.identity.pid) == set(), started.name
             heard = {port for _, _, port in listening(started.identity.pid)}
@@ -93,7 +93,6 @@ def a_set() -> Iterator[Set]:
 
 
 def free_ports() -> list[int]:
-    """As many as there are settings, all different."""
     ports: set[int] = set()
     while len(ports) < len(read_options({}).ports):
         ports.add(a_free_port())
@@ -101,11 +100,9 @@ def free_ports() -> list[int]:
 
 
 def test_the_servers_keep_their_data_and_let_nobody_in(a_set: Set, capsys: pytest.CaptureFixture[str]) -> None:
-    """Scenario: database, store, master and workers come up, are written to, go and come up again.
-
-    Outcome: wrong or missing keys are refused, the role that loads makes no database, an object is created once; all listen to
-    this machine alone; data is there again the next time; nothing else of them stays.
-    """
+    """Scenario: database, store, master and workers come up, are written to, stop and come up again.
+    Outcome: wrong keys are refused; the loading role creates no database; an object is created once; data alone
+    stays."""
     import psycopg2
     from botocore.exceptions import ClientError
 
@@ -135,7 +132,6 @@ def test_the_servers_keep_their_data_and_let_nobody_in(a_set: Set, capsys: pytes
     assert (cluster["aliveworkers"], cluster["cores"]) == (2, 2 * a_set.options.worker_cores)
     assert supervisor.down() == 5
     a_set.require_gone()
-    # Spark keeps nothing.
     assert supervisor.up([stages[0][:2]]) == 2
     connection = psycopg2.connect(database)
     with connection.cursor() as cursor:
@@ -153,11 +149,9 @@ def test_a_load_on_the_whole_set(
     capsys: pytest.CaptureFixture[str],
     no_secrets_in: Callable[[Path, set[str]], list[str]],
 ) -> None:
-    """Scenario: all servers come up, `tidemark load` runs on the cluster with what the environment file says, and all go.
-
-    Outcome: what the shell has of another deployment changes nothing; Spark's master saw the load and Dagster shows its run; no
-    secret lies in a log; nothing but data stays.
-    """
+    """Scenario: `tidemark load` runs on the cluster by the environment file.
+    Outcome: another deployment's variables change nothing; Spark and Dagster show the run; no log holds a secret; data
+    alone stays."""
     if not is_full:
         pytest.skip("all servers and a load take minutes: make stack-test")
     for name, value in a_set.ports.items():
@@ -207,8 +201,6 @@ def test_a_load_on_the_whole_set(
 
 @pytest.fixture
 def no_secrets_in() -> Callable[[Path, set[str]], list[str]]:
-    """Files below a folder that hold one of the secrets."""
-
     def search(folder: Path, secrets: set[str]) -> list[str]:
         files = [path for path in folder.rglob("*") if path.is_file()]
         assert files

@@ -1,4 +1,4 @@
-"""A catalog that is empty, mistyped, lost or old harms no file of the lake, and the lake finds its way back."""
+"""An empty, mistyped, lost or old catalog harms no file of the lake, and the lake is attached again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _maintain(p: Pipeline, *, is_dry_run: bool = False) -> dict[str, TableUpkeep
 
 
 def _with_another_catalog(p: Pipeline, **changes: Any) -> None:
-    """A session remembers a catalog by its name, so the name is another one in any case."""
+    """A session remembers a catalog by its name, so the name differs."""
     p.change(catalog_name=f"lake_{uuid.uuid4().hex[:8]}", **changes)
     configure_catalog(p.spark, p.settings)
 
@@ -64,7 +64,7 @@ def _metadata(p: Pipeline) -> set[Path]:
 
 
 def _made(files: set[Path], ago: timedelta) -> None:
-    """Let these metadata files say that they were written then."""
+    """Set the creation time inside these metadata files."""
     at = round((datetime.now(UTC) - ago).timestamp() * 1000)
     for path in files:
         text = re.sub(r'"last-updated-ms"\s*:\s*\d+', f'"last-updated-ms":{at}', path.read_text(), count=1)
@@ -82,8 +82,7 @@ def _look(p: Pipeline, purpose: Purpose = Purpose.LOOK) -> None:
 
 
 def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: maintenance and a load come with an empty catalog to the same warehouse, whose files are old; then its tables are
-    attached. Outcome: both are refused, no file changes; after that loads go on, with the same digests."""
+    """Scenario: an empty catalog meets a used warehouse. Outcome: refused until attached, then equal digests."""
     p = _loaded(pipeline)
     digests, own = p.digests(), p.settings
     _grow_old(p)
@@ -111,7 +110,7 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
 
     p.deliver(DAY, events_on(DAY, 12))
     assert p.load(DAY).success
-    # The former catalog was not lost after all: what it takes for orphans are the other one's files.
+    # The lost catalog comes back: the other one's files look like orphans to it.
     other, p.settings, files = p.settings, own, _files(p)
     with pytest.raises(LakehouseError, match=f"belongs to another catalog than .* of catalog {other.catalog_name} "):
         _maintain(p)
@@ -127,7 +126,7 @@ def test_another_catalog_touches_nothing_and_attach_brings_the_lake_back(pipelin
     assert {one.table.key for one in attach(p.lakehouse.tables, p.settings, found)} == behind
     run = p.load(DAY)
     assert run.success, run.failure()
-    # The other catalog's commit is not lost, and nothing was built for it again.
+    # The other catalog's commit is kept, and its slices are not built again.
     assert (p.digests(), p.count(REFINED)) == (digests, 12)
     assert all(report.failure is None for report in _maintain(p).values())
     p.settings = other
@@ -139,8 +138,8 @@ def _another_mark() -> dict[str, Any]:
 
 
 def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a mistyped warehouse; marks that are gone, of another lake, or half written by a process that died. Outcome: what
-    does not belong together is refused; what a crash left is marked, and nobody is locked out."""
+    """Scenario: mistyped, missing, foreign, half-written marks. Outcome: a mismatch is refused; a crash locks nobody
+    out."""
     fresh = pipeline()
     _look(fresh)
     marker = Path(fresh.settings.warehouse_url) / "_tidemark" / MARKER
@@ -165,7 +164,7 @@ def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, 
     marker.write_text("{")
     with pytest.raises(LakehouseError, match="is no identity of a warehouse"):
         _look(p)
-    # A mark that names no ledger: the ledger that knows the lake is taken, an empty one is not.
+    # A mark without a ledger: the ledger that knows the lake is accepted, an empty one is not.
     before = json.dumps({name: json.loads(known)[name] for name in ("id", "lake", "catalog", "format")})
     marker.write_text(before)
     own_ledger = p.ledger
@@ -178,7 +177,7 @@ def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, 
     _look(p, Purpose.KEEP)
     names = ("id", "lake", "place", "ledger", "format")
     assert [json.loads(marker.read_text())[name] for name in names] == [json.loads(known)[name] for name in names]
-    # A first load that died after it had named the ledger in the mark, and before the ledger knew the lake.
+    # A first load died after it named the ledger in the mark, before the ledger knew the lake.
     with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"))) as database:
         database.execute("DELETE FROM tidemark_lake WHERE number = 1")
         database.commit()
@@ -189,7 +188,6 @@ def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, 
     assert not marker.exists()
     _look(p, Purpose.KEEP)
     assert json.loads(marker.read_text())["id"] == json.loads(known)["id"]
-    # No mark on either side.
     marker.unlink()
     with closing(sqlite3.connect(p.settings.catalog_url.removeprefix("sqlite:///"))) as database:
         database.execute("DELETE FROM iceberg_namespace_properties WHERE property_key = 'tidemark.warehouse-id'")
@@ -204,8 +202,7 @@ def test_catalog_and_warehouse_tell_whether_they_belong_together(pipeline: Any, 
 
 
 def test_no_table_is_created_where_anything_lies(pipeline: Any) -> None:
-    """Scenario: the place of a table holds what a creation that died left; later its files, and the catalog forgot the table.
-    Outcome: the first is no obstacle; the second is refused, by load and maintenance, and nothing there changes."""
+    """Outcome: leftovers of a dead creation are no obstacle; a forgotten table's files refuse load and maintenance."""
     p: Pipeline = pipeline()
     place = Path(p.settings.warehouse_url) / REFINED / "metadata"
     place.mkdir(parents=True)
@@ -231,8 +228,7 @@ def test_no_table_is_created_where_anything_lies(pipeline: Any) -> None:
 
 
 def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
-    """Scenario: one table's place holds another table's files, a second one's more orphans than a few, a third one's an orphan.
-    Outcome: the third goes alone, the others are named and not touched; a raised bound lets the second one's go."""
+    """Outcome: one orphan goes alone; foreign files and many orphans are named; a higher bound removes the latter."""
     p = _loaded(pipeline)
     warehouse = Path(p.settings.warehouse_url)
     newest = max((warehouse / REFINED / "metadata").glob("*.metadata.json"))
@@ -265,8 +261,7 @@ def test_orphans_that_history_does_not_explain_stay(pipeline: Any) -> None:
 
 
 def test_a_catalog_restored_from_a_backup_loads_on(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: the catalog, and with it the ledger, is set back to a copy made before several loads. Outcome: a load gives the
-    same digests; maintenance waits a day, then keeps the forgotten state as long as the history."""
+    """Scenario: catalog and ledger go back several loads. Outcome: equal digests; maintenance keeps the forgotten state."""
     p = _loaded(pipeline)
     catalog = p.settings.catalog_url.removeprefix("sqlite:///")
     backup, known = tmp_path / "backup.db", _metadata(p)
@@ -288,19 +283,19 @@ def test_a_catalog_restored_from_a_backup_loads_on(pipeline: Any, tmp_path: Path
     assert run.success, run.failure()
     assert p.digests() == digests
     assert p.count(REFINED) == 45
-    # Nothing tells it from a catalog that still works elsewhere, until that has been silent for a day.
+    # It looks like a catalog that still works elsewhere, until a day of silence.
     report = _maintain(p)[REFINED]
     assert "another catalog commits to it" in str(report.failure)
     assert (report.snapshots, report.orphans, report.compacted) == (0, (), ())
     _made(forgotten, timedelta(days=2))
-    # Two days old: orphans by age, but a person may want the forgotten state back.
+    # Orphans by age, but an operator may want the forgotten state back.
     two_days_ago = (datetime.now(UTC) - timedelta(days=2)).timestamp()
     for path in Path(p.settings.warehouse_url).rglob("*.parquet"):
         os.utime(path, (two_days_ago, two_days_ago))
     reports = _maintain(p)
     assert all(report.failure is None for report in reports.values())
     assert "orphans are kept for 30 days" in reports[REFINED].note
-    # The checksums beside the rewritten metadata went with the rewriting.
+    # The rewriting removed the checksums of the rewritten metadata.
     assert {path for path in files if not path.endswith(".metadata.json.crc")} <= set(_files(p))
 
     metadata = {path for path in _files(p) if path.endswith(".metadata.json")}
@@ -315,8 +310,7 @@ def test_a_catalog_restored_from_a_backup_loads_on(pipeline: Any, tmp_path: Path
 
 
 def test_a_bucket_with_another_catalog(pipeline: Any, bucket: Any) -> None:
-    """Scenario: the warehouse is a bucket, and a load comes with an empty catalog; then its tables are attached. Outcome: it is
-    refused and no object changes; after that it goes on."""
+    """Scenario: an empty catalog meets a bucket. Outcome: refused without a change until attached."""
     p = _loaded(pipeline, warehouse_url=f"s3://{BUCKET}/warehouse")
     objects = {item.key: item.e_tag for item in bucket.objects.all()}
     assert f"warehouse/_tidemark/{MARKER}" in objects
@@ -333,8 +327,7 @@ def test_a_bucket_with_another_catalog(pipeline: Any, bucket: Any) -> None:
 
 
 def test_the_shell_refuses_shows_and_attaches(spark: Any, tmp_path: Path, capfd: Any) -> None:
-    """Scenario: commands with another TIDEMARK_CATALOG_NAME and ledger. Outcome: load, maintenance and prove exit 1 with one
-    sentence; attach shows, takes the lake only by its owner's name, and load exits 0. The owner takes it back in one command."""
+    """Outcome: load, maintenance and prove exit 1 with one sentence; attach takes the lake only by its owner's name."""
     shell = InThisProcess(tmp_path)
     shell.deliver(DAY, a_body(events_on(DAY, 12)))
     span = ("--from", str(DAY), "--to", str(DAY))
@@ -348,9 +341,9 @@ def test_the_shell_refuses_shows_and_attaches(spark: Any, tmp_path: Path, capfd:
     for words in (load, ("maintenance",), ("maintenance", "--dry-run"), ("verify", *span)):
         done = shell(*words)
         assert done.returncode == 1, done.stdout + done.stderr
-        # A job's own words go to the descriptor, past what the runner catches.
+        # A job's own words go to the descriptor, past the runner.
         said = " ".join((done.stderr + capfd.readouterr().err).split())
-        # A job judges the runs of its ledger before it opens a table.
+        # A job judges its ledger's runs before it opens a table.
         refusal = "does not know, and nothing" if words[0] == "verify" else "is not the ledger of this lake"
         assert (refusal in said, said.count("nothing was touched")) == (True, 1), said
         assert "tidemark attach" in said

@@ -1,4 +1,4 @@
-"""Data files that somebody removed: found by the next load, only their slices stop, and `--read-again` brings them back."""
+"""Removed data files: the next load finds them, only their slices stop, and `--read-again` brings them back."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def _batch(p: Any, day: date) -> Any:
 
 
 def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: Any) -> None:
-    """Scenario: the files of a day of raw, its quarantine, refined and an aggregate vanish; the next day brings late rows of it,
-    and a day a week later is delivered. Outcome: the load names the files, publishes the other day and leaves the lost one alone;
-    `--read-again` brings all back as they were, with the late rows; a day that landing lost as well stays and is named; a batch
-    of three weeks later that waits for a lost day comes with it."""
+    """Scenario: a day's files of four tables vanish; late rows of it and a far day arrive.
+    Outcome: the load names the files and publishes the far day; `--read-again` restores all with the late rows; a day
+    that landing lost
+    too stays and is named."""
     p = pipeline()
     p.deliver(DAY, [*events_on(DAY, 300), b"{broken"])
     p.deliver(NEXT, events_on(NEXT, 20))
@@ -86,7 +86,7 @@ def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: An
     assert "deliveries missing from landing: 1" in (_batch(p, NEXT).reason or "")
     assert (p.files(RAW, NEXT), p.verdict(RAW, NEXT)) == (files, "refused")
 
-    # Of the days in reach of the next load none is lost; its rows are of one that is.
+    # No day in the next load's reach is lost, but one of its rows is of a lost day.
     names, beyond = _lose(p, RAW, DAY), FAR + timedelta(days=11)
     p.deliver(beyond, [*events_on(beyond, 5), *events_on(DAY, 2, prefix="far")])
     p.deliver(beyond + timedelta(days=1), events_on(beyond + timedelta(days=1), 7))

@@ -1,4 +1,4 @@
-"""A lost ledger: nothing goes on with an empty one until an operator attaches it; what tables and warehouse tell is kept."""
+"""A lost ledger: every run is refused until an operator attaches an empty one; tables and warehouse keep the rest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.shell import OfPipeline
 pytestmark = pytest.mark.slow
 DAY = date(2026, 2, 2)
 HELD = DAY + timedelta(days=7)
-"""Too far from the other for their events to meet."""
+"""Too far from the other day for their events to meet."""
 RAW, REFINED = "raw/regular_events", "refined/events"
 
 
 def _hold(p: Pipeline) -> None:
-    """As it is, by a rollback to now."""
+    """Hold the present state, by a rollback to now."""
     back = {"from": str(HELD), "to": str(HELD), "back_to": datetime.now(UTC).isoformat(), "reason": "test data"}
     job = build_defs(p.settings, clock=Clock(p.now)).resolve_job_def("rollback")
     assert job.execute_in_process(run_config={"ops": {"roll_back": {"config": back}}}, instance=p.instance).success
@@ -36,9 +36,9 @@ def _said(p: Pipeline, run: Outcome) -> list[str]:
 def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
     pipeline: Any, tmp_path: Path, capfd: Any
 ) -> None:
-    """Scenario: an object is excluded and a day held, a final day's object comes again with a third of its rows; then the
-    ledger's file is lost. Outcome: every run is refused until the empty ledger is attached, which says what it does not know; the
-    excluded object stays out, the held day stays as it is."""
+    """Scenario: an exclusion, a hold and a delivery with a third of the rows; then the ledger's file is lost.
+    Outcome: refused until attached, with a list of what is unknown; the excluded object stays out, the held day
+    stays."""
     p = pipeline(ledger_url=f"sqlite:///{tmp_path}/ledger.db")
     p.deliver(DAY, events_on(DAY, 300), hour=1)
     wrong = p.deliver(DAY, events_on(DAY, 5, prefix="wrong"), hour=2)
@@ -65,11 +65,10 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
     shell = OfPipeline(p)
     assert "is not the ledger of this lake" in shell("exclusions").stderr
 
-    # What a person would correct first: without its record the day is no longer final, and shrinks.
+    # An operator corrects this first: without its record the day is no longer final, and shrinks.
     p.deliver(DAY, events_on(DAY, 300), hour=1)
     done = shell("attach", "--ledger", "--take", p.settings.catalog_name)
     assert done.returncode == 0, done.stderr
-    # Lines of progress go to the descriptor, past what the runner catches.
     progress = capfd.readouterr().err
     assert "1 exclusions and 4 holds were read back from the warehouse: the ledger had lost them" in progress
     assert f"{REFINED}: 2 slices differ from the ledger; reading them" in progress

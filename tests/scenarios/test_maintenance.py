@@ -1,4 +1,4 @@
-"""Maintenance removes what nobody needs, and never what somebody does: a rollback, a refused branch, a load under way."""
+"""Maintenance removes unneeded files, and never those of a rollback, a refused branch or a running load."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ NEXT = DAY + timedelta(days=1)
 RAW, REFINED = "raw/regular_events", REFINED_EVENTS.key
 BACKFILL = "raw/backfill_events"
 TWO = (RAW, REFINED)
-"""The tables that these loads build: maintenance treats each table by itself."""
+"""Tables that these loads build; maintenance treats each by itself."""
 LATER = datetime.now(UTC) + timedelta(days=40)
-"""Snapshots carry the time at which they were made, so maintenance comes later."""
+"""Snapshots carry the time of their commit, so maintenance comes later."""
 
 
 def _runtime(p: Pipeline) -> Runtime:
@@ -82,20 +82,19 @@ def _live_files(p: Pipeline) -> set[str]:
 
 
 def _stale(p: Pipeline) -> set[str]:
-    """Those of its tables that a load would build anew."""
     found = scan_stale_days(p.ledger, p.settings, p.now)
     return {stale.table for day in found.values() for stale in day} & set(p.only)
 
 
 def _orphan(p: Pipeline) -> Path:
-    """A file that a killed writer of Iceberg's left."""
+    """A file of a killed Iceberg writer."""
     path = an_orphan_below(Path(p.settings.warehouse_url) / REFINED)
     path.write_bytes(b"half a file")
     return path
 
 
 def _files_of_others(p: Pipeline) -> set[Path]:
-    """What people and other programs keep in a table's folder: some resemble our names, or have Iceberg's and lie elsewhere."""
+    """Other programs' files in a table's folder: some resemble our names, or have Iceberg's and lie elsewhere."""
     place = Path(p.settings.warehouse_url) / REFINED
     day, iceberg = f"data/event_date={DAY}/project_id={PROJECT}", f"00000-1-{uuid.uuid4()}-0-00001.parquet"
     names = (
@@ -123,7 +122,6 @@ def _three_hours(p: Pipeline) -> None:
 
 @pytest.fixture(scope="module")
 def three_hours_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
-    """`_three_hours`, loaded once."""
     with a_prepared_pipeline(spark, tmp_path_factory.mktemp("three_hours"), _three_hours, only=TWO) as again:
         yield again
 
@@ -136,8 +134,7 @@ def three_hours(three_hours_again: Again[None]) -> Iterator[Pipeline]:
 
 
 def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
-    """Scenario: three publications of a day; Iceberg's own procedure sets main back, a load publishes again on top of it.
-    Outcome: after maintenance every live file is there, every row can be read, and the digests are the same."""
+    """Scenario: Iceberg's procedure sets main back, a load publishes on top. Outcome: all live files and digests stay."""
     p = pipeline(only=TWO)
     for count in (10, 20, 30):
         p.deliver(DAY, events_on(DAY, count))
@@ -169,7 +166,7 @@ def test_a_rollback_behind_our_back_loses_no_live_file(pipeline: Any) -> None:
 
 
 def test_only_the_named_snapshots_expire(three_hours: Pipeline) -> None:
-    """Scenario: by a table's properties a snapshot is old after a millisecond; one is expired by number. Outcome: it alone."""
+    """Scenario: snapshots are old after a millisecond; one is expired by number. Outcome: it alone goes."""
     name = three_hours.lakehouse.identifier(REFINED_EVENTS)
     three_hours.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms'='1')")
     upkeep = Upkeep(three_hours.spark, three_hours.settings.catalog_name)
@@ -180,8 +177,7 @@ def test_only_the_named_snapshots_expire(three_hours: Pipeline) -> None:
 
 
 def test_a_kept_snapshot_keeps_the_delete_files_of_another_program(three_hours: Pipeline) -> None:
-    """Scenario: another program deletes rows by files of positions, named as Iceberg names any; all files grow old, the snapshot
-    does not. Outcome: maintenance takes the rows back, and the snapshot without them can be read as before."""
+    """Scenario: position deletes by another program. Outcome: maintenance restores rows; the old snapshot is readable."""
     p, name = three_hours, three_hours.lakehouse.identifier(REFINED_EVENTS)
     p.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
     p.spark.sql(f"DELETE FROM {name} WHERE device_id = 'd3'")
@@ -195,8 +191,7 @@ def test_a_kept_snapshot_keeps_the_delete_files_of_another_program(three_hours: 
 
 
 def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
-    """Scenario: a refused slice, a dead run's branch, an old and a young file that no snapshot knows, and old files that neither
-    Tidemark nor Iceberg names so. Outcome: branch, staged snapshot and old file are gone; all others are kept, and named."""
+    """Outcome: a dead run's branch, a staged snapshot and an old orphan go; foreign and young files are named and stay."""
     p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 300))
     assert p.load(DAY).success
@@ -229,8 +224,7 @@ def test_leftovers_go_and_what_rollback_needs_stays(pipeline: Any) -> None:
 
 
 def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline: Any) -> None:
-    """Scenario: a load ends after its tasks wrote files of raw, the next one after it staged raw and wrote those of refined,
-    before a snapshot names them; then one goes through. Outcome: no load touches them, days later maintenance alone does."""
+    """Scenario: loads die after tasks wrote files. Outcome: only maintenance removes these files, days later."""
     p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 20))
     left: set[str] = set()
@@ -255,7 +249,7 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
 
     reports = _maintain(p)
 
-    # What the second load had staged of raw goes with its snapshot.
+    # The second load's staged files of raw go with their snapshot.
     unnamed = {path.removeprefix("file:") for key in (RAW, REFINED) for path in reports[key].orphans}
     assert unnamed < orphans
     assert len(unnamed) == 2
@@ -264,7 +258,7 @@ def test_files_that_a_dead_load_wrote_are_removed_by_maintenance_alone(pipeline:
 
 
 def test_a_dry_run_tells_and_touches_nothing(three_hours: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: something of everything is due. Outcome: a dry run names it and changes nothing; the real one then does that."""
+    """Outcome: a dry run names everything due and changes nothing; the real run then does it."""
     p = three_hours
     monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
     lakehouse = p.lakehouse
@@ -286,8 +280,7 @@ def test_a_dry_run_tells_and_touches_nothing(three_hours: Pipeline, monkeypatch:
 
 
 def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipeline) -> None:
-    """Scenario: a cold day came hour by hour, in five files. Outcome: fewer files, the same digests, nothing stale, a load does
-    nothing; a hot day is left alone; an object of the compacted day can still be replaced."""
+    """Outcome: fewer files, equal digests, nothing stale; a hot day stays; a compacted object can be replaced."""
     p = three_hours
     for hour in (4, 5):
         p.deliver(DAY, events_on(DAY, 10, prefix=f"h{hour}"), hour=hour)
@@ -313,9 +306,8 @@ def test_compaction_changes_no_digest_and_makes_nothing_stale(three_hours: Pipel
 def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a cold day of one large file gets late rows load after load. Outcome: each load adds its file and leaves all
-    others; maintenance joins the small ones and leaves the large one, in raw and in refined; files that gather later are joined
-    again; no row changes, and nothing becomes stale."""
+    """Scenario: a cold day of one large file gets late rows load after load.
+    Outcome: maintenance joins the small files, again when they gather, and leaves the large one; no row changes."""
     monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
     p = pipeline(only=TWO)
     p.deliver(DAY, [event | {"city": uuid.uuid4().hex * 9} for event in events_on(DAY, 300)], hour=1)
@@ -345,7 +337,6 @@ def test_late_files_are_joined_beside_the_large_one_and_again_when_they_gather(
 
 
 def _joining_wrongly(spoil: Callable[[DataFrame], DataFrame]) -> Any:
-    """`Lakehouse.join_files` that spoils the rows of raw."""
     join = Lakehouse.join_files
 
     def join_wrongly(self: Lakehouse, table: Table, target: str, slices: Any, small_bytes: int) -> None:
@@ -360,8 +351,7 @@ def _joining_wrongly(spoil: Callable[[DataFrame], DataFrame]) -> Any:
 def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
     three_hours: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a rewrite would lose a row, then give rows another line; a load publishes the day while its files are joined;
-    refined is held; in parts; table by table. Outcome: nothing wrong is ever visible, the load wins, what is held stays held."""
+    """Scenario: wrong rewrites, a load between, a hold. Outcome: nothing wrong is visible; the load wins."""
     p = three_hours
     runtime, raw, cold = _runtime(p), RAW_TABLES[Source.REGULAR], [Slice(DAY, PROJECT)]
     seen, files = p.history(), p.files(RAW, DAY)
@@ -399,7 +389,6 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
     before = p.digests()
     monkeypatch.setattr(maintenance, "_SLICES_AT_ONCE", 1)
     assert compact(runtime, raw, [*cold, Slice(NEXT, PROJECT)], str(uuid.uuid4())) == Rewritten(5, 2, 0)
-    # The same where the ledger lies elsewhere.
     monkeypatch.setattr(maintenance, "publisher_of", lambda _, lakehouse, ledger: TableByTable(lakehouse, ledger))
     assert compact(runtime, REFINED_EVENTS, cold, str(uuid.uuid4())).files_after == 1
     assert len(p.files(RAW, DAY)) == len(p.files(REFINED, DAY)) == 1
@@ -417,8 +406,7 @@ def test_files_are_joined_only_where_rows_stay_and_a_load_wins(
 def test_a_load_under_way_keeps_what_it_staged(
     three_hours: Pipeline, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a load is paused while maintenance joins the files that it read and those beside the ones it adds, and removes
-    every old file that no snapshot knows. Outcome: it goes on, or looks again; every row is there once and the ledger knows."""
+    """Scenario: maintenance joins and removes files under a paused load. Outcome: the load goes on with every row once."""
     p = three_hours
     monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
     p.deliver(DAY, events_on(DAY, 10, prefix="h4"), hour=4)
@@ -440,8 +428,7 @@ def test_a_load_under_way_keeps_what_it_staged(
 
 
 def test_a_step_of_days_keeps_the_files_it_wrote(three_hours: Pipeline) -> None:
-    """Scenario: a load wrote its files 40 days ago, by the store's clock, in a step that is still running; no snapshot names
-    them yet. Outcome: maintenance leaves them, the load goes on and publishes; another one is killed, and its files go."""
+    """Scenario: a step runs for 40 days. Outcome: maintenance keeps its unnamed files until the load publishes or dies."""
     p = three_hours
     for hour in (4, 5):
         before = _data_files(p)
@@ -469,8 +456,7 @@ def test_a_step_of_days_keeps_the_files_it_wrote(three_hours: Pipeline) -> None:
 
 
 def test_refused_lines_and_history_are_kept_for_times_of_their_own(pipeline: Any) -> None:
-    """Scenario: both sources had bad lines, and raw tables with a history; the lines are kept for long, then the history is.
-    Outcome: what is past its own time goes, and nothing else; the raw rows themselves stay."""
+    """Scenario: lines and history have different retentions. Outcome: each expires by its own; the raw rows stay."""
     p = pipeline(only=(*TWO, BACKFILL), quarantine_days=10_000)
     for source in Source:
         for count in (20, 21):
@@ -498,8 +484,8 @@ def test_refused_lines_and_history_are_kept_for_times_of_their_own(pipeline: Any
 
 
 def test_the_job_says_what_it_did(pipeline: Any) -> None:
-    """Scenario: the Dagster job, dry and then in earnest, where an ended run left a branch and a deployment with a ledger of its
-    own has one. Outcome: both succeed, the run's metadata says what was done, the other deployment's is left for a day."""
+    """Scenario: the job, dry and real, beside branches of an ended run and of another ledger. Outcome: the other's
+    stays."""
     p = pipeline(only=TWO)
     p.deliver(DAY, events_on(DAY, 10))
     ended = p.run(DAY)
@@ -519,7 +505,7 @@ def test_the_job_says_what_it_did(pipeline: Any) -> None:
     assert "| refined/events | 1 branches dropped" in said[1]
     assert p.lakehouse.branches.dead(REFINED_EVENTS, lambda _: False) == ["tidemark_elsewhere_0"]
     assert p.lakehouse.branches.dead(REFINED_EVENTS, lambda _: None) == []
-    # Both stand at a snapshot of main: only the table's earlier metadata tells how long they have been there.
+    # Both are at a snapshot of main: only earlier metadata shows since when.
     between = datetime.now(UTC)
     p.lakehouse.stage(REFINED_EVENTS, p.lakehouse.head(REFINED_EVENTS), "later_0", lambda _: None)
     # More commits than one version of the metadata names.

@@ -1,4 +1,4 @@
-"""Who reads published numbers is told when final ones change, and when a day is refused: once, whatever dies meanwhile."""
+"""Readers of published numbers are notified once of changed final days and of refusals, despite crashes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
 
 @contextmanager
 def dying_before_notices() -> Iterator[None]:
-    """The process ends between what it recorded and what it sends of it."""
+    """The process ends between recording a notice and sending it."""
 
     def die(point: Failpoint, _: str) -> None:
         if point is Failpoint.BEFORE_NOTICES:
@@ -56,10 +56,9 @@ def _of(notices: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def test_receivers_are_told_of_changed_and_refused_final_days(pipeline: Any, webhook: Webhook) -> None:
-    """Scenario: a late fact changes a final day while the webhook answers 500 at first; then half of the day's rows are
-    withdrawn, and the run dies before it sends; the next run goes on; a person accepts the loss while the webhook is away; the
-    day is rolled back. Outcome: every change and the refusal with its end are told once, in order, with measures before and
-    after, cause, run and deliveries; the notice of the run that died under the id that it recorded."""
+    """Scenario: a final day changes while the webhook fails, is refused, the run dies before it sends, a loss is
+    accepted, a rollback.
+    Outcome: each change and the refusal's end arrive once, in order, with measures, cause, run and deliveries."""
     p = pipeline(notify_urls=(webhook.url,))
     began = datetime.now(UTC)
     p.deliver(DAY, events_on(DAY, 120))

@@ -1,4 +1,4 @@
-"""Landing, disk and databases fail: a load succeeds by bounded retries, or says so, changes nothing, and converges later."""
+"""Landing, disk and databases fail: a load succeeds by bounded retries, or says so, changes nothing and converges later."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ FAULTS: dict[str, Callable[[str, str, int], Fault | None]] = {
 
 
 def test_landing_that_fails_for_a_while(pipeline: Any, bucket: Any) -> None:
-    """Scenario: requests fail, are throttled, answered late or cut in the middle of an object, then succeed. Outcome: each load
-    succeeds by its retries, with every row once."""
+    """Scenario: requests fail, are throttled, late or cut, then succeed. Outcome: retries load every row once."""
     faults = Faults(lambda *_: None)
     with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
         p = _in_bucket(pipeline, bucket, url)
@@ -76,8 +75,7 @@ def test_landing_that_fails_for_a_while(pipeline: Any, bucket: Any) -> None:
 
 
 def test_landing_that_fails_beyond_the_retries(pipeline: Any, bucket: Any) -> None:
-    """Scenario: one object cannot be read at all; then it can. Outcome: the load fails and names it and the cure, nothing is
-    published and nothing is quarantined; the next load takes everything."""
+    """Outcome: the load names the object and the cure, publishes nothing; the next load takes everything."""
     faults = Faults(lambda _, path, __: Fault.SERVER_ERROR if "%232.json.gz" in path or "#2.json.gz" in path else None)
     with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
         p = _in_bucket(pipeline, bucket, url)
@@ -95,7 +93,6 @@ def test_landing_that_fails_beyond_the_retries(pipeline: Any, bucket: Any) -> No
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two megabytes."""
     folder = tmp_path / "disk"
     folder.mkdir()
     made = subprocess.run(
@@ -108,8 +105,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
-    """Scenario: the warehouse's disk is full in the middle of staging; then there is room. Outcome: the load says so, the old
-    state is what readers see; the next load publishes, and the figures are right."""
+    """Scenario: the disk is full in mid-staging. Outcome: the old state stays visible; the next load publishes."""
     p = pipeline(warehouse_url=str(small_disk / "warehouse"))
     p.deliver(DAY, events_on(DAY, 20))
     assert p.run(DAY).success
@@ -130,7 +126,6 @@ def test_a_full_disk(pipeline: Any, small_disk: Path) -> None:
 
 
 def _once_at(point: Failpoint, table: str, do: Callable[[], None]) -> None:
-    """Let something happen the first time this process passes a point."""
     passed: list[str] = []
 
     def watcher(met: Failpoint, qualifier: str) -> None:
@@ -142,8 +137,7 @@ def _once_at(point: Failpoint, table: str, do: Callable[[], None]) -> None:
 
 
 def test_a_locked_database_is_waited_for(pipeline: Any) -> None:
-    """Scenario: another process holds SQLite's lock for some seconds when a slice is to be committed, then when one is recorded.
-    Outcome: each load waits and succeeds."""
+    """Scenario: another process holds SQLite's lock at a commit and at a record. Outcome: each load waits and succeeds."""
     p = pipeline()
     held: list[Failpoint] = []
     for shift, point in enumerate((Failpoint.BEFORE_PUBLISH, Failpoint.AFTER_APPLY)):
@@ -174,9 +168,8 @@ def test_a_locked_database_is_waited_for(pipeline: Any) -> None:
 
 
 def test_postgresql_restarts_during_a_publish(pipeline: Any) -> None:
-    """Scenario: the database of catalog and ledger stops, with all connections cut, and is back after two seconds, at one point
-    of a load after the other. Outcome: each load succeeds, or fails saying so with nothing half done; a later one converges, and
-    nothing is published twice."""
+    """Scenario: the database restarts at one point of a load after the other.
+    Outcome: each load succeeds, or fails with nothing half done; a later one converges, and publishes nothing twice."""
     with a_postgres() as server:
         p = pipeline(catalog_url=server.url)
 
@@ -201,8 +194,7 @@ def test_postgresql_restarts_during_a_publish(pipeline: Any) -> None:
 
 
 def test_the_answer_to_a_commit_is_lost(pipeline: Any) -> None:
-    """Scenario: the connection is cut when the database has committed a publish and before it says so. Outcome: the load looks
-    up what became of it and succeeds, and everything is on record once. (`make faults` has this and the other faults.)"""
+    """Outcome: the load looks up the commit's fate and succeeds. (`make faults` has the other faults.)"""
     with a_postgres() as server, a_faulty_wire(server.port) as wire:
         p = pipeline(catalog_url=server.url.replace(f":{server.port}/", f":{wire.port}/"))
         p.deliver(DAY, events_on(DAY, 20))
@@ -237,8 +229,7 @@ except TidemarkError as error:
 
 
 def test_an_engine_that_dies_is_named_as_that(tmp_path: Path) -> None:
-    """Scenario: the JVM of a process of its own is killed, as the system does where memory is short. Outcome: one sentence says
-    that it died, what it said last, and which setting to raise."""
+    """Scenario: the JVM is killed. Outcome: one sentence names that, its last words, and the setting to raise."""
     done = subprocess.run(
         [sys.executable, "-c", _ENGINE_DIES, str(tmp_path)],
         capture_output=True,

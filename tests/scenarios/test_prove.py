@@ -1,4 +1,4 @@
-"""`prove`: what is published is what landing holds, shown by a replay; what was tampered with is named."""
+"""`prove`: a replay shows that the published days are landing's content; tampering is named."""
 
 from __future__ import annotations
 
@@ -69,14 +69,12 @@ def _load(p: Pipeline) -> None:
 
 @pytest.fixture(scope="module")
 def loaded_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[None]]:
-    """`_load`, once."""
     with a_prepared_pipeline(spark, tmp_path_factory.mktemp("loaded"), _load) as again:
         yield again
 
 
 @pytest.fixture
 def loaded(loaded_again: Again[None]) -> Iterator[Pipeline]:
-    """A pipeline after `_load`."""
     with loaded_again() as (p, _):
         yield p
 
@@ -86,10 +84,9 @@ def _found(proof: Proof) -> list[tuple[str, date, ReplayMatch]]:
 
 
 def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
-    """Scenario: days that were loaded, re-loaded, recovered, corrected; all of them, then one in the middle, are proven. Then a
-    wide column of raw and one of refined is changed behind our back with the stored hash left alone, a stored key and a stored
-    hash with the content left alone, another day is deleted, rows are added where none belong. Outcome: all is equal, tables and
-    ledger are as before; afterwards exactly these slices are named, each for what it is."""
+    """Scenario: loaded, recovered and corrected days are proven; then columns, keys, hashes and rows change behind our
+    back.
+    Outcome: all is equal and unchanged; then exactly the tampered slices are named, each with its fault."""
     p = loaded
     before = p.history(), p.digests(), len(p.ledger.publications())
 
@@ -143,8 +140,7 @@ def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded:
 
 
 def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unproven(loaded: Any, tmp_path: Path) -> None:
-    """Scenario: landing lost an object of one day, holds one of another day that was not loaded, and a third day is refused.
-    Outcome: the first two are unproven, with the object named; the third differs and says how it stands; the rest is equal."""
+    """Outcome: days with a lost or unloaded object are unproven, by name; a refused day differs and says why."""
     p = loaded
     p.deliver(DAYS[1], events_on(DAYS[1], 700, prefix="twice"), hour=14)
     assert not p.load(DAYS[1]).success
@@ -168,8 +164,7 @@ def test_days_that_stand_refused_differ_and_those_that_landing_lacks_are_unprove
 
 
 def test_what_a_person_let_go_is_proven_and_what_came_since_is_named(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: of one arrival day nothing came, which a person accepted; its facts came a day late. It is proven; then an object
-    lies in landing, days later and not loaded yet, with a fact of these days. Outcome: equal; then unproven, with the object."""
+    """Scenario: an operator accepted an empty arrival day; later an object of it arrives. Outcome: equal; then unproven."""
     p = pipeline()
     late = [
         an_event(
@@ -198,7 +193,7 @@ def test_what_a_person_let_go_is_proven_and_what_came_since_is_named(pipeline: A
 
 
 def test_a_replay_on_a_disk_that_workers_share_leaves_nothing_there(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: workers elsewhere see the warehouse's folder. Outcome: the replay's tables lie in it, and are gone afterwards."""
+    """Outcome: the replay's tables lie in the shared warehouse folder, and are gone afterwards."""
     p = pipeline()
     shared = p.settings.model_copy(update={"spark_master": "spark://host:7077", "spark_shared_disk": True})
     runtime = Runtime(p.lakehouse, p.ledger, LandingStore.from_settings(p.settings), shared)

@@ -1,5 +1,6 @@
-"""Random histories: a slice published as its difference is the one built whole, exactly what changed is built and published, and
-the order in which landing came to be what it is decides nothing."""
+"""Random histories: a slice published as its difference equals one built whole, exactly the changes are built and
+published,
+and landing's history does not matter."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ Act = Callable[[Pipeline], object]
 
 
 def rows_of(p: Pipeline) -> Counter[Any]:
-    """All that refined holds, stored hashes included. Which of equal rows it names depends on what was published before."""
+    """All rows of refined with stored hashes. Which of equal rows it names depends on earlier publications."""
     return Counter(
         tuple(sorted((name, str(value)) for name, value in row.items() if name not in _LINEAGE))
         for row in p.rows(REFINED)
@@ -46,7 +47,7 @@ def rows_of(p: Pipeline) -> Counter[Any]:
 
 
 def require_lineage(p: Pipeline, published: Collection[date]) -> None:
-    """Each row of these days names a row of raw, and is equal to it."""
+    """Each row of these days names an equal row of raw."""
     raw = {(row.event_date, row.name) for row in raw_rows(p.lakehouse)}
     for row in p.rows(REFINED):
         source, key, line = (row[name] for name in _LINEAGE)
@@ -59,7 +60,7 @@ def differing(before: dict[Slice, Counter[Any]], after: dict[Slice, Counter[Any]
 
 
 def that_could_change(before: list[RawRow], after: list[RawRow]) -> set[Slice]:
-    """Slices whose rows changed, and those that hold a key of which rows within the window changed in id or rank."""
+    """Slices whose rows changed, or that hold a key whose rows in the window changed in id or rank."""
     touched = differing(by_slice(before, lambda row: row.content), by_slice(after, lambda row: row.content))
 
     def competing(rows: list[RawRow]) -> Counter[Any]:
@@ -78,7 +79,7 @@ def that_could_change(before: list[RawRow], after: list[RawRow]) -> set[Slice]:
 
 
 class History:
-    """The same history in two lakes: published as differences in one, built whole by Spark's workers in the other."""
+    """One history in two lakes: published as differences in one, built whole by Spark's workers in the other."""
 
     def __init__(self, by_difference: Pipeline, whole: Pipeline, seed: int) -> None:
         self.lakes = (by_difference, whole)
@@ -88,21 +89,19 @@ class History:
         self.began = datetime.now(UTC)
         self.refused: list[str] = []
         self.kept = 0
-        """Publications that left files of their slice where they were."""
+        """Publications that kept files of their slice."""
         for day, hour in self.files:
             self.deliver(day, hour)
         self.load(DAYS[0], DAYS[-1])
 
     def deliver(self, day: date, hour: int, source: Source = Source.REGULAR, shard: int = 1) -> str:
-        """One object to both; returns its key."""
         key, _ = (p.deliver(day, self.files[day, hour], hour=hour, source=source, shard=shard) for p in self.lakes)
         return key
 
     def load(self, first: date, last: date | None = None, *, is_exact: bool = False, **decided: Any) -> None:
-        """Load both sources in both lakes; compare all that is told and held with each other and with the pure rule.
-
-        `is_exact`: landing alone changed, so what is built and published is what brute force finds.
-        """
+        """Load both sources in both lakes; compare them with each other and with the pure rule. `is_exact`: landing
+        alone changed, so
+        the built and published slices are those that brute force finds."""
         p, whole = self.lakes
         known = [len(lake.ledger.publications()) for lake in self.lakes]
         files = {day: p.files(REFINED, day) for day in DAYS} if known[0] else {}
@@ -132,7 +131,7 @@ class History:
         )
 
     def step(self, kind: str) -> None:
-        """One thing that may happen, in both lakes, and the loads that follow."""
+        """One random event in both lakes, with its loads."""
         if kind in KINDS:
             day, hour = change(self.vendor, self.files, kind)
             # The last hours are recovered ones, so that both sources take part.
@@ -179,7 +178,7 @@ class History:
         try:
             roll_back(runtime, request)
         except LakehouseError as torn:
-            # Keys that other days share since: in both lakes alike.
+            # The keys that days share have changed, in both lakes alike.
             self.refused.append(torn.reason)
             return
         held = preview(runtime.ledger, runtime.settings, (), (PROJECT,), DAYS[0], DAYS[-1], p.now, is_load_next=True)
@@ -187,18 +186,16 @@ class History:
 
 
 def content(p: Pipeline) -> dict[str, dict[Slice, str]]:
-    """Digests of refined and its aggregates, on record and by their rows."""
     require_known(p)
     return {table: found for table, found in p.digests().items() if not table.startswith("raw/")}
 
 
 def test_random_histories(spark: Any, tmp_path: Path, is_full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: late facts, corrections, withdrawals, exclusions and inclusions, days that events move to, objects under another
-    name, in the other prefix or in both, rollbacks and compactions, one after another, through both sources. Outcome: after each,
-    every row, digest, verdict and figure is the same as in a lake where slices are built whole and as the pure rule gives for raw
-    as it is; where landing alone changed, the published slices are those whose winners changed and the built ones those whose
-    rows, or whose events' rows nearby, changed; rows of published days name rows of raw; most publications left files where they
-    were. In the end the tables are those of a lake that is loaded once from what landing holds by then."""
+    """Scenario: random late facts, corrections, withdrawals, exclusions, moves, renames, rollbacks and compactions, of
+    both sources.
+    Outcome: every row, digest, verdict and figure equals those of the lake built whole and of the pure rule; built and
+    published
+    slices are those that changed; the end equals one load of landing."""
     window = {"dedupe_window_days": WINDOW, "reprocessing_window_days": 3}
     bounds = {"change_min_rows": 1, "change_max_shrink": 9, "change_max_growth": 9}
     with (
@@ -210,7 +207,7 @@ def test_random_histories(spark: Any, tmp_path: Path, is_full: bool, monkeypatch
         monkeypatch.setattr(
             refined, "held_files", lambda runtime, *rest: {} if runtime.settings is q.settings else held(runtime, *rest)
         )
-        # So that late rows of these small days lie apart; tasks of the lake of differences run in this process.
+        # Late rows of these small days lie apart; tasks of the lake of differences run in this process.
         monkeypatch.setattr(refine_task, "_LEAST_ROWS", 3)
         monkeypatch.setattr(maintenance, "JOINED_FROM", 2)
         p.now = q.now = r.now = SOON
@@ -220,7 +217,6 @@ def test_random_histories(spark: Any, tmp_path: Path, is_full: bool, monkeypatch
         for number in range(FULL_STEPS if is_full else STEPS):
             kind = kinds[number * 5 % len(kinds)]
             if kind in ("exclusion", "moved prefix") and sum(hour < 16 for _, hour in history.files) == 1:
-                # Both take an hour away, and the last one is needed.
                 kind = "delivered again"
             seen[kind] += 1
             history.step(kind)

@@ -1,4 +1,4 @@
-"""Others read our tables, while they are published too, and loading our code does nothing."""
+"""Other engines read our tables, also during a publish, and loading our code does nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.shell import Done, OfPipeline
 
 DAY = date(2026, 2, 2)
 _READS = re.compile(r"(?:FROM \w+\.|load_table\(\")(\w+\.\w+)|/(\w+/\w+)/metadata/")
-"""A line that reads a table, and which one."""
+"""A line that reads a table, and its name."""
 
 _IMPORT = """
 import sys
@@ -84,7 +84,7 @@ def test_pyiceberg_opens_every_table(pipeline: Any) -> None:
 
 @pytest.fixture(scope="module")
 def duck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB with the extensions of the locked packages as installed ones; it loads none that its makers did not sign."""
+    """DuckDB with the locked packages' extensions installed; it loads only signed ones."""
     folder = tmp_path_factory.mktemp("extensions")
     with closing(duckdb.connect(config={"extension_directory": str(folder)})) as connection:
         ((platform,),) = connection.execute("PRAGMA platform").fetchall()
@@ -93,18 +93,16 @@ def duck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyCo
         for name in ("avro", "iceberg"):
             (file,) = Path(str(files(f"duckdb_extension_{name}"))).rglob("*.duckdb_extension")
             shutil.copy(file, place)
-        # Nothing is fetched.
         connection.execute(f"SET TimeZone = 'UTC'; SET custom_extension_repository = '{folder}'")
         yield connection
 
 
 def _shell(p: Any, *words: str) -> Done:
-    """`tidemark snapshots` of a pipeline's tables."""
     return OfPipeline(p)("snapshots", *words)
 
 
 def _rows(p: Any, cut: dict[str, Any], engine: str, duck: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """Table -> the rows that the printed line of an engine gives, in an order of their own."""
+    """Table -> rows of an engine's printed line, in an own order."""
     scope: dict[str, Any] = {"spark": p.spark}
     found = {}
     for line in cut["lines"][engine]:
@@ -128,9 +126,9 @@ def _rows(p: Any, cut: dict[str, Any], engine: str, duck: duckdb.DuckDBPyConnect
 def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
     pipeline: Any, duck: duckdb.DuckDBPyConnection
 ) -> None:
-    """Scenario: a day is loaded twice, the second time with more rows. Outcome: what `tidemark snapshots` prints of the first
-    load gives the rows of then in Spark, PyIceberg and DuckDB, all tables of one state; once one has expired, a sentence names
-    it."""
+    """Scenario: a day is loaded twice. Outcome: the printed lines of the first load give its rows in Spark, PyIceberg
+    and DuckDB;
+    an expired state is named."""
     p = pipeline()
     runs = []
     for count in (5, 9):
@@ -148,7 +146,6 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
         assert [by_spark] * 2 == others
         assert by_spark.keys() == {name.replace("/", ".") for name in cut["snapshots"]}
         assert len(by_spark["raw.regular_events"]) == len(by_spark["refined.events"]) == count
-    # One state: the aggregates of then are of the rows of then.
     (line,) = [one for one in told[0]["lines"]["spark"] if "aggregates.event_counts" in one]
     counted = eval(line, {"spark": p.spark}).agg({"events": "sum"}).collect()
     assert counted[0][0] == 5
@@ -167,8 +164,7 @@ def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
 def test_duckdb_reads_live_tables_after_a_load_a_rebuild_and_a_rollback(
     pipeline: Any, duck: duckdb.DuckDBPyConnection
 ) -> None:
-    """Scenario: a day with a broken line is loaded, rebuilt with another meaning of revenue, and rolled back. Outcome: each time
-    the lines that `tidemark snapshots` prints for DuckDB give the rows of every table as PyIceberg reads them."""
+    """Outcome: after a load, a rebuild and a rollback DuckDB's printed lines give the rows that PyIceberg reads."""
     p = pipeline()
     events = events_on(DAY, 5)
     events[0]["event_properties"] = {"$revenue": 2.5, "amount": 4, "currency": "EUR"}
@@ -211,7 +207,7 @@ def _ask(beside: Beside) -> None:
 
 
 def _seen_beside_a_publish(pipeline: Callable[..., Any], **settings: Any) -> tuple[Promise, Seen]:
-    """A late fact, a correction and a recovered hour in one load, which waits at each step of publishing for one more cut."""
+    """A late fact, a correction and a recovered hour in one load, which waits at each publish step for a reader."""
     p = pipeline(**settings)
     p.now = datetime(2026, 2, 10, tzinfo=UTC)
     next_day = DAY + timedelta(days=1)
@@ -236,8 +232,7 @@ def _seen_beside_a_publish(pipeline: Callable[..., Any], **settings: Any) -> tup
 def test_a_reader_sees_all_of_a_publish_or_nothing(
     pipeline: Callable[..., Any], catalog: str, request: pytest.FixtureRequest
 ) -> None:
-    """Scenario: a process reads all tables and the ledger in a loop, and at every step of a load's publish. Outcome: it sees one
-    change, from the state before to the state after it; refined, aggregates and the ledger agree in both."""
+    """Outcome: a looping reader sees one change; refined, aggregates and ledger agree before and after it."""
     places = {} if catalog == "sqlite" else {"catalog_url": request.getfixturevalue("postgres")}
     promise, seen = _seen_beside_a_publish(pipeline, **places)
     assert promise is Promise.ONE_TRANSACTION
@@ -246,8 +241,7 @@ def test_a_reader_sees_all_of_a_publish_or_nothing(
 
 @pytest.mark.slow
 def test_the_same_reader_finds_publishes_table_by_table(pipeline: Callable[..., Any], tmp_path: Any) -> None:
-    """Scenario: the same, but the ledger lies in a database of its own, so that tables are published one after the other.
-    Outcome: the reader sees refined without its aggregates, and tables without their ledger rows."""
+    """Scenario: the ledger has its own database. Outcome: the reader sees refined before its aggregates and ledger rows."""
     promise, seen = _seen_beside_a_publish(pipeline, ledger_url=f"sqlite:///{tmp_path}/ledger.db")
     assert promise is Promise.TABLE_BY_TABLE
     assert seen.changed > 1

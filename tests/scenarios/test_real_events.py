@@ -21,14 +21,14 @@ D24, D25 = date(2023, 8, 24), date(2023, 8, 25)
 
 
 def _expected(event: dict[str, Any], line: bytes) -> dict[str, Any]:
-    """The row a delivered event must become, read another way than the parser does."""
+    """The expected row of an event, read independently of the parser."""
     row: dict[str, Any] = {}
     for key, column in DELIVERED_KEYS.items():
         value, kind = event[key], VENDOR_COLUMNS[column]
         if value is not None and kind is ColumnType.TIMESTAMP:
             value = datetime.strptime(value, "%Y-%m-%d %H:%M:%S.%f").replace(tzinfo=UTC)
         if value is not None and kind is ColumnType.JSON:
-            # The delivered text itself must stand in the line: byte for byte.
+            # The line holds the delivered text byte for byte.
             text = json.dumps(value)
             assert f'"{key}": {text}'.encode() in line
             value = text
@@ -37,8 +37,7 @@ def _expected(event: dict[str, Any], line: bytes) -> dict[str, Any]:
 
 
 def test_every_field_of_the_real_events_arrives(pipeline: Any) -> None:
-    """Scenario: eight events, a day late, one day without deliveries of its own.
-    Outcome: both days stand, every field equals the source, a second load adds no snapshot."""
+    """Outcome: both days stand, every field equals the source, a second load adds no snapshot."""
     p = pipeline(projects=(PROJECT,), calendar_start=date(2023, 8, 1))
     (p.landing / PROJECT).mkdir()
     lines: list[bytes] = []

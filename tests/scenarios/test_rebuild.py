@@ -1,4 +1,4 @@
-"""Published days are built again beside main while loads go on, reported, swapped in by one publish, and taken back."""
+"""Published days are built again beside main during loads, reported, swapped in by one publish, and taken back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FIRST = date(2026, 2, 2)
 REFINED, REVENUE, COUNTS = "refined/events", "aggregates/daily_revenue", "aggregates/event_counts"
 NAMES = tuple(table.key for table in DERIVED)
 NEW = {"revenue_properties": ("amount",), "dedupe_window_days": 2}
-"""What revenue means from now on, and how far apart two rows may be one event."""
+"""The new meaning of revenue, and the new window."""
 FOR_REFINED = ("raw/regular_events", "raw/backfill_events", REFINED)
 REASON = "revenue is what was paid"
 
@@ -54,8 +54,7 @@ def span(days: int) -> list[date]:
 
 
 def sold(day: date, count: int = 12) -> list[dict[str, Any]]:
-    """Events of a day. One has revenue, which the settings of tomorrow read elsewhere; of each three days the first and the
-    last share an event, which is one event by the settings of tomorrow."""
+    """Events of a day: one has revenue by new settings alone; each third day shares an event by them."""
     events = events_on(day, count)
     for event in events:
         event["event_properties"] = {}
@@ -72,7 +71,6 @@ def sold(day: date, count: int = 12) -> list[dict[str, Any]]:
 
 
 def is_alone(day: date) -> bool:
-    """Whether a day shares no event with another one."""
     return day.toordinal() % 3 == 1
 
 
@@ -82,7 +80,6 @@ def deliver(p: Any, days: Sequence[date]) -> None:
 
 
 def run_job(p: Any, **config: Any) -> dg.ExecuteInProcessResult:
-    """The job as Dagster runs it."""
     job = build_defs(p.settings, clock=Clock(p.now), **p.resources).resolve_job_def("rebuild")
     ops = {"rebuild_slices": {"config": config}}
     return job.execute_in_process(run_config={"ops": ops}, instance=p.instance, raise_on_error=False)
@@ -100,7 +97,6 @@ def derived(p: Any) -> dict[str, dict[Slice, str]]:
 
 
 def green(p: Any, rebuild: RebuildRecord) -> dict[str, dict[Slice, str]]:
-    """What the rebuild made."""
     return {
         name: {key: str(one.record.digest) for key, one in of_table.items() if one.goes}
         for name, of_table in p.ledger.rebuilds.slices(rebuild).items()
@@ -121,7 +117,7 @@ def branches(p: Any) -> set[str]:
 
 
 def require_chains(p: Any) -> None:
-    """Every slice's changes on record lead from nothing to what is published, one following from the other."""
+    """Every slice's changes on record form one chain from nothing to the published state."""
     present: dict[tuple[str, Any], str] = {}
     for record in p.ledger.publications():
         place = (record.table, record.key)
@@ -129,11 +125,8 @@ def require_chains(p: Any) -> None:
         present[place] = str(record.digest_after)
 
 
-# -- the story ---------------------------------------------------------------------------------------------------
-
-
 class Told(OfPipeline):
-    """The shell on a pipeline's own tables, which keeps what was typed and printed."""
+    """The shell on a pipeline's own tables, with a record of input and output."""
 
     def __init__(self, p: Any) -> None:
         super().__init__(p, home_below(p.landing.parent))
@@ -145,7 +138,7 @@ class Told(OfPipeline):
         return done
 
     def kill(self, point: str, *words: str) -> None:
-        """The same command in a process of its own, which is killed with SIGKILL at a point."""
+        """The same command in its own process, killed by SIGKILL at a point."""
         with a_command(self.p, words, point) as victim:
             assert victim.wait_until_paused().startswith(point)
         self.lines += [f"$ tidemark {' '.join(words)}", f"(killed with SIGKILL at {point})", ""]
@@ -156,17 +149,17 @@ def told(spark: Any, tmp_path: Path, is_full: bool) -> Iterator[Told]:
     from tests.support.builders import a_pipeline
 
     small = {"spark_master": "local[2]", "spark_driver_memory": "1g", "spark_config": SMALL}
-    # Days as small as these are else not bounded at all.
+    # Otherwise days this small have no bounds.
     chunked = {"days_per_run": 20 if is_full else 4, "change_min_rows": 0}
     with a_pipeline(spark, tmp_path, home=home_below(tmp_path), **chunked, **small) as p:
         yield Told(p)
 
 
 def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp_path: Path) -> None:
-    """Scenario: revenue gets another meaning and a longer window makes two rows one event; days (with --full sixty) are rebuilt,
-    killed twice, with daily loads and late facts in the middle; report, swap, undo. Outcome: main shows nothing of it until the
-    swap, which is one snapshot per table; what loads brought meanwhile is in it; a load then finds nothing to do; the undo brings
-    back exactly what was before."""
+    """Scenario: revenue's meaning and the window change; days (sixty with --full) are rebuilt through kills, loads and
+    late facts.
+    Outcome: main changes by the swap alone, one snapshot per table with the loads' rows; the undo restores the state
+    before."""
     p, days = told.p, span(60 if is_full else 7)
     deliver(p, days)
     assert p.run(days[0], days[-1]).success
@@ -177,7 +170,7 @@ def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp
 
     told.kill("after_green:refined/events", *words)
     assert derived(p) == before
-    # A daily load with a late fact, while chunks are missing. Alone, the new meaning is refused where a day is closed.
+    # A daily load with a late fact, while chunks are missing. The new meaning alone is refused on closed days.
     new_day = days[-1] + timedelta(days=1)
     late = {"event_time": f"{late_day} 09:00:00.000000", "server_upload_time": f"{new_day} 15:00:00.000000"}
     deliver(p, [new_day])
@@ -189,7 +182,6 @@ def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp
     assert p.verdict(REVENUE, late_day) == "refused"
     assert p.verdict(REVENUE, new_day) == "published"
     told.kill("after_chunk", *words)
-    # Another one, of a day that is built already.
     p.deliver(new_day, [an_event(**late, amplitude_id=998)], hour=16)
     p.run(new_day)
     assert p.verdict(REFINED, late_day) == "published"
@@ -250,7 +242,7 @@ def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp
 
 
 def _require_never_half(p: Any, rebuilt: set[Slice]) -> None:
-    """Of the rebuilt days, each commit to main since the rebuild holds none or all that change: readers see no half."""
+    """Each commit to main since the rebuild holds none or all of the rebuilt days that change."""
     for name in NAMES:
         table = table_by_key(name)
         records = [record for record in p.ledger.publications(name) if record.cause.text == "rebuild"]
@@ -259,9 +251,6 @@ def _require_never_half(p: Any, rebuilt: set[Slice]) -> None:
         for commit in p.lakehouse.commits(table, None):
             assert (commit.slices & rebuilt == changed) or commit.snapshot_id not in commits
         assert len(commits) == min(1, len(changed))
-
-
-# -- killed at every point ---------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -306,10 +295,10 @@ def test_every_point_of_a_rebuild_is_killed_at() -> None:
 
 
 def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> None:
-    """Scenario: a rebuild of two tables is killed at each of its points (with --full by SIGKILL, in a process of its own), one
-    after the other, and started again each time; its swap as well. Outcome: until the swap main is untouched; after each kill
-    of the swap both tables are as before, or both as rebuilt; in the end main is as rebuilt, with one snapshot per table,
-    every change on record once, and no branch left."""
+    """Scenario: a rebuild of two tables and its swap are killed at each point (with --full by SIGKILL) and started
+    again.
+    Outcome: main is untouched until the swap; then both tables change or none; one snapshot per table, each change
+    once, no branch."""
     p, days = told.p, span(4)
     p.change(days_per_run=2)
     deliver(p, days)
@@ -349,7 +338,7 @@ def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> N
         killed(point, qualifier, swap_in, "swap", str(rebuild.number))
         found = {name: {k: str(d) for k, d in _measured(p, name).items()} for name in (REFINED, REVENUE)}
         assert found in [{name: state[name] for name in found} for state in (before, expected)], point
-        # With what main shows, in one transaction.
+        # The state is recorded in the same transaction as main.
         state = RebuildState.SWAPPED if found[REVENUE] == expected[REVENUE] else RebuildState.SWAPPING
         assert p.ledger.rebuilds.get(rebuild.number).state is state
     swap_in()
@@ -371,14 +360,11 @@ def _measured(p: Any, name: str) -> dict[Slice, Any]:
     return slice_digests(p.runtime, table, head, p.lakehouse.slice_files(table, head).keys())
 
 
-# -- paused before it publishes ------------------------------------------------------------------------------------
-
-
 def test_a_swap_that_paused_publishes_neither_for_another_run_nor_what_is_old(pipeline: Any) -> None:
-    """Scenario: a swap of revenue pauses right before it publishes, is taken for dead, and another run abandons the rebuild; a
-    second swap pauses there while a load publishes another event of the day in refined alone. Outcome: the first one publishes
-    nothing, says so, and can do so again; the second meets a conflict, catches up and publishes revenue with that event, so
-    that a load finds nothing to do."""
+    """Scenario: a swap pauses before it publishes, and another run abandons the rebuild; a second pauses while a load
+    publishes.
+    Outcome: the first publishes nothing and says so; the second meets a conflict, catches up and publishes the load's
+    event too."""
     p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g")
     day, key = FIRST, Slice(FIRST, PROJECT)
     deliver(p, [day])
@@ -440,9 +426,6 @@ def test_a_swap_that_paused_publishes_neither_for_another_run_nor_what_is_old(pi
     require_chains(p)
 
 
-# -- a column more, a meaning changed, what cannot go ------------------------------------------------------------
-
-
 def _few_events(totals: Totals) -> Evaluation:
     is_few = totals.control.get("events") == 7
     return Evaluation(FEW, not is_few, "7 events of 12" if is_few else None, "Have the day delivered again")
@@ -453,7 +436,7 @@ FEW = CheckRule("few_events", "A day has more than seven events.", evaluate=_few
 
 @contextmanager
 def a_later_version() -> Iterator[None]:
-    """event_counts as a later version of the code declares it: a column more, another meaning of users, a check more."""
+    """event_counts of a later version: one column and one check more, another meaning of users."""
     known = {name: getattr(EVENT_COUNTS, name) for name in ("columns", "version", "fold", "measures", "checks")}
 
     def fold_later(facts: Any) -> Folded:
@@ -479,11 +462,11 @@ def a_later_version() -> Iterator[None]:
 
 
 def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any) -> None:
-    """Scenario: a later version of a table has a column more and another meaning of one; one of its days is held, another fails
-    a check. Days are loaded meanwhile, one of them right before the swap's commit; maintenance runs; another rebuild is
-    abandoned. Outcome: loads go on; old days have null until the swap, which catches up and fills all that go at once; the held
-    and the refused day stay, each with a sentence that says why and what to do; the branch outlives maintenance, and neither
-    swap nor abandon leaves one. The held day goes once it is released, by a start that swaps."""
+    """Scenario: a table gets a column and another meaning; one day is held, one fails a check; loads and maintenance
+    run meanwhile.
+    Outcome: old days have null until the swap; held and refused days stay, each with reason and cure; the branch
+    outlives
+    maintenance, and swap or abandon removes it. A released day goes by the next start."""
     p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g")
     days = span(4)
     for number, day in enumerate(days):
@@ -554,7 +537,7 @@ def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any
             event.partition for event in run.all_events if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION
         ]
         assert shown == [str(days[1])]
-        # The day that stays was recorded without the column; of all others the record is what is measured.
+        # The remaining day was recorded without the column; all others are recorded as measured.
         recorded = p.ledger.slices(COUNTS, None)
         for key, digest in _measured(p, COUNTS).items():
             assert key.event_date == days[2] or recorded[key].digest == digest
@@ -562,11 +545,10 @@ def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any
 
 
 def test_days_are_audited_beside_what_their_neighbours_are_now(pipeline: Any) -> None:
-    """Scenario: by a longer window two pairs of days share an event each, which the earlier day wins: one pair lies in two
-    chunks of a rebuild, the other across the end of its range. Meanwhile an event of the day before the range is sent again, of
-    the first day in it, and the days are loaded. Outcome: the winner before the chunk's end goes with the first start, and the
-    one at the range's end is refused until its neighbour gave the event up; nothing is built again before. All go after the
-    load, the day that got the event of the day before included."""
+    """Scenario: a longer window lets two pairs of days share an event, across chunks and across the range's end; loads
+    run meanwhile.
+    Outcome: the pair in the chunks goes first; the one at the end is refused until its neighbour gave the event up; all
+    go after it."""
     p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g", days_per_run=2)
     days = span(6)
 
@@ -614,7 +596,7 @@ def _paying(p: Any) -> dict[date, int | None]:
 
 
 def _maintain(p: Any) -> None:
-    """When everything is a month old."""
+    """Maintenance a month later."""
     old = (datetime.now(UTC) - timedelta(days=40)).timestamp()
     for path in Path(p.settings.warehouse_url).rglob("*"):
         os.utime(path, (old, old))
@@ -624,7 +606,7 @@ def _maintain(p: Any) -> None:
 
 
 def _require_usage(shell: Told, answered: RebuildRecord, days: Sequence[date]) -> None:
-    """Each call that cannot be served exits 2 (1 where only the job finds out) with one sentence and its fix."""
+    """Each bad call exits 2 (1 where only the job finds out) with one sentence and its fix."""
     range_of = ("--from", str(days[0]), "--to", str(days[-1]))
     for code, words, said in (
         (2, ("start", *range_of), "needs --from, --to and --reason"),
@@ -635,7 +617,7 @@ def _require_usage(shell: Told, answered: RebuildRecord, days: Sequence[date]) -
         (2, ("show", "99"), "rebuild 99: is not on record"),
         (2, ("swap",), "needs the id of a rebuild"),
         (2, ("undo", str(answered.number), *range_of), "takes the id of a rebuild and no tables or days"),
-        # What the job finds out is printed where the terminal is, and kept in the log.
+        # The job's finding is printed on the terminal and kept in the log.
         (1, ("swap", str(answered.number)), ""),
         (1, ("undo", str(answered.number)), ""),
     ):

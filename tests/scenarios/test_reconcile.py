@@ -1,4 +1,4 @@
-"""An outside system says how many events a day had; what differs is named, explained and closed."""
+"""An outside system's totals per day: differences are named, explained and closed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CUT, EMPTIED, MISSING, LATE = DAYS
 SPAN = ("--from", str(DAYS[0]), "--to", str(DAYS[-1]))
 REFINED = "refined/events"
 LOST = {CUT: 12, EMPTIED: 9, MISSING: 8, LATE: 8}
-"""Day -> how many of its 60 events do not come."""
+"""Day -> how many of its 60 events are missing."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
 
 
 class Incident:
-    """Four days of which 37 events are lost in four ways, and an outside system that knows of all."""
+    """Four days lose 37 events in four ways; an outside system knows all of them."""
 
     def __init__(self, pipeline: Any, vendor: Vendor, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.p, self.vendor, self.home, self._capfd = pipeline, vendor, home, capfd
@@ -50,7 +50,7 @@ class Incident:
         for day, events in self.events.items():
             kept = len(events) - LOST[day]
             self._deliver(day, 9, 1, events[:kept])
-            # Of one day a file of an hour that has others, of the next an hour with its marker, then one without, and one late.
+            # Lost: a file beside others of its hour, an hour with its marker, one without, and one that is late.
             hour, shard = (9, 2) if day == CUT else (10, 1)
             vendor.add(PROJECT, Hour(day, hour), a_body(events[kept:]), shard)
             lost = (10,) if day in (MISSING, LATE) else ()
@@ -61,20 +61,17 @@ class Incident:
         self.vendor.add(PROJECT, Hour(day, hour), a_body(events), shard)
 
     def comes_late(self) -> None:
-        """The last day's hour arrives when the day is loaded."""
+        """The last day's hour arrives during the day's load."""
         self.p.deliver(LATE, self.events[LATE][-LOST[LATE] :], hour=10, shard=1)
 
     def golden(self, day: date, *more: str) -> None:
-        """The outside system's file of a day."""
         folder = self.p.landing / "golden"
         folder.mkdir(exist_ok=True)
-        # Every tenth event is a purchase of 2.5.
         totals = {"rows": 60, "events": 60, "revenue": "15.00", "purchases": 6}
         lines = [f"{day},{PROJECT},{name},{value}" for name, value in totals.items()]
         (folder / f"{day}.csv").write_text("\n".join(["day,project,measure,value", *lines, *more]) + "\n")
 
     def keys(self) -> Path:
-        """The vendor's list of keys."""
         path = self.home / "keys.csv"
         rows = [f"{one['$insert_id']},{one['event_time']}" for events in self.events.values() for one in events]
         path.write_text("\n".join(["insert_id,event_time", *rows]) + "\n")
@@ -83,12 +80,12 @@ class Incident:
     def tidemark(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         self._capfd.readouterr()
         done = self._shell(*words, **environment)
-        # What is told on the way goes to the terminal itself.
+        # Progress goes to the terminal itself.
         told = done.stderr + self._capfd.readouterr().err
         return subprocess.CompletedProcess(words, done.returncode, done.stdout, told)
 
     def found(self, *words: str, **environment: str) -> dict[str, Any]:
-        """What a reconciliation says to machines."""
+        """The reconciliation's JSON."""
         found: dict[str, Any] = json.loads(self.tidemark("reconcile", *words, "--json", **environment).stdout)
         return found
 
@@ -96,9 +93,9 @@ class Incident:
 def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed(
     pipeline: Any, vendor: Vendor, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Scenario: 37 events of four days are lost in four ways, in three of which nothing is known to lack; totals and keys of an
-    outside system arrive after the loads. Outcome: check, status, page and command name each day; `--repair` loads and recovers
-    until all agree; a second one has nothing to do."""
+    """Scenario: 37 events are lost in four ways, three of them silent; totals and keys arrive after the loads.
+    Outcome: check, status, page and command name each day; `--repair` loads and recovers until all agree, and then does
+    nothing."""
     incident = Incident(pipeline(), vendor, tmp_path / "home", capfd)
     p = incident.p
     assert p.run(DAYS[0], DAYS[-1]).success
@@ -108,7 +105,7 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     assert "there is nothing to compare" in nothing.stdout
     for day in DAYS:
         incident.golden(day, *(["2026-02-02,10001,sales,3"] if day == CUT else []))
-    # A load that finds nothing to do compares all the same; it warns and succeeds.
+    # A load without changes compares too; it warns and succeeds.
     loaded = p.run(DAYS[0], DAYS[2])
     assert loaded.success
     warned = loaded.failed_checks(dg.AssetCheckSeverity.WARN)
@@ -128,7 +125,7 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     rows = [one for one in told["totals"] if one["measure"] == "refined/events:rows"]
     assert {one["day"]: one["difference"] for one in rows} == {str(day): str(-lost) for day, lost in LOST.items()}
     assert [(one["kind"], one["days"], one["command"]) for one in told["repairs"]] == [
-        # Its object may hold late events of the days before as well.
+        # Its object may hold late events of the days before.
         (
             "load",
             [f"{day}/10001" for day in DAYS],
@@ -147,13 +144,11 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
     ]
     assert not vendor.asked
 
-    # What is on record shows without another reconciliation, on the shell and on the page.
     shown = incident.tidemark("status", *SPAN)
     assert "2026-02-03 refined/events golden: 10001: rows 51 published, 60 golden (-9, 15.00%)" in shown.stdout
     wrong = {(one.table, one.day): one.value for one in read_health(p.ledger, p.settings, LATER).mismatches}
     assert wrong[REFINED, CUT] == 1
 
-    # Key by key: which ones, and of which days.
     listed = incident.tidemark("reconcile", "--keys", str(incident.keys()), "--table", REFINED, *SPAN, "--samples", "3")
     assert listed.returncode == 1, listed.stderr
     assert "203 same, 0 only here, 37 only there, 0 different" in listed.stdout
@@ -181,20 +176,20 @@ def test_a_mismatch_of_37_lost_keys_over_four_days_is_named_explained_and_closed
 
 
 def _told_of_golden(p: Any) -> list[tuple[str, date, NoticeKind]]:
-    """Table, day and kind of the notices of golden totals, in their order."""
+    """Table, day and kind of the golden notices, in order."""
     kinds = (NoticeKind.GOLDEN_MISMATCH, NoticeKind.GOLDEN_AGREEMENT)
     notices = p.ledger.outbox.recorded_since(datetime(2020, 1, 1, tzinfo=UTC))
     return [(one.table, one.key.event_date, one.kind) for one in notices if one.kind in kinds]
 
 
 def _another_table_a_query_and_what_nobody_can_repair(incident: Incident) -> None:
-    """What the recovery brought, beside what is published; a database that says otherwise."""
+    """Recovered rows beside the published ones; a database that says otherwise."""
     vendor = incident.vendor
     against = incident.found("--against", "backfill", *SPAN)
-    # The vendor was asked for two whole days and one hour: all that came from there is published.
+    # Two whole days and one hour were requested, and all of their rows are published.
     assert against["totals"] == {**dict.fromkeys(STATES, 0), "same": 128, "only here": 112}
 
-    # A fault in the outside system: it counts an event that never was, of a day whose every hour was recovered.
+    # The outside system counts an event that never was, of a day whose every hour was recovered.
     database = incident.home / "totals.db"
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE t (d TEXT, p TEXT, m TEXT, v REAL)")

@@ -1,4 +1,4 @@
-"""Hours that are lost, cut or doubled are fetched from the vendor again, and the tables end as if all had come in time."""
+"""Lost, cut or doubled hours are fetched from the vendor again; the tables equal those of a timely delivery."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
 
 
 def _publish_to(vendor: Vendor, landing: Path) -> None:
-    """The vendor has all that it ever delivered."""
     for path in (landing / PROJECT).iterdir():
         match = _NAME.search(path.name)
         if match:
@@ -55,7 +54,7 @@ def _publish_to(vendor: Vendor, landing: Path) -> None:
 
 
 def _spoil(landing: Path) -> None:
-    """One day's object is cut, one day lacks two hours with their markers, of one day an object came twice."""
+    """One object is cut, one day lacks two hours with markers, one object is doubled."""
     folder = landing / PROJECT
     cut = folder / f"{PROJECT}_{CUT}_9#1.json.gz"
     cut.write_bytes(cut.read_bytes()[:-20])
@@ -68,12 +67,12 @@ def _spoil(landing: Path) -> None:
 
 
 def _published(p: Any) -> dict[str, Any]:
-    """Table -> slice -> digest of what readers see; raw tables tell by which prefix rows came."""
+    """Table -> slice -> published digest; raw tables have their rows by prefix."""
     return {table: found for table, found in measured_digests(p.lakehouse).items() if table not in RAW}
 
 
 def _two_pipelines(pipeline: Any, vendor: Vendor) -> tuple[Any, Any]:
-    """One that everything was delivered to and is loaded, one with a spoilt landing."""
+    """One with everything delivered and loaded, one with a spoilt landing."""
     calm, spoilt = pipeline(), pipeline()
     for p in (calm, spoilt):
         write_export(SPEC, p.landing)
@@ -88,9 +87,8 @@ def _shell(p: Any, vendor: Vendor) -> OfPipeline:
 
 
 def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(pipeline: Any, vendor: Vendor) -> None:
-    """Scenario: a day is red for a cut object, another lost two hours, a third holds an object twice; the vendor finds a day too
-    large, and is overloaded once. `recover --refused --load`, then the lost hours by name. Outcome: every published digest is
-    that of a pipeline to which all came in time."""
+    """Scenario: a cut object, two lost hours, a doubled object; the vendor refuses a large day and is overloaded once.
+    Outcome: after `recover` every published digest is that of a timely delivery."""
     calm, p = _two_pipelines(pipeline, vendor)
     shell = _shell(p, vendor)
     loaded = p.run(DAYS[0], DAYS[-1])
@@ -121,7 +119,7 @@ def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(pipeline: An
     assert shell("recover", *span, "--load").returncode == 0
     assert (len(vendor.asked), p.history()) == (asked, history)
 
-    # The refused batch stands red beside the recovered day, until its cut object is let go.
+    # The refused batch stays red beside the recovered day, until its cut object is accepted as lost.
     regular = BatchKey(Source.REGULAR, PROJECT, CUT)
     assert p.ledger.batches([PROJECT], CUT, CUT)[regular].verdict is BatchVerdict.REFUSED
     cut = f"{PROJECT}/{PROJECT}_{CUT}_9#1.json.gz"
@@ -132,8 +130,7 @@ def test_red_days_are_recovered_and_end_as_a_regular_delivery_would(pipeline: An
 
 
 def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: Vendor) -> None:
-    """Scenario: the same, by the job `recover_exports` over the whole range. Outcome: the same digests; Dagster has the load as a
-    run of its own, with materializations; a failing recovery fails the run with a sentence."""
+    """Outcome: the command's digests; Dagster shows the load as its own run; a failing recovery fails the run."""
     calm, p = _two_pipelines(pipeline, vendor)
     assert not p.run(DAYS[0], DAYS[-1]).success
     p.change(export_api_url=vendor.url, export_min_free_bytes=0)
@@ -166,10 +163,10 @@ def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: V
 def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_growth(
     pipeline: Any, vendor: Vendor
 ) -> None:
-    """Scenario: of a day of an export that writes markers 2 of 24 hours came; past the deadline a file lies below the backfill
-    prefix by hand; without it, 3 hours are recovered and loaded. Outcome: the day is provisional and `--refused` finds its hours;
-    the copied file is bounded as a final day's change is; the recovered rows pass, with their revenue, and lift nothing else: the
-    day is compared with what it holds since, of which users were counted before."""
+    """Scenario: 2 of a day's 24 hours came; a file is copied below the backfill prefix; then 3 hours are recovered
+    instead.
+    Outcome: the day is provisional; the copy is bounded like a final day's change; recovered rows pass, and lift no
+    other bound."""
     p = pipeline()
     shell = _shell(p, vendor)
     marker = "{project}/{project}_{day}_{hour}_complete"
@@ -205,7 +202,7 @@ def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_g
     users = p.ledger.slices("aggregates/active_users", [PROJECT], [LOST])[Slice(LOST, PROJECT)]
     assert users.baseline.figures == {"active_users": 120}
 
-    # A plain load compares with 240 rows and 360 recovered, and with at most 20 % of these more.
+    # A plain load compares with 240 rows and 360 recovered ones, and allows at most 20 % more.
     p.deliver(LOST, events_on(LOST, 130, prefix="late-"), hour=1, shard=9)
     assert not p.run(LOST).success
     assert (

@@ -20,13 +20,12 @@ DAY = date(2026, 2, 2)
 
 @pytest.fixture
 def pipeline(pipeline: Any) -> Any:
-    """One that builds no aggregates: they follow from refined."""
+    """Without aggregates, which depend on refined alone."""
     return partial(pipeline, only=RAW_AND_REFINED)
 
 
 def test_a_lost_ledger_is_rebuilt_and_nothing_doubles(pipeline: Any) -> None:
-    """Scenario: everything was published, the ledger is gone; branches are left of a run that Dagster knows to have ended, and of
-    one nobody knows. Outcome: the next load ends with the same digests, publishes nothing, and drops the first branch alone."""
+    """Scenario: no ledger; branches of an ended and an unknown run. Outcome: equal digests; the first branch goes."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 30))
     ended = p.run(DAY)
@@ -50,7 +49,7 @@ def test_a_lost_ledger_is_rebuilt_and_nothing_doubles(pipeline: Any) -> None:
 
 
 def test_a_replaced_object_replaces_its_rows(pipeline: Any) -> None:
-    """Scenario: the same key comes again with other bytes. Outcome: its old rows are gone, other objects' rows stay."""
+    """Outcome: its old rows are gone, other objects' rows stay."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 30, prefix="a"), shard=1)
     p.deliver(DAY, events_on(DAY, 30, prefix="b"), shard=2)
@@ -63,7 +62,7 @@ def test_a_replaced_object_replaces_its_rows(pipeline: Any) -> None:
 
 
 def test_a_writer_that_comes_second_publishes_nothing(pipeline: Any) -> None:
-    """Scenario: two writers stage the same slice from one base. Outcome: the first wins, the second is refused whole."""
+    """Scenario: two writers stage one slice from one base. Outcome: the first wins, the second is refused whole."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 5))
     assert p.load(DAY).success
@@ -89,7 +88,7 @@ def test_a_writer_that_comes_second_publishes_nothing(pipeline: Any) -> None:
     with pytest.raises(PublishConflictError, match="run run-1 changed it since it was read"):
         publish(second, "run-2")
     assert p.count("refined/events") == 4
-    # A foreign hand changed the slice: the next load notices by the files, and puts it right.
+    # Another program changed the slice: the next load notices by the files.
     assert p.load(DAY).success
     assert p.count("refined/events") == 5
 

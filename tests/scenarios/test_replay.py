@@ -1,4 +1,4 @@
-"""`replay`: a publication computed again from its own inputs gives its digest; from today's, each difference has its cause."""
+"""`replay`: a publication's own inputs give its digest; with today's inputs, each difference has its cause."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def _replay(p: Pipeline, table: str, basis: ReplayBasis, number: int | None = No
 
 
 def _shell(p: Pipeline, *words: str) -> tuple[int, str]:
-    """Exit code and all that is printed."""
     done = OfPipeline(p)("replay", *words)
     return done.returncode, done.stdout + done.stderr
 
@@ -57,7 +56,7 @@ def _numbers(p: Pipeline, table: str) -> list[int]:
 
 @contextmanager
 def _as_an_older_version_recorded(p: Pipeline) -> Iterator[None]:
-    """Meanwhile no publication tells its snapshots and settings."""
+    """Publications record no snapshots and settings meanwhile."""
     kept = (PUBLICATIONS.c.id, PUBLICATIONS.c.settings, PUBLICATIONS.c.pins)
     with p.ledger.engine.begin() as connection:
         rows = connection.execute(sa.select(*kept)).mappings().all()
@@ -70,7 +69,7 @@ def _as_an_older_version_recorded(p: Pipeline) -> Iterator[None]:
 
 
 def _rewrite_without_its_last_row(path: Path) -> None:
-    """A file changed in its place, as long as it was, so that nothing but its content tells."""
+    """The file keeps its length, so only its content tells."""
     body, table = path.read_bytes(), pq.ParquetFile(path).read()
     written = io.BytesIO()
     pq.write_table(
@@ -82,7 +81,7 @@ def _rewrite_without_its_last_row(path: Path) -> None:
 
 
 def _files(p: Pipeline, snapshot_id: int) -> list[Path]:
-    """Of the regular raw day, as of a snapshot; the largest first."""
+    """Files of the regular raw day as of a snapshot, the largest first."""
     key = Slice(DAY, PROJECT)
     paths = p.lakehouse.slice_files(REGULAR_EVENTS, snapshot_id, [key])[key].paths
     return sorted((Path(path.removeprefix("file:")) for path in paths), key=lambda path: -path.stat().st_size)
@@ -97,11 +96,11 @@ def _forty_days_pass(p: Pipeline) -> None:
 
 
 def test_publications_are_computed_again_and_every_difference_has_its_cause(pipeline: Any) -> None:
-    """Scenario: two days are published; late facts, an event that moves over midnight and a correction change the first of them.
-    Its publications are replayed; then a setting is another, it was never recorded, the day is rolled back, snapshots expire, a
-    file of raw loses a row in its place, is gone. Outcome: each publication whose inputs are kept gives its digest, by the
-    settings of then; from today's inputs each difference is told by delivery and setting, key and measure, and adds up; what
-    was changed or is gone is named and never equal; nothing is written."""
+    """Scenario: publications are replayed after late facts, a move, a correction; then settings, a rollback, expiry and
+    lost files.
+    Outcome: kept inputs give the digest; with today's inputs each difference is counted by delivery, setting, key and
+    measure;
+    changed or lost inputs are named, never equal; nothing is written."""
     p: Pipeline = pipeline()
     p.deliver(DAY, events_on(DAY, 40))
     p.deliver(NEXT, events_on(NEXT, 40))
@@ -127,7 +126,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     before = p.history(), len(p.ledger.publications())
     (first, second), (first_revenue, _) = _numbers(p, REFINED), _numbers(p, REVENUE)
 
-    # Equal: what stands, what stood before, and what is built upon it.
+    # Equal: the present and the earlier publication, and those built upon it.
     code, said = _shell(p, REFINED, str(DAY), "--as-published", "--json")
     (told,) = json.loads(said)
     assert (code, told["result"], told["publication"], told["is_standing"]) == (0, "equal", second, True)
@@ -139,7 +138,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     code, said = _shell(p, REFINED, str(DAY), "--current", "--project", PROJECT)
     assert (code, said.splitlines()[0]) == (0, f"{REFINED} {DAY}/{PROJECT}: equal (current)")
 
-    # Unequal, by what was delivered since: each key is told once, by the delivery that decides about it.
+    # Unequal by later deliveries: each key appears once, under the delivery that decides it.
     then = _replay(p, REFINED, NOW, first, samples=3)
     assert then.result is ReplayResult.DIFFERS
     assert then.figures == {"rows": (40, 42)}
@@ -162,7 +161,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     ]
     assert f"publication {second} (changed {RAW})" in revenue.differing[0]
 
-    # Unequal, by a setting; what was published is computed by the setting of then.
+    # Unequal by a setting; the publication itself is computed by its own setting.
     p.change(dedupe_window_days=0)
     assert _replay(p, REFINED, THEN).is_equal
     of_setting = _replay(p, REFINED, NOW)
@@ -177,13 +176,13 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     p.change(dedupe_window_days=1)
     assert (p.history(), len(p.ledger.publications())) == before
 
-    # Rolled back: what stands is the first publication again, and its inputs are.
+    # Rolled back: the first publication with its inputs.
     roll_back(_runtime(p), RollbackRequest((REFINED,), (PROJECT,), DAY, NEXT, first, "why", "run-back"))
     back = _replay(p, REFINED, THEN)
     assert back.is_equal
     assert back.publication.cause.text == "rollback"
 
-    # Snapshots of then expire: content that is still there elsewhere serves as well, other content is gone.
+    # Expired snapshots: content that another snapshot holds serves, other content is gone.
     pinned = p.lakehouse.head(REGULAR_EVENTS)
     p.deliver(FAR, events_on(FAR, 5))
     assert p.run(FAR, tables=[RAW]).success
@@ -199,7 +198,7 @@ def test_publications_are_computed_again_and_every_difference_has_its_cause(pipe
     assert own.pin != own.read_from
     assert f"(not read from snapshot {pinned})" in str(own)
 
-    # Changed behind our back: a row is gone from a file of raw, then the file.
+    # A row vanishes from a file of raw, then the file.
     (path, *_) = _files(p, p.lakehouse.head(REGULAR_EVENTS))
     _rewrite_without_its_last_row(path)
     tampered = _replay(p, REFINED, THEN, second)

@@ -1,4 +1,4 @@
-"""A lake whose catalog is asked over HTTP, with the ledger in a database of its own: table by table, or all tables at once."""
+"""A lake with a catalog over HTTP and a ledger in its own database: table by table, or all tables at once."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ def _dies_after_the_commit(point: Failpoint, _: str) -> None:
 
 
 def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a catalog that knows the REST protocol alone; a day is loaded, and loaded again.
-
-    Outcome: as in a database, table by table; a drill, whose tables would be the lake's own, is refused. So is an empty catalog
-    of the same warehouse: a catalog that tells no places is asked where a table of ours would lie.
-    """
+    """Scenario: a catalog with the REST protocol alone; a day is loaded twice.
+    Outcome: as in a database, table by table. Refused: a drill, whose tables would be the lake's own, and an empty
+    catalog of the same
+    warehouse (it cannot list places, so it is asked for a table's place)."""
     with a_rest_catalog(tmp_path / "rest") as (url, asked):
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db")
         assert promise_of(p.settings) is Promise.TABLE_BY_TABLE
@@ -58,9 +57,9 @@ def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
 
 
 def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a server that keeps transactions; a day is loaded, more arrives, and the load ends after the server's commit and
-    before the ledger's. Outcome: each publish is one request, and no table has one of its own; readers see tables that agree; the
-    next load records what they show, of the run that did it, and counts nothing twice."""
+    """Scenario: a server with transactions; a load ends between the server's commit and the ledger's.
+    Outcome: each publish is one request; readers see tables that agree; the next load records them under the first run,
+    once."""
     with a_rest_catalog(tmp_path / "rest") as (url, asked):
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db", catalog_transactions=True)
         assert promise_of(p.settings) is Promise.TABLES_TOGETHER

@@ -1,4 +1,4 @@
-"""Published days go back to what they were, across tables, by metadata alone; held until released; on record; reversible."""
+"""Published days go back across tables by metadata alone; held until released; on record; reversible."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TwoDays = tuple[Pipeline, Digests, datetime]
 
 
 def _two_states(p: Pipeline) -> tuple[Digests, datetime, Digests]:
-    """The right state, when it stood, and the wrong one that follows it."""
+    """The right state, its time, and the wrong one that follows it."""
     for day in DAYS:
         p.deliver(day, events_on(day, 120))
     assert p.load(DAYS[0], DAYS[-1]).success
@@ -76,7 +76,7 @@ def _two_states(p: Pipeline) -> tuple[Digests, datetime, Digests]:
 
 
 def _two_days(p: Pipeline) -> tuple[Digests, datetime]:
-    """What two days hold, and when."""
+    """Content of two days, and its time."""
     for day in DAYS[:2]:
         p.deliver(day, events_on(day, 120))
     assert p.load(DAYS[0], DAYS[1]).success
@@ -85,28 +85,24 @@ def _two_days(p: Pipeline) -> tuple[Digests, datetime]:
 
 @pytest.fixture(scope="module")
 def two_states_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[Any]]:
-    """`_two_states`, loaded once."""
     with a_prepared_pipeline(spark, tmp_path_factory.mktemp("two_states"), _two_states) as again:
         yield again
 
 
 @pytest.fixture
 def two_states(two_states_again: Again[tuple[Digests, datetime, Digests]]) -> Iterator[TwoStates]:
-    """A pipeline, and what `_two_states` returned of it."""
     with two_states_again() as (p, states):
         yield p, *states
 
 
 @pytest.fixture(scope="module")
 def two_days_again(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Again[Any]]:
-    """`_two_days`, loaded once."""
     with a_prepared_pipeline(spark, tmp_path_factory.mktemp("two_days"), _two_days) as again:
         yield again
 
 
 @pytest.fixture
 def two_days(two_days_again: Again[tuple[Digests, datetime]]) -> Iterator[TwoDays]:
-    """A pipeline, and what `_two_days` returned of it."""
     with two_days_again() as (p, state):
         yield p, *state
 
@@ -124,7 +120,6 @@ def _run(p: Any, job: str, op: str, **config: Any) -> dg.ExecuteInProcessResult:
 
 
 def _said(run: dg.ExecuteInProcessResult, op: str) -> str:
-    """The table of slices in the op's metadata."""
     (output,) = [event.step_output_data for event in run.all_events if event.is_successful_output]
     assert run.success
     assert output.step_output_handle.step_key == op
@@ -132,9 +127,9 @@ def _said(run: dg.ExecuteInProcessResult, op: str) -> str:
 
 
 def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoStates) -> None:
-    """Scenario: three days changed for the worse; they are rolled back through Dagster's job, loads come, they are released.
-    Outcome: every digest is that of then, no data file is written, loads leave the days alone and Dagster shows them held; once
-    released the next load brings what the inputs say; each change is on record."""
+    """Scenario: three days changed for the worse are rolled back by the job, loaded and released.
+    Outcome: the old digests without a new data file; held in Dagster; after the release loads bring the inputs; all on
+    record."""
     p, right, then, wrong = two_states
     files, known = _parquet(p), len(p.ledger.publications())
     days = {"from": str(DAYS[0]), "to": str(DAYS[-1])}
@@ -187,7 +182,7 @@ def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoS
 
 
 def test_a_rollback_is_rolled_back(two_states: TwoStates) -> None:
-    """Scenario: a day is rolled back to a publication, then to a later one. Outcome: it is what it was before, still held."""
+    """Outcome: the day is as before the first rollback, still held."""
     p, right, _, wrong = two_states
     numbers = [r.number for r in p.ledger.publications()]
     first = p.ledger.publications(REFINED)[0].number
@@ -203,7 +198,7 @@ def test_a_rollback_is_rolled_back(two_states: TwoStates) -> None:
 
 
 def test_one_table_goes_back_and_the_rest_stands(two_states: TwoStates) -> None:
-    """Scenario: one aggregate of one day is rolled back. Outcome: nothing else changes; loads keep the rest up to date."""
+    """Outcome: nothing else changes; loads keep the rest up to date."""
     p, right, then, wrong = two_states
 
     roll_back(_runtime(p), _request(then, DAYS[1:2], (REVENUE,)))
@@ -216,8 +211,7 @@ def test_one_table_goes_back_and_the_rest_stands(two_states: TwoStates) -> None:
 
 
 def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
-    """Scenario: a day is rolled back to before it was ever published. Outcome: it is empty, held, and comes back
-    when released."""
+    """Outcome: the day is empty, held, and comes back when released."""
     p = pipeline()
     p.deliver(DAYS[0], events_on(DAYS[0], 12))
     before = datetime.now(UTC) - timedelta(minutes=1)
@@ -239,9 +233,8 @@ def test_before_the_first_publication_a_day_was_empty(pipeline: Any) -> None:
 
 
 def test_what_cannot_be_rolled_back_is_said(two_states: TwoStates) -> None:
-    """Scenario: raw, days without anything, unknown publications, no reason; then the files of then are gone, hold
-    other rows than are on record, go with their snapshots. Outcome: each is refused with reason and cure; nothing is changed or
-    held."""
+    """Scenario: raw, empty days, unknown publications, no reason; lost, other and expired files.
+    Outcome: each is refused with reason and cure; nothing is changed or held."""
     p, _, then, wrong = two_states
     runtime = _runtime(p)
     for request, said in (
@@ -280,7 +273,7 @@ def test_what_cannot_be_rolled_back_is_said(two_states: TwoStates) -> None:
 
 @contextmanager
 def _on_record_instead(p: Any, number: int, digest: Digest) -> Iterator[None]:
-    """While it lasts, a publication left another content than it did."""
+    """While it lasts, a publication has another recorded content."""
     at = PUBLICATIONS.c.id == number
     with p.ledger.engine.begin() as connection:
         right = connection.execute(sa.select(PUBLICATIONS.c.digest_after).where(at)).scalar_one()
@@ -297,8 +290,7 @@ def _grow_old(p: Any) -> None:
 
 
 def test_maintenance_after_a_rollback_removes_no_live_file(two_states: TwoStates) -> None:
-    """Scenario: days are rolled back; when all that was committed since is long past, maintenance runs. Outcome: the snapshots of
-    then are expired, and every row of the rolled-back days can still be read."""
+    """Scenario: maintenance long after a rollback. Outcome: old snapshots expire; every row of the days can be read."""
     p, right, then, _ = two_states
     roll_back(_runtime(p), _request(then))
     _grow_old(p)
@@ -313,8 +305,7 @@ def test_maintenance_after_a_rollback_removes_no_live_file(two_states: TwoStates
 
 
 def test_a_file_that_vanishes_before_the_commit_undoes_it(pipeline: Any) -> None:
-    """Scenario: a foreign hand deletes files of then while the rollback is about to commit. Outcome: it says which, the day is
-    again what it was, and is not held."""
+    """Scenario: files vanish just before the commit. Outcome: the rollback names them; the day is as before, not held."""
     p = pipeline()
     p.deliver(DAYS[0], events_on(DAYS[0], 10))
     assert p.load(DAYS[0]).success
@@ -343,9 +334,8 @@ def test_a_file_that_vanishes_before_the_commit_undoes_it(pipeline: Any) -> None
 
 @pytest.mark.parametrize("is_known_to_live", [True, False])
 def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_to_live: bool) -> None:
-    """Scenario: at the end of the history a day is rolled back over several changes; before the commit maintenance runs, which
-    knows that the rollback lives, or takes it for dead. Outcome: files of then stay until they are live again, or the day is
-    what it was; never a live file that is gone."""
+    """Scenario: maintenance between a rollback's look and commit knows it to live, or takes it for dead.
+    Outcome: the old files stay until they are live again, or the day is as it was."""
     p = pipeline()
     p.deliver(DAYS[0], events_on(DAYS[0], 10))
     assert p.load(DAYS[0]).success
@@ -385,15 +375,15 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
     assert held == {"held"} if is_known_to_live else held <= {"published", "unchanged"}
     assert list(p.lakehouse.branches.dead(REFINED_EVENTS, lambda _: False)) == []
     if is_known_to_live:
-        # As if it named one of two snapshots after maintenance had found both to be due.
+        # As if it named one of two snapshots after maintenance found both due.
         upkeep, head = Upkeep(p.spark, p.settings.catalog_name), p.lakehouse.head(REFINED_EVENTS)
         past = [one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0] if one.snapshot_id != head]
-        # Behind those that were expired.
+        # Behind the expired ones.
         named = next(one for one in past if one not in p.lakehouse.ancestry(REFINED_EVENTS))
         other, between = next(one for one in past if one != named), datetime.now(UTC)
         with p.lakehouse.branches.keeping(REFINED_EVENTS, [named], "late"):
             java = JavaTables(p.spark, p.settings.catalog_name).load(REFINED_EVENTS)
-            # At an old snapshot, and yet young.
+            # At an old snapshot, but young itself.
             assert not p.lakehouse.branches.was_there(java, f"tidemark_late_keep_{named}", between)
             upkeep.expire(REFINED_EVENTS, [other, named])
             assert named in {one.snapshot_id for one in upkeep.snapshots(REFINED_EVENTS)[0]}
@@ -405,15 +395,14 @@ def test_maintenance_that_comes_between_look_and_commit(pipeline: Any, is_known_
 
 
 def _move_an_event(p: Any) -> None:
-    """From the first day to the second, over midnight; delivered, not loaded."""
+    """Delivered, not loaded."""
     moving = events_on(DAYS[0], 120)[3]
     at = {"server_upload_time": f"{DAYS[1]} 12:00:00.000000", "processed_time": f"{DAYS[1]} 12:00:01.000000"}
     p.deliver(DAYS[1], [{**moving, **at, "event_time": f"{DAYS[1]} 00:10:00.000000"}], hour=12)
 
 
 def test_an_event_that_moved_is_neither_lost_nor_doubled(two_days: TwoDays) -> None:
-    """Scenario: an event moved over midnight since; one of the two days is to be rolled back, then both.
-    Outcome: one alone is refused with the other day named; both together go back."""
+    """Outcome: one of its two days alone is refused with the other named; both together go back."""
     p, right, then = two_days
     _move_an_event(p)
     assert p.load(DAYS[0], DAYS[1]).success
@@ -431,12 +420,11 @@ class _KilledError(Exception):
 
 
 def test_rollbacks_that_died_are_completed(two_states: TwoStates) -> None:
-    """Scenario: rollbacks of one day after the other die around their publish, at each point once; a load comes, then the same
-    rollback again. Outcome: the load undoes nothing, and every table is what it was then, each slice changed once."""
+    """Scenario: rollbacks die around their publish. Outcome: a load undoes nothing; the next rollback completes them."""
     p, right, then, _ = two_states
     for day, point, name in (
         (DAYS[0], Failpoint.AFTER_LOOK, ""),
-        # The day of the first one: it changed nothing.
+        # The day of the first rollback, which changed nothing.
         (DAYS[0], Failpoint.AFTER_APPLY, REFINED),
         (DAYS[1], Failpoint.IN_TRANSACTION, ""),
         (DAYS[2], Failpoint.AFTER_PUBLISH, ""),
@@ -463,8 +451,7 @@ def test_rollbacks_that_died_are_completed(two_states: TwoStates) -> None:
 
 @pytest.mark.parametrize("wins", [1, 9])
 def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> None:
-    """Scenario: while a rollback is about to commit, a load that decided before it publishes a new state of a day. Outcome: the
-    rollback looks again and wins; where loads keep winning it gives up and says so, and a later one completes it."""
+    """Scenario: a load publishes under a rollback. Outcome: the rollback looks again and wins, or gives up and says so."""
     p, right, then, _ = two_states
     held = {name: [Slice(DAYS[1], PROJECT)] for name in NAMES}
     rounds: list[int] = []
@@ -474,7 +461,7 @@ def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> No
             rounds.append(len(rounds))
             failpoints.watch()
             p.deliver(DAYS[1], events_on(DAYS[1], len(rounds), prefix="late"), hour=15)
-            # As a load does that decided before anything was held.
+            # Like a load that decided before the hold.
             p.ledger.interventions.release(held, "test", "test")
             p.reports(DAYS[1])
             p.ledger.interventions.hold(held, "why", "test")
@@ -496,8 +483,7 @@ def test_a_load_that_publishes_meanwhile(two_states: TwoStates, wins: int) -> No
 
 
 def test_the_publications_of_a_run_belong_together(two_days: TwoDays) -> None:
-    """Scenario: one commit moves an event between two days, aggregates follow; both days go back to the first, then to the last
-    of that run's publications, then to one of the run before. Outcome: the whole run each time, no event lost or doubled."""
+    """Scenario: days go back to one of a run's publications. Outcome: the whole run goes, no event lost or doubled."""
     p, right, _ = two_days
     known = len(p.ledger.publications())
     _move_an_event(p)
@@ -513,8 +499,7 @@ def test_the_publications_of_a_run_belong_together(two_days: TwoDays) -> None:
 
 
 def test_a_load_that_decided_before_the_hold_publishes_nothing_held(two_days: TwoDays) -> None:
-    """Scenario: a load has built a day and is about to publish it, when a person rolls the day back to what it still is.
-    Outcome: the day is held as it was; the load looks again and leaves it."""
+    """Scenario: an operator holds a day that a load is about to publish. Outcome: the load looks again and leaves it."""
     p, right, then = two_days
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
     moves: list[Any] = []
@@ -537,8 +522,7 @@ def test_a_load_that_decided_before_the_hold_publishes_nothing_held(two_days: Tw
 
 
 def test_a_day_that_is_only_kept_stays_held(two_days: TwoDays) -> None:
-    """Scenario: a load has decided that a day stands, and to build another; meanwhile a person holds both as they are.
-    Outcome: both are held in the ledger, and the load says so."""
+    """Scenario: an operator holds an unchanged and a staged day. Outcome: both are held, and the load says so."""
     p, _, then = two_days
     p.deliver(DAYS[1], events_on(DAYS[1], 5, prefix="late"), hour=15)
 
@@ -559,8 +543,7 @@ def test_a_day_that_is_only_kept_stays_held(two_days: TwoDays) -> None:
 
 
 def test_a_load_that_publishes_behind_the_rollback_is_undone(two_states: TwoStates) -> None:
-    """Scenario: when a rollback is through with refined, a load that nothing could stop any more publishes a day of it, and
-    one that was never there before. Outcome: the rollback looks again: all is what it was then, and held."""
+    """Scenario: an unstoppable load publishes behind a rollback. Outcome: the rollback looks again; all is held."""
     p, right, then, _ = two_states
 
     def publish_behind(point: Failpoint, table: str) -> None:
@@ -587,8 +570,7 @@ def test_a_load_that_publishes_behind_the_rollback_is_undone(two_states: TwoStat
 def test_what_is_published_after_the_look_is_looked_at_again(
     two_days: TwoDays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: between a rollback's plan and its first commit a load moves an event to a day that does not go back.
-    Outcome: the rollback is refused, nothing is changed, and nothing stays held that was not."""
+    """Scenario: a load moves an event to a day outside the rollback. Outcome: refused; nothing changes or stays held."""
     p, _, then = two_days
     roll_back(_runtime(p), _request(then, DAYS[:1], (REVENUE,), "held before"))
     _move_an_event(p)
@@ -614,9 +596,9 @@ def test_what_is_published_after_the_look_is_looked_at_again(
 
 
 def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: the ledger lies in another database; a load dies after its commit; the next one finds that, and publishes
-    more; the day goes back to a time between the two. Then the ledger is lost. Outcome: what stood then comes back; without a
-    record nothing is emptied."""
+    """Scenario: the ledger has its own database; a load dies after its commit; the next one finds that and publishes
+    more.
+    Outcome: a time between the two gives the first state; without a ledger record nothing is emptied."""
     p = pipeline(ledger_url=f"sqlite:///{tmp_path}/apart.db")
 
     p.reports(DAYS[0])
@@ -639,7 +621,7 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path)
     p.reports(DAYS[0])
     assert p.count(REFINED) == 15
 
-    # Before the commit that was found afterwards: the kept snapshot of then shows that the day was empty.
+    # Before the commit: the kept old snapshot shows that the day was empty.
     roll_back(_runtime(p), _request(before, DAYS[:1], (REFINED,)))
     assert p.count(REFINED) == 0
     roll_back(_runtime(p), _request(between, DAYS[:1], (REFINED,)))
@@ -655,8 +637,7 @@ def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path)
 
 
 def test_a_release_tells_what_other_code_does(pipeline: Any) -> None:
-    """Scenario: a day is held as it is, and settings that its build reads have changed. Outcome: a release that a load of the
-    day follows says that it is built again; another one says that it stays, and why."""
+    """Outcome: a release followed by a load says that the day is built again; another says that it stays, and why."""
     p = pipeline()
     p.deliver(DAYS[0], events_on(DAYS[0], 12))
     assert p.load(DAYS[0]).success

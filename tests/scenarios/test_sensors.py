@@ -1,4 +1,4 @@
-"""Days are loaded without anybody asking: markers, changed and vanished objects, deadlines, failures, stale days."""
+"""Sensors load days: markers, changed and vanished objects, deadlines, failures, stale days."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_ran
 
 @dataclass
 class Sensors:
-    """The sensors of a pipeline, with their cursors, as the daemon keeps them."""
+    """A pipeline's sensors, with cursors as the daemon keeps them."""
 
     p: Pipeline
     cursors: dict[str, str | None] = field(default_factory=dict)
     launched: set[str] = field(default_factory=set)
 
     def tick(self, name: str, when: str, *, minutes: int = 0) -> Any:
-        """One evaluation, so many minutes after the one before; `when` is the situation, for the table that `-s` prints."""
+        """One evaluation, so many minutes after the last; `when` is the situation, for the table that `-s` prints."""
         self.p.now += timedelta(minutes=minutes)
         repository = build_defs(self.p.settings).get_repository_def()
         resources = {"landing": LandingStore.from_settings(self.p.settings), "clock": Clock(self.p.now)}
@@ -56,23 +56,21 @@ class Sensors:
         return found
 
     def job_of(self, name: str) -> Any:
-        """The job a sensor launches."""
         definitions = build_defs(self.p.settings, clock=Clock(self.p.now), **self.p.resources)
         return definitions.resolve_job_def(definitions.get_repository_def().get_sensor_def(name).job_name)
 
     def requested(self, name: str, when: str, *, minutes: int = 0) -> list[tuple[date, date]]:
-        """First and last day of each requested run."""
         requests = self.tick(name, when, minutes=minutes).run_requests
         return [(date.fromisoformat(one.tags[START]), date.fromisoformat(one.tags[END])) for one in requests]
 
     def said(self, name: str, when: str, *, minutes: int = 0) -> str:
-        """Why nothing is requested."""
+        """The reason to request nothing."""
         found = self.tick(name, when, minutes=minutes)
         assert not found.run_requests
         return str(found.skip_message)
 
     def run(self, name: str, when: str, *, minutes: int = 0) -> list[dg.ExecuteInProcessResult]:
-        """Launch what an evaluation requests, as the daemon would."""
+        """Launch an evaluation's requests, like the daemon."""
         results = []
         for request in self.tick(name, when, minutes=minutes).run_requests or []:
             results.append(
@@ -82,8 +80,7 @@ class Sensors:
 
 
 def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(pipeline: Any) -> None:
-    """Scenario: objects without markers; the first markers; nothing new; all markers; an hour delivered again; an object gone;
-    the deadline; nothing at all. Outcome: each look requests exactly what is due, with its reason, and says what it waits for."""
+    """Scenario: markers come one by one, an hour changes, an object goes, the deadline. Outcome: exactly the due days."""
     p = pipeline(calendar_start=DAY)
     p.now = datetime(2026, 2, 2, 8, tzinfo=UTC)
     s = Sensors(p)
@@ -127,7 +124,7 @@ def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(
     assert run.success
     assert p.count(REFINED) == 5
 
-    # The next day never comes: at its deadline it is loaded all the same, told once, and left to a person.
+    # The next day never comes: it is loaded at its deadline, reported once, and left to an operator.
     p.now = datetime(2026, 2, 6, 0, 1, tzinfo=UTC)
     (run,) = s.run(ARRIVED, "nothing came for a day, its deadline passed")
     assert not run.success
@@ -136,8 +133,7 @@ def test_a_day_is_loaded_when_its_hours_are_complete_and_again_when_they_change(
 
 
 def test_a_state_that_keeps_failing_is_tried_a_few_times_and_a_new_one_at_once(pipeline: Any) -> None:
-    """Scenario: a run dies of something that has nothing to do with the data; then landing is out of reach; the cursor is
-    garbage; the day changes. Outcome: pauses that double, then a clear word; no crash; a changed day starts anew."""
+    """Scenario: a run dies, landing is away, the cursor is garbage. Outcome: doubling pauses; a changed day starts anew."""
     p = pipeline(calendar_start=DAY)
     p.now = datetime(2026, 2, 2, 8, tzinfo=UTC)
     s = Sensors(p)
@@ -190,8 +186,7 @@ def _a_look_takes(days: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scenario: a fresh deployment meets forty days of exports, a cap of ten days a look, runs of five; a run is under
-    way. Outcome: whole ranges, the oldest first, no more than the cap; days that a run covers are left to it."""
+    """Scenario: forty days, a cap of ten, runs of five. Outcome: whole ranges, oldest first; covered days are left."""
     _a_look_takes(10, monkeypatch)
     p = pipeline(calendar_start=DAY, days_per_run=5, reprocessing_window_days=1)
     p.now = datetime(2026, 3, 20, tzinfo=UTC)
@@ -223,9 +218,9 @@ def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any, monkeypatch:
 
 
 def test_a_recovery_is_loaded_when_it_rests_and_the_daily_job_never_sees_it(pipeline: Any) -> None:
-    """Scenario: recovery exports of an old day arrive one by one, far behind what one look lists; their first run dies; regular
-    exports begin much later. Outcome: the backfill sensor waits until they rest, tries again after a pause, and loads them,
-    giving way to daily runs; the regular one requests nothing for them, and awaits no day before its own first."""
+    """Scenario: recovery exports of an old day arrive one by one; their first run dies.
+    Outcome: the backfill sensor waits until they rest, retries after a pause and yields to daily runs; the regular one
+    ignores them."""
     p = pipeline(calendar_start=date(2025, 6, 1))
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     old, first = date(2025, 7, 1), date(2026, 2, 17)
@@ -261,8 +256,7 @@ def test_a_recovery_is_loaded_when_it_rests_and_the_daily_job_never_sees_it(pipe
 def test_an_old_day_that_keeps_failing_is_given_up_though_it_is_looked_at_by_turns(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: a day behind the horizon is due and its runs die; each look takes another part of the history.
-    Outcome: it is tried three times in all, and named as given up when its turn comes again."""
+    """Scenario: runs of a day behind the horizon die. Outcome: three tries in all, then it is named as given up."""
     _a_look_takes(40, monkeypatch)
     p = pipeline(calendar_start=date(2025, 6, 1))
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
@@ -277,7 +271,7 @@ def test_an_old_day_that_keeps_failing_is_given_up_though_it_is_looked_at_by_tur
 
 
 def test_an_exporter_without_markers_is_told_to_dagster_as_it_rests(pipeline: Any) -> None:
-    """Scenario: no markers are written; objects of two hours come. Outcome: an hour counts as complete when it rested."""
+    """Outcome: an hour counts as complete once it rested."""
     p = pipeline(calendar_start=DAY, hours_complete_by=Completeness.QUIET)
     p.now = datetime(2026, 2, 2, 8, tzinfo=UTC)
     s = Sensors(p)
@@ -295,8 +289,7 @@ def test_an_exporter_without_markers_is_told_to_dagster_as_it_rests(pipeline: An
 
 
 def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipeline: Any) -> None:
-    """Scenario: raw alone was loaded; all is built; a day is tampered with; a load is under way; a day becomes final.
-    Outcome: exactly those days are requested, without a JVM; while a load runs heal waits; when all is well it says so."""
+    """Outcome: exactly missing, tampered and newly final days are requested, without a JVM and beside no load."""
     p = pipeline(calendar_start=DAY)
     p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
     s = Sensors(p)
@@ -321,7 +314,7 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     assert run.success
     assert (p.count(REFINED, NEXT), p.verdict("aggregates/event_counts", NEXT)) == (6, "published")
 
-    # A late fact of a day that has no partition is built with the arrival that brought it.
+    # A late fact of a day without a partition is built with the arrival that brought it.
     early = date(2025, 12, 24)
     p.deliver(NEXT, [*events_on(NEXT, 6), *events_on(early, 1)])
     assert p.run(NEXT, tables=["raw/regular_events"]).success
@@ -332,7 +325,7 @@ def test_heal_builds_what_is_stale_missing_or_newly_final_and_nothing_else(pipel
     assert p.count(REFINED, early) == 1
     assert s.said(HEAL, "all is built", minutes=5).startswith("nothing to do")
 
-    # So is one whose arrival lies before the calendar too, but within the reach of its first day.
+    # Likewise where the arrival is before the calendar too, within its first day's reach.
     before = DAY - timedelta(days=1)
     p.deliver(before, events_on(early, 2, prefix="before"))
     assert p.run(DAY, tables=["raw/regular_events"]).success

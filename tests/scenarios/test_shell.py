@@ -1,4 +1,4 @@
-"""`tidemark` as a person or script calls it: tables, JSON, exit codes, no stack traces."""
+"""`tidemark` on the shell: tables, JSON, exit codes, no stack traces."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def load_words(first: date, last: date) -> tuple[str, ...]:
 
 
 def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
-    """Scenario: a good day, then a day with a broken object, then calls that cannot be served.
-    Outcome: exit 0, 1 and 2; object, reason and cure are printed, a stack trace never."""
+    """Outcome: exit 0, 1 and 2; object, reason and cure are printed, never a stack trace."""
     shell = Shell(tmp_path)
     shell.deliver(DAY, a_body(events_on(DAY, 12)))
     good = shell(*load_words(DAY, DAY), "--json")
@@ -58,8 +57,7 @@ def test_a_load_a_refusal_and_bad_usage(tmp_path: Path) -> None:
 
 
 def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -> None:
-    """Scenario: on the shell, a delivery is excluded and counts again; the day is rolled back and released; then it is proven.
-    Outcome: each command says what it changed and exits as promised; what was decided is listed."""
+    """Outcome: each command names its change and exits as promised; decisions are listed."""
     shell = InThisProcess(tmp_path)
     shell.deliver(DAY, a_body(events_on(DAY, 12)))
     assert shell(*load_words(DAY, DAY)).returncode == 0
@@ -109,8 +107,7 @@ def test_a_mistake_is_undone_and_the_result_proven(spark: Any, tmp_path: Path) -
 
 
 def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path: Path) -> None:
-    """Scenario: two projects; a day of one is refused; the other one's day is rolled back and released, one of its objects
-    excluded, each with its changes accepted. Outcome: the refused day stays refused, and nobody is told that it stands."""
+    """Outcome: a refused day stays refused, whatever is rolled back, released or excluded for another project."""
     shell = InThisProcess(tmp_path)
     shell.environment |= {"TIDEMARK_PROJECTS": "10001,10002", "TIDEMARK_CHANGE_MIN_ROWS": "5"}
     span = ("--from", str(DAY), "--to", str(DAY))
@@ -140,9 +137,8 @@ def test_what_is_accepted_is_accepted_for_its_project_alone(spark: Any, tmp_path
 
 
 def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any, tmp_path: Path, capfd: Any) -> None:
-    """Scenario: names of objects, ids, event types, platforms, currencies, property values and reasons hold markup, escapes,
-    line breaks, links and images; every command is run over them, and a change is refused. Outcome: exits as for plain names;
-    what is printed, logged and kept by Dagster shows them as text, in bounds, and Dagster's log holds no id or type at all."""
+    """Scenario: names, ids, values and reasons hold markup, escapes, line breaks, links and images; every command runs.
+    Outcome: exits as for plain names; all output shows them as bounded text; Dagster's log holds no id or type."""
     evil = "[/x]\x1b[31m\u202e\n12:00:00 forged: 7 published ![i](http://evil.example/i.png) <script>alert(1)</script> ``` '\"\\"
     shell = InThisProcess(tmp_path)
     shell.environment |= {"TIDEMARK_CHANGE_MIN_ROWS": "5", "TIDEMARK_FINAL_AFTER_HOURS": "0"}
@@ -168,7 +164,6 @@ def test_hostile_names_and_values_are_data_to_every_command_and_page(spark: Any,
     def ran(code: int, *words: str) -> str:
         done = shell(*words)
         assert done.returncode == code, (words, done.stdout, done.stderr)
-        # What a load says goes to the descriptor, as the JVM's own lines would.
         text = done.stdout + done.stderr + capfd.readouterr().err
         assert not set(text) & {"\x1b", "\u202e", "\x07", "\r"}, words
         assert not any(line.startswith("12:00:00 forged") for line in text.splitlines()), words

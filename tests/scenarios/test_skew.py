@@ -1,4 +1,4 @@
-"""A delivery of which most lies in one object and on one event key: told before it hurts, and divided, with the same result."""
+"""A delivery mostly in one object and on one key: forecast, divided, with the same result."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NEVER = 10**15
 
 
 def deliver(p: Pipeline) -> None:
-    """Twelve thousand events in one object, most of them with the same ids and some without; a few in four others."""
+    """Twelve thousand events in one object, most with the same ids and some without; a few in four others."""
     hot = {"device_id": "server", "insert_id": "constant"}
     large = events_on(DAY, 12_000)
     for number, event in enumerate(large):
         if number % 10 < 7:
             event.update({"device_id": hot["device_id"], "$insert_id": hot["insert_id"]})
-            # Some of them are one row twice, some lie on the day before: each fate of a row is among them.
+            # Some are one row twice, some lie on the day before: each fate occurs.
             event["uuid"] = large[number - 1]["uuid"] if number % 10 == 6 else event["uuid"]
             if number % 10 == 3:
                 event["event_time"] = event["event_time"].replace(str(DAY), str(DAY - timedelta(days=1)))
@@ -41,8 +41,7 @@ def deliver(p: Pipeline) -> None:
 def test_a_large_object_and_a_hot_key_are_told_of_divided_and_change_nothing(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario: the same skewed day is loaded with bounds that divide nothing, and with low ones. Outcome: equal rows in every
-    table; before a step its forecast is in the log and on the run, afterwards the rows of its tasks beside it."""
+    """Scenario: the same day with bounds that divide nothing, and low ones. Outcome: equal rows; both are reported."""
     lakes: dict[str, Pipeline] = {}
     runs: dict[str, Outcome] = {}
     for name, bounds in (("plain", (NEVER, NEVER, 1e9)), ("apart", (64 * 1024, 500, 1.0))):

@@ -1,4 +1,4 @@
-"""A landing in which recoveries lie among regular exports: split while loads go on, its tables end as if it never was mixed."""
+"""A landing with recoveries among regular exports is split during loads; its tables equal a separate landing's."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ REFINED = "refined/events"
 
 
 def _deliver(p: Any, recoveries: Source) -> list[str]:
-    """One hour came whole, one cut and was recovered, of one only the recovery came, and so of a third day; returns the recovered
-    keys."""
+    """One hour is whole, one was cut and recovered, one and a third day only recovered; returns the recovered keys."""
     cut = events_on(DAY, 150, prefix="cut")
     late = events_on(DAY, 130, prefix="late")
     p.deliver(DAY, events_on(DAY, 40, prefix="whole"), hour=8)
@@ -58,9 +57,8 @@ def _standing(p: Any) -> Any:
 
 
 def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
-    """Scenario: a mixed landing is loaded; its recoveries are moved, and loads of both sources meet the move half done; then both
-    are loaded again. Outcome: no run fails, no check is red, refined and aggregates are never published anew; raw ends,
-    batch by batch, like that of a landing that was separate from the start."""
+    """Scenario: a loaded mixed landing is split; loads of both sources meet the half-done move, then come again.
+    Outcome: no run fails, nothing is published anew; raw equals that of a separate landing, batch by batch."""
     p = pipeline()
     p.now = SOON
     recovered = _deliver(p, Source.REGULAR)
@@ -105,7 +103,7 @@ def test_a_mixed_landing_is_split_while_loads_go_on(pipeline: Any) -> None:
         (separate.landing / marker).touch()
     assert _tree(p) == _tree(separate)
     assert separate.load(DAY, THIRD).success
-    # Closed days grow by so much that somebody has to agree.
+    # Closed days grow by so much that the growth needs an acceptance.
     grown = {f"{table.key}:{day}": "recovered" for table in DERIVED for day in (DAY, NEXT, THIRD)}
     late = separate.load(DAY, THIRD, source=Source.BACKFILL, accept=grown)
     assert late.success, late.failure()

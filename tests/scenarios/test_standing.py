@@ -1,4 +1,4 @@
-"""Where a day stands lasts: it is told and kept in the ledger, fails no second load, and every state has its way out."""
+"""A day's standing lasts in the ledger, fails no second load, and every state has its way out."""
 
 from __future__ import annotations
 
@@ -25,18 +25,14 @@ ALL = (RAW, *(table.key for table in DERIVED))
 
 
 def _a_first_day(p: Story) -> Steps:
-    """Something came before, so that a silent day is awaited."""
+    """An earlier day, so that a silent day is awaited."""
     first = DAY - timedelta(days=5)
     p.deliver(first, events_on(first, 1))
     assert (yield p.load(first)).success
 
 
-# -- provisional and final ---------------------------------------------------------------------------------------
-
-
 def a_provisional_day_becomes_final(p: Story) -> Steps:
-    """Scenario: a day is loaded while its late events may still come, and again when they cannot. Outcome: provisional, then
-    final; the numbers are not published twice."""
+    """Outcome: provisional, then final; the numbers are not published twice."""
     p.now = datetime(2026, 2, 3, 6, tzinfo=UTC)
     p.deliver(DAY, events_on(DAY, 10))
     p.mark(DAY)
@@ -44,7 +40,7 @@ def a_provisional_day_becomes_final(p: Story) -> Steps:
     assert first.success, first.failure()
     assert (first.outcome(REFINED, DAY).verdict.value, first.outcome(REFINED, DAY).is_final) == ("published", False)
     history = p.history()
-    # The days in which its late events may still arrive must be there too.
+    # The days in which its late events may arrive.
     for shift in range(1, 4):
         p.deliver(DAY + timedelta(days=shift), events_on(DAY + timedelta(days=shift), 1))
     p.now = LATER
@@ -57,8 +53,7 @@ def a_provisional_day_becomes_final(p: Story) -> Steps:
 
 
 def a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours(p: Story) -> Steps:
-    """Scenario: an open day is loaded while the clock is months ahead; it comes right, and the day's other hours arrive.
-    Outcome: final by that clock; then provisional, with all its hours; final again when its time has come, and bounded."""
+    """Scenario: the clock is ahead, then right; more hours arrive. Outcome: final, provisional, final and bounded."""
     p.now = LATER
     p.deliver(DAY, events_on(DAY, 150), hour=1)
     assert (yield p.load(DAY)).success
@@ -77,8 +72,7 @@ def a_finality_judged_by_a_clock_that_was_ahead_does_not_refuse_a_days_own_hours
 
 
 def one_recovered_hour_does_not_make_a_missing_day_whole(p: Story) -> Steps:
-    """Scenario: of a day that was never delivered one hour is recovered; then a person accepts that the others are lost.
-    Outcome: its events are there, but it warns with 1 of 24 hours and is provisional; then it is final, on record."""
+    """Scenario: one hour is recovered; an operator accepts the loss of the rest. Outcome: provisional; then final."""
     p.now = LATER
     p.deliver(BEFORE, events_on(BEFORE, 1))
     p.deliver(DAY, events_on(DAY, 5), source=Source.BACKFILL)
@@ -97,12 +91,8 @@ def one_recovered_hour_does_not_make_a_missing_day_whole(p: Story) -> Steps:
     assert (p.count(REFINED, DAY), p.record(REFINED, DAY).is_final) == (5, True)
 
 
-# -- refused and waiting -----------------------------------------------------------------------------------------
-
-
 def nothing_is_built_on_a_refused_day_whatever_is_selected(p: Story) -> Steps:
-    """Scenario: a final day's correction is refused in refined; then aggregates alone, refined alone and all are asked for,
-    and the next day's own delivery cannot be read. Outcome: nothing is built on either; each is told once, with its hint."""
+    """Scenario: aggregates, refined and all are requested on a refused day. Outcome: nothing is built; one report each."""
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 120))
     assert (yield p.load(DAY, NEXT)).success
@@ -136,8 +126,7 @@ def nothing_is_built_on_a_refused_day_whatever_is_selected(p: Story) -> Steps:
 
 
 def a_day_whose_only_delivery_is_bad_never_looks_empty_and_good(p: Story) -> Steps:
-    """Scenario: a day's only object cannot be read; then it is deleted; then a person accepts that the day has no events.
-    Outcome: the day waits, is refused as never delivered, and is good and empty at last."""
+    """Scenario: the only object is unreadable, deleted, accepted. Outcome: waits, refused as missing, good and empty."""
     p.now = LATER
     yield from _a_first_day(p)
     key = p.deliver(DAY, events_on(DAY, 5), truncated=True)
@@ -168,8 +157,7 @@ def other_bounds_try_a_refused_day_again(p: Story) -> Steps:
 
 
 def an_aggregate_of_a_day_that_was_never_built_is_not_good(p: Story) -> Steps:
-    """Scenario: an aggregate alone is asked for, over a day of which nothing was loaded and one before the project's first.
-    Outcome: the first waits and is red, the second stands; loading the day mends it."""
+    """Outcome: the unloaded day waits and is red, the one before the project's first stands; a load mends it."""
     p.deliver(DAY, events_on(DAY, 5))
     alone = yield p.load(BEFORE, DAY, tables=[COUNTS])
     assert f"{REFINED} {DAY}/{p.project} is not built yet" in alone.failure()
@@ -179,12 +167,8 @@ def an_aggregate_of_a_day_that_was_never_built_is_not_good(p: Story) -> Steps:
     assert p.verdict(COUNTS, DAY) == "published"
 
 
-# -- days of which nothing came ----------------------------------------------------------------------------------
-
-
 def a_recovery_that_never_came_keeps_no_day_open(p: Story) -> Steps:
-    """Scenario: both sources of a day are asked for before anything came; the regular exports come and are loaded. Outcome: the
-    backfill's wait keeps no day provisional, and a day that is empty on purpose holds nothing back."""
+    """Outcome: the backfill's wait keeps no day provisional, and a day that is empty on purpose holds nothing back."""
     p.deliver(BEFORE, events_on(BEFORE, 1))
     p.now = datetime(DAY.year, DAY.month, DAY.day, 1, tzinfo=UTC)
     asked = yield p.load(DAY, source=Source.BACKFILL)
@@ -204,9 +188,8 @@ def a_recovery_that_never_came_keeps_no_day_open(p: Story) -> Steps:
 
 
 def a_late_fact_finds_a_day_whose_markers_say_that_it_is_empty(p: Story) -> Steps:
-    """Scenario: a day with 24 markers and no object, of which nobody loads but the backfill side; a fact of it arrives three days
-    later, and that day is loaded. Outcome: the day is empty and good on the side that is asked; the other load accepts it as
-    empty too, and its fact is published; a second load changes nothing."""
+    """Scenario: a day with 24 markers and no object; a fact of it arrives three days later.
+    Outcome: empty and good on both sides; the fact is published; a second load changes nothing."""
     p.now = LATER
     yield from _a_first_day(p)
     p.mark(DAY)
@@ -237,8 +220,7 @@ def a_silent_day_without_all_markers_still_waits(p: Story) -> Steps:
 
 
 def a_silent_day_of_a_sparse_project_is_empty(p: Story) -> Steps:
-    """Scenario: a closed day without any delivery, of a project that is not declared sparse and then is; a fact of it arrives.
-    Outcome: refused, with the setting named; then empty, green and told as that; the late fact is published; the day is final."""
+    """Scenario: a silent day, its project sparse or not; a late fact. Outcome: refused; empty and green; final."""
     p.now = LATER
     yield from _a_first_day(p)
     told = (yield p.load(DAY)).failure()
@@ -279,12 +261,8 @@ def a_final_day_is_emptied_only_when_accepted(p: Story) -> Steps:
     assert reasons == {"the vendor withdrew the day"}
 
 
-# -- late facts --------------------------------------------------------------------------------------------------
-
-
 def a_fact_two_days_late_republishes_its_day_only(p: Story) -> Steps:
-    """Scenario: an event of day 1 arrives on day 3. Outcome: one more publication per table, of day 1 alone, which goes green
-    beside the requested day."""
+    """Outcome: one more publication per table, of day 1 alone, which goes green beside the requested day."""
     last = NEXT + timedelta(days=1)
     for day in (DAY, NEXT, last):
         p.deliver(day, events_on(day, 20))
@@ -302,8 +280,7 @@ def a_fact_two_days_late_republishes_its_day_only(p: Story) -> Steps:
 
 
 def late_facts_that_are_withdrawn_leave_their_far_day_again(p: Story) -> Steps:
-    """Scenario: a delivery brings late facts of a day weeks ago, then comes again without them. Outcome: the far day is
-    published with them, and without them again, in raw and in all that is built from it."""
+    """Outcome: the far day is published with the late facts, and again without them, in every table."""
     p.now = LATER
     arrival = DAY + timedelta(days=36)
     p.deliver(DAY, events_on(DAY, 5))
@@ -322,8 +299,7 @@ def late_facts_that_are_withdrawn_leave_their_far_day_again(p: Story) -> Steps:
 
 
 def aggregates_follow_every_day_that_refined_built(p: Story) -> Steps:
-    """Scenario: days in a row are stale because only raw was loaded; one at their edge is loaded whole. Outcome: where the chain
-    of neighbours made refined build more days than arrivals touch, aggregates have them as well."""
+    """Outcome: where neighbours made refined build more days than arrivals touch, aggregates have them too."""
     p.change(reprocessing_window_days=0)
     days = [DAY + timedelta(days=shift) for shift in range(5)]
     for count, tables in ((3, ()), (4, (RAW,))):
@@ -337,8 +313,7 @@ def aggregates_follow_every_day_that_refined_built(p: Story) -> Steps:
 
 
 def a_day_before_the_calendar_is_not_waited_for(p: Story) -> Steps:
-    """Scenario: the calendar begins on a day; nothing arrived on the day before, but a late event of it did, and older exports
-    lie there. Outcome: it is refined and counted with the load of the day it arrived on."""
+    """Outcome: a late event of that day is refined and counted with its arrival day's load."""
     p.change(calendar_start=DAY)
     p.deliver(DAY - timedelta(days=2), events_on(DAY - timedelta(days=2), 1))
     late = {**events_on(DAY, 1, prefix="late")[0], "event_time": f"{BEFORE} 23:00:00.000000"}
@@ -371,15 +346,12 @@ def test_where_days_stand(pipeline: Any, subtests: Any) -> None:
     tell(pipeline, subtests, stories)
 
 
-# -- as Dagster shows it -----------------------------------------------------------------------------------------
-
-
 def test_good_and_bad_days_in_dagster(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a backfill of a range asks for a day before anything came; five published days get new deliveries, of which day
-    2's cannot be read and day 4's lost half of its rows; the same again. Outcome: the first gives no day a materialization, and
-    its log says how Dagster ends a range then; in one run three days are green in every table, two red with reasons and their
-    old state; again: unchanged, and the run succeeds; the file of figures tells what the ledger does. The hours are delivered
-    again: all is green, though the figures cannot be written."""
+    """Scenario: a backfill asks for a day before anything came; five days get deliveries, two of them bad; again;
+    healed.
+    Outcome: no materialization; three days green, two red with reasons; unchanged and green runs; all green, though the
+    file of
+    figures cannot be written."""
     days = [DAY + timedelta(days=shift) for shift in range(5)]
     figures_file = tmp_path / "tidemark.prom"
     p = pipeline(metrics_file=figures_file)

@@ -16,8 +16,7 @@ GOOD, BAD = "10001", "10002"
 
 
 def test_one_bad_project_keeps_the_day_red_for_all(pipeline: Any) -> None:
-    """Scenario: one project's object is broken; then only the good one is loaded again, and a late fact of it arrives.
-    Outcome: its data is published each time, the day never goes green, the next day does."""
+    """Outcome: the other project's data is published; the day never goes green, the next day does."""
     p = pipeline(projects=(GOOD, BAD))
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 10))
@@ -42,8 +41,7 @@ def test_one_bad_project_keeps_the_day_red_for_all(pipeline: Any) -> None:
 
 
 def test_a_day_has_the_same_content_whichever_project_was_loaded(pipeline: Any) -> None:
-    """Scenario: two projects are loaded, then one of them alone, then the other one with a new event. Outcome: the data version
-    and the rows shown are those of the whole day, and change only with its content."""
+    """Outcome: data version and rows shown are those of the whole day, and change only with its content."""
     p = pipeline(projects=(GOOD, BAD))
     p.deliver(DAY, events_on(DAY, 10))
     p.deliver(DAY, events_on(DAY, 7, app=int(BAD)), project=BAD)
@@ -60,9 +58,9 @@ def test_a_day_has_the_same_content_whichever_project_was_loaded(pipeline: Any) 
 
 
 def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
-    """Scenario: in the morning one project's hours are there, the other's not, nor anything of the day before; in the evening
-    they come; the day before never does. Outcome: what is there is published; no run fails and checks only warn while the
-    deadlines lie ahead; a day goes green when all projects are there; past its deadline it is red."""
+    """Scenario: in the morning one project's hours are missing; in the evening they come; the day before never does.
+    Outcome: checks only warn before deadlines; a day is green once all projects are there, and red past its
+    deadline."""
     p = pipeline(projects=(GOOD, BAD), calendar_start=DAY)
     p.deliver(DAY, events_on(DAY, 10))
     p.deliver(DAY, events_on(DAY, 4, app=int(BAD)), project=BAD)
@@ -80,7 +78,6 @@ def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
     ):
         assert {day for *found, day in warned if found == [asset, check]} == {str(NEXT), str(LAST)}
 
-    # A fault beside a day that has not come is a fault.
     p.deliver(LAST, events_on(LAST, 5), hour=6, truncated=True)
     noon = p.run(DAY, LAST)
     assert not noon.success

@@ -1,4 +1,4 @@
-"""Writers at once: a short form of `make two-writers`, and the meetings that it found to be dangerous."""
+"""Concurrent writers: a short form of `make two-writers`, and the dangerous interleavings that it found."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ REFINED = "refined/events"
 
 @pytest.fixture(scope="module")
 def hands(spark: Any) -> Iterator[Sequence[Hand]]:
-    """Processes for both catalogs: what differs between these is told with each order."""
+    """Processes for both catalogs; each order carries the catalogs' differences."""
     with all_hands(**gateway_variables()) as started:
         yield started
 
 
 @pytest.mark.parametrize("catalog", ["sqlite", "postgresql"])
 def test_nothing_is_lost_doubled_or_stale(hands: Sequence[Hand], catalog: str) -> None:
-    """Scenario: writers with a process each meet on the same tables, with random pauses between their steps, beside
-    compaction and a rollback behind their backs. Outcome: no row is lost or doubled, no stale slice is called current."""
+    """Scenario: random pauses, beside compaction and a rollback. Outcome: no row is lost, doubled or wrongly current."""
     account = run_rounds(hands, catalog, ROUNDS[catalog], seed=7)
     Console(width=160).print(page_of([account]))
     assert account.findings == []
@@ -44,9 +43,8 @@ def test_nothing_is_lost_doubled_or_stale(hands: Sequence[Hand], catalog: str) -
 
 
 def test_the_loser_builds_again_what_it_lost(pipeline: Any) -> None:
-    """Scenario: a load of two distant days is about to publish, when another one loads a further object of the second day and
-    publishes it. Outcome: nothing of the first is visible until it walks again; then the second day is built from fresh inputs,
-    the first one goes as it was staged; every row is there once, and every change is on record once, of one run each."""
+    """Scenario: a load of two distant days is overtaken on the second day.
+    Outcome: it builds that day from fresh inputs and publishes the other as staged; each row and change exists once."""
     p = pipeline(reprocessing_window_days=1, dedupe_window_days=1, sparse_projects=(PROJECT,))
     far = DAY + timedelta(days=9)
     p.deliver(DAY, events_on(DAY, 8))

@@ -23,8 +23,7 @@ class NoSpark(LazyPySparkResource):
 
 
 def test_the_same_day_again_starts_no_spark(pipeline: Any) -> None:
-    """Scenario: a loaded day, loaded again where Spark must not start; then an object came. Outcome: unchanged, every day shown
-    with the same data version; the object is not passed over: Spark is asked for, and loads it once it may."""
+    """Outcome: unchanged, every day shown with the same data version; a new object asks for Spark and is loaded once."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 20))
     p.deliver(DAY, events_on(DAY, 5, prefix="r"), source=Source.BACKFILL)

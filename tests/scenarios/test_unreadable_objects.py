@@ -1,4 +1,4 @@
-"""One object that cannot be read costs its batch, and neither other days nor what landing is taken for."""
+"""An unreadable object costs its batch alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFINED = "refined/events"
 
 @pytest.fixture
 def pipeline(pipeline: Any) -> Any:
-    """One that builds no aggregates: they follow from refined."""
+    """Without aggregates, which depend on refined alone."""
     return partial(pipeline, only=RAW_AND_REFINED)
 
 
@@ -34,9 +34,9 @@ def _batch(p: Pipeline, day: date) -> Any:
 
 
 def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bucket: Any) -> None:
-    """Scenario: S3 refuses one object of two days' (403); the next load meets the same; then it is readable. Outcome: its day
-    is refused by key and reason with nothing in quarantine, the other is published; the second load says the same, quietly;
-    the third loads it. Where the object is all that landing has, the connection is named."""
+    """Scenario: S3 refuses one object (403) twice, then gives it.
+    Outcome: its day is refused by key, the other published; then loaded. If it is all of landing, the connection is
+    named."""
     faults = Faults(lambda method, path, _: Fault.ARCHIVED if method == "GET" and f"{DAY}_10" in path else None)
     with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
         p = pipeline(landing_url="s3://tidemark-test/exports")
@@ -56,7 +56,7 @@ def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bu
         assert "every load tries again" in run.failure()
         assert (p.count(REFINED, DAY), p.count(REFINED, NEXT)) == (0, 10)
         assert p.rows("raw/quarantine") == []
-        # Now the refused one is all that is left to read.
+        # The refused object alone is left.
         again = p.run(DAY, NEXT)
         assert again.success, again.failure()
         assert faults.met[Fault.ARCHIVED] >= 3
@@ -69,8 +69,8 @@ def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bu
 
 
 def test_links_cost_at_most_their_own_batch(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: beside a good object lie a link out of landing and, on another day, a loop. Outcome: the first is named and
-    nothing of its target kept, its day is published; the second's day is refused, however many such objects are allowed."""
+    """Scenario: a link out of landing, and a loop. Outcome: the first is named, not followed; the second's day is
+    refused."""
     p = pipeline(max_unreadable_objects=5)
     for day in (DAY, NEXT):
         p.deliver(day, events_on(day, 10), shard=1)

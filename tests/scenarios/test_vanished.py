@@ -1,7 +1,6 @@
-"""Deliveries that vanish from landing: the wrong bucket, lifecycle rules, unfinished rewrites, expired credentials.
-
-Whatever the cause, nothing that is published is emptied by it; a person is told, and a later delivery heals.
-"""
+"""Vanished deliveries (wrong bucket, lifecycle rules, unfinished rewrites, expired credentials) empty no published day;
+an
+operator is notified, and a later delivery heals."""
 
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ RAW, REFINED = "raw/regular_events", "refined/events"
 
 
 def _published(p: Any) -> Any:
-    """All that readers see, and how often it changed."""
+    """Everything readers see, and the number of changes."""
     return p.digests(), p.history()
 
 
 def _assert_missing(p: Story, run: Loaded, day: date, count: int, first: str) -> None:
-    """The day is refused for want of deliveries: the load fails, the check is red, the ledger names reason and hint."""
+    """The load fails, the check is red, the ledger names reason and hint."""
     reason = f"deliveries missing from landing: {count}, first {first}"
     assert f"{day} {RAW} {p.project} refused: {reason}" in run.failure()
     assert (RAW, "delivery_reconciles", day) in run.failed_checks()
@@ -52,8 +51,7 @@ def _assert_missing(p: Story, run: Loaded, day: date, count: int, first: str) ->
 
 
 def the_wrong_bucket_empties_nothing(p: Story) -> Steps:
-    """Scenario: landing points at an empty folder, and days loaded before are asked for again; then it points back.
-    Outcome: both days are refused as missing; back again they are green at once, and nothing is published anew."""
+    """Outcome: both days are refused as missing; after the return they are green, and nothing is published anew."""
     keys = {day: p.deliver(day, events_on(day, 10)) for day in (DAY, NEXT)}
     assert (yield p.load(DAY, NEXT)).success
     before = _published(p)
@@ -75,9 +73,9 @@ def the_wrong_bucket_empties_nothing(p: Story) -> Steps:
 
 
 def history_may_expire_behind_the_horizon_and_not_before_it(p: Story) -> Steps:
-    """Scenario: a lifecycle rule deletes whole days and single hours; two days lie past the redelivery horizon, one on
-    its last day and one inside. Outcome: past it all is green, because raw is the archive; inside it the days are
-    refused, and a whole day is released when the horizon has passed it. Nothing changes at any time."""
+    """Scenario: a lifecycle rule deletes days and hours before, on and inside the redelivery horizon.
+    Outcome: past it all is green, because raw is the archive; inside it days are refused. Nothing changes at any
+    time."""
     days = (BEFORE, DAY, NEXT, THIRD)
     keys = {day: [p.deliver(day, events_on(day, 5, prefix=f"h{hour}"), hour=hour) for hour in (8, 9)] for day in days}
     assert (yield p.load(BEFORE, THIRD)).success
@@ -94,14 +92,13 @@ def history_may_expire_behind_the_horizon_and_not_before_it(p: Story) -> Steps:
     p.now = LATER
     released = yield p.load(THIRD)
     assert released.success, released.failure()
-    # The day beside it lies in reach of the load and is released with it.
+    # The day beside it lies in the load's reach and is released with it.
     assert released.good(RAW) == released.good(REFINED) == {NEXT, THIRD}
     assert _published(p) == before
 
 
 def a_rewrite_under_way_is_refused_and_heals_when_it_is_finished(p: Story) -> Steps:
-    """Scenario: the vendor exports a day again: whole hours are gone, one is already there with fewer objects; later
-    all are there in other numbers of objects. Outcome: refused while hours lack; then exactly the final objects count."""
+    """Outcome: refused while hours are missing; then exactly the final objects count."""
     old = [
         p.deliver(DAY, events_on(DAY, 5, prefix=f"h{hour}-{shard}"), hour=hour, shard=shard)
         for hour, shard in ((1, 1), (1, 2), (2, 1), (3, 1), (3, 2))
@@ -126,10 +123,8 @@ def a_rewrite_under_way_is_refused_and_heals_when_it_is_finished(p: Story) -> St
 
 
 def a_half_copied_landing_takes_no_rows_and_a_rewritten_hour_is_accepted(p: Story) -> Steps:
-    """Scenario: landing is copied to a new place, where all times and etags are others; shard 1 of each hour is not there yet.
-    Then an hour is rewritten with one new object, which a later load finds alone; at last a person lets a shard go that came
-    before another one of its hour. Outcome: the half is refused as missing, once, and nothing changes; the rewritten hour is
-    accepted; the loss is beyond the bound until the person accepts it, on record."""
+    """Scenario: landing is half copied with new times and etags; an hour becomes one new object; a shard is given up.
+    Outcome: the half is refused once without a change; the rewritten hour is accepted; the loss needs an acceptance."""
     p.change(change_min_rows=10)
     days, hours = (DAY, NEXT, THIRD), (7, 8, 9)
 
@@ -182,9 +177,9 @@ def a_half_copied_landing_takes_no_rows_and_a_rewritten_hour_is_accepted(p: Stor
 
 
 def a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_accepts_it(p: Story) -> Steps:
-    """Scenario: a whole batch is gone while the next day arrives; the same again; then a person lets it go.
-    Outcome: the next day is published, the refusal fails the first load only and stays red; accepted, its rows leave raw
-    and refined on every day they lay on, and the reason is on record."""
+    """Scenario: a whole batch is gone while the next day arrives; the same again; an operator accepts the loss.
+    Outcome: the next day is published, the refusal fails the first load only; accepted, its rows leave raw and
+    refined."""
     reason = "a test of the vendor, deleted on purpose"
     p.deliver(BEFORE, events_on(BEFORE, 10))
     gone = [
@@ -219,9 +214,8 @@ def a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_accepts
 
 
 def an_accepted_loss_stays_accepted(p: Story) -> Steps:
-    """Scenario: a final day beyond the bounds is gone; a person accepts that for raw, sees refined refused as a shrink,
-    and accepts that too; then the day is loaded again. Outcome: refined stands until it is accepted, then all tables are
-    empty for the day, and later loads are quiet."""
+    """Scenario: an operator accepts a lost day in raw, then its shrink in refined; it is loaded again.
+    Outcome: refined stands until accepted, then all tables are empty for the day; later loads are quiet."""
     gone = p.deliver(DAY, events_on(DAY, 150))
     assert (yield p.load(DAY)).success
     p.remove(gone)
@@ -240,8 +234,7 @@ def an_accepted_loss_stays_accepted(p: Story) -> Steps:
 
 
 def a_reason_is_on_record_where_it_was_given(p: Story) -> Steps:
-    """Scenario: two batches are gone and accepted for different reasons, by a load in which a third is delivered again.
-    Outcome: each publication carries the reason of its own day, an ordinary one none."""
+    """Outcome: each publication carries the reason of its own day, an ordinary one none."""
     p.deliver(BEFORE, events_on(BEFORE, 10))
     gone = [p.deliver(day, events_on(day, 10)) for day in (DAY, NEXT)]
     p.deliver(THIRD, events_on(THIRD, 1))
@@ -255,8 +248,7 @@ def a_reason_is_on_record_where_it_was_given(p: Story) -> Steps:
 
 
 def a_loss_in_reach_of_a_load_is_told_by_that_load(p: Story) -> Steps:
-    """Scenario: a day is loaded while a batch of the day before, in reach of the load, is gone. Outcome: this load, the
-    first to see it, fails and names it, because no later one will; the requested day is published."""
+    """Scenario: a batch of the day before is gone. Outcome: this load names it and fails, because no later one will."""
     gone = p.deliver(DAY, events_on(DAY, 10))
     p.deliver(NEXT, events_on(NEXT, 10))
     assert (yield p.load(DAY, NEXT)).success
@@ -269,8 +261,7 @@ def a_loss_in_reach_of_a_load_is_told_by_that_load(p: Story) -> Steps:
 
 
 def a_recovered_day_stays_good_when_the_recovery_expires(p: Story) -> Steps:
-    """Scenario: a day came as a backfill export only; past the horizon its objects expire, and both sources are loaded
-    again. Outcome: green for both, because raw is the archive."""
+    """Outcome: past the horizon both sources are green, because raw is the archive."""
     p.now = LATER
     key = p.deliver(DAY, events_on(DAY, 10), source=Source.BACKFILL)
     assert (yield p.load(DAY, source=Source.BACKFILL)).success
@@ -297,7 +288,7 @@ def test_deliveries_that_vanish(pipeline: Any, subtests: Any) -> None:
 
 @contextmanager
 def an_s3(*, refuses: str, listing: str | None = None) -> Iterator[S3Resource]:
-    """A server that refuses every request with 403 and this code, but for the listing, where one is given."""
+    """A server that answers 403 with this code, except for the listing, where given."""
 
     def answer(path: str) -> tuple[int, str]:
         if listing is not None and "list-type=2" in path:
@@ -312,9 +303,8 @@ ACCESS_CURE = "Check TIDEMARK_LANDING_URL, region, endpoint and credentials, and
 
 
 def test_a_landing_that_cannot_be_listed_is_not_an_empty_one(pipeline: Any) -> None:
-    """Scenario: credentials have expired, or lack rights; later the folder that landing is in is gone, and comes back.
-    Outcome: each run fails with one sentence that names the place, the reason and the cure; nothing is judged and nothing
-    changes; then all is as before."""
+    """Scenario: credentials expire or lack rights; landing's folder goes and comes back.
+    Outcome: each run names place, reason and cure, and judges and changes nothing; then all is as before."""
     p = pipeline()
     p.deliver(DAY, events_on(DAY, 10))
     assert p.run(DAY).success
@@ -348,8 +338,7 @@ def test_a_landing_that_cannot_be_listed_is_not_an_empty_one(pipeline: Any) -> N
 
 
 def test_an_object_that_may_be_listed_and_not_read_is_named(pipeline: Any) -> None:
-    """Scenario: the credentials may list the bucket and not read from it. Outcome: the run fails with one sentence that
-    names the object, the reason and the cure."""
+    """Outcome: the run fails with one sentence that names the object, the reason and the cure."""
     p = pipeline(landing_url="s3://exports")
     key = f"{PROJECT}/{PROJECT}_{DAY}_10#1.json.gz"
     rest = "<Size>100</Size><LastModified>2026-02-02T00:00:00Z</LastModified><ETag>&quot;e&quot;</ETag>"

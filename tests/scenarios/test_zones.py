@@ -22,7 +22,7 @@ from tests.support.small_spark import FIRST_COMPILER, small_config
 pytestmark = [pytest.mark.slow, pytest.mark.workers]
 DAY = date(2026, 2, 2)
 APIA = "Pacific/Apia"
-"""Thirteen hours ahead of UTC today, eleven behind it before 30 December 2011, a day that it never had."""
+"""Thirteen hours ahead of UTC today, eleven behind it before 30 December 2011, a day that it skipped."""
 MOMENTS = ("2011-12-30 12:00:00.000000", f"{DAY} 00:30:00.000000", f"{DAY} 12:00:00.000000", f"{DAY} 23:30:00.000000")
 _TWICE = """
 import sys
@@ -43,7 +43,7 @@ def _delivered(p: Pipeline) -> Pipeline:
 
 
 def _in_apia(p: Pipeline, folder: Path) -> str:
-    """Load the day and look at what maintenance would do, in one process there whose JVM is told of that zone as well."""
+    """Load the day and plan maintenance in one process there, whose JVM has that zone too."""
     (folder / "home").mkdir()
     config = small_config(f"{FIRST_COMPILER} -Duser.timezone={APIA}")
     known = p.settings.model_copy(
@@ -62,7 +62,7 @@ def _in_apia(p: Pipeline, folder: Path) -> str:
 
 
 def _told(p: Pipeline) -> dict[str, Any]:
-    """Of each table: what is on record of its slices, and its rows but for what differs from lake to lake."""
+    """Each table's slices on record, and its rows without the lake's own columns."""
     configure_catalog(p.spark, p.settings)
     own = {"_object_etag"}
     return {
@@ -75,8 +75,7 @@ def _told(p: Pipeline) -> dict[str, Any]:
 
 
 def test_another_zone_shifts_no_day(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: events around midnight, and on a day that a zone left out, are loaded by a machine and a JVM in that zone.
-    Outcome: records, rows and what maintenance would do are those of UTC."""
+    """Scenario: events around midnight and on a skipped day. Outcome: records, rows and maintenance equal UTC's."""
     here, there = _delivered(pipeline()), _delivered(pipeline())
     assert here.load(DAY).success
 
@@ -87,7 +86,7 @@ def test_another_zone_shifts_no_day(pipeline: Any, tmp_path: Path) -> None:
 
 
 def test_a_session_that_would_shift_days_is_refused(pipeline: Any) -> None:
-    """Scenario: a JVM that somebody else started in another zone. Outcome: one sentence names the zone and the cure."""
+    """Outcome: one sentence names the zone and the cure."""
     p = pipeline()
     zones = getattr(p.spark._jvm, "java.util.TimeZone")
     before = zones.getDefault()
