@@ -24,10 +24,9 @@ from resources.ledger.store import Ledger
 
 
 def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source) -> TableReport:
-    """Load what changed among the deliveries in reach of the requested days.
+    """Load the deliveries that changed, of the requested days and of those near them.
 
-    Every considered batch ends accepted, refused, waiting or moved; only event days whose content changed are
-    accepted into the load's draft. Raises ReadTwiceError where objects keep changing between two readings.
+    Every batch ends accepted, refused, waiting or moved. Raises ReadTwiceError if objects keep changing between readings.
     """
     table = RAW_TABLES[source]
     started_at = time.monotonic()
@@ -60,7 +59,6 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
             continue
         published = attempt.published
         _record(attempt)
-        # Objects overwritten while they were read are listed once more; a second move waits for the next run.
         if not (may_list_again and attempt.judged(BatchVerdict.MOVED)):
             return report(attempt)
         runtime.log(f"{table.key}: objects changed while they were read; listing again")
@@ -70,10 +68,9 @@ def accept_deliveries(runtime: LoadRuntime, request: LoadRequest, source: Source
 def _losses(
     runtime: LoadRuntime, request: LoadRequest, source: Source, former: Losses | None
 ) -> tuple[Losses, dict[BatchKey, bool]]:
-    """What a raw table lacks files of, and the batches to read again for it -> whether the files held rows of them.
+    """Slices of a raw table that lack files, and the batches to read again for them -> whether the files held their rows.
 
-    Of quarantine only days count that have a batch of this source: no other could bring its lines back. `former`: of a former
-    attempt of this load, which knows what an earlier run found.
+    Of quarantine, only days with a batch of this source count. `former`: from an earlier attempt of this load.
     """
     table, ledger = RAW_TABLES[source], runtime.ledger
     rows, lines = runtime.draft.lost(table), {}
@@ -97,7 +94,7 @@ def _losses(
 def batches_holding(
     ledger: Ledger, source: Source, slices: Collection[Slice], of_lines: Collection[Slice] = ()
 ) -> dict[Slice, set[BatchKey]]:
-    """Slice of raw -> the batches that brought rows of it; of `of_lines` also the one whose refused lines are filed under it."""
+    """Slice of raw -> batches that brought its rows; for `of_lines`, also the batch that its refused lines are filed under."""
     holding = {
         Slice(day, project): {batch for batch, part in batches.items() if part.digest != EMPTY}
         for project, days in days_by_project(slices).items()
@@ -126,18 +123,18 @@ def _publish_accepted(attempt: Attempt) -> None:
 
 
 def _wait_beside_lost(attempt: Attempt) -> None:
-    """A batch waits that brings rows to a slice that is not whole again."""
+    """Batches wait if they bring rows to a slice that is not whole again."""
     assert attempt.staged is not None
     table, lost = attempt.table, attempt.losses.found
     holding = {key: set(attempt.losses.holding.get(key, ())) for key in lost}
     known = {key for key, batches in holding.items() if batches}
-    # What lies in them now is new: also of batches that never brought any.
+    # Their staged rows are new, also those of batches that never brought any.
     staged = attempt.runtime.lakehouse.read(table, attempt.staged.snapshot_id).where(slices_condition(table, lost))
     for row in staged.select(table.day_column, "project_id", "_arrival_date").distinct().collect():
         batch = BatchKey(attempt.source, row["project_id"], row["_arrival_date"])
         holding[Slice(row[table.day_column], row["project_id"])].add(batch)
     accepted = {plan.key for plan in attempt.judged(BatchVerdict.ACCEPTED)}
-    # Rows of objects that were moved to the other prefix come from there, with that source's next load.
+    # Rows of objects moved to the other prefix come back with that source's next load.
     able = {key for key in accepted if not attempt.batches[key].being_relocated}
     whole, waiting = brought_back(holding, able if attempt.request.is_read_again else set())
     for batch in waiting & accepted:
@@ -154,8 +151,8 @@ def brought_back(
 ) -> tuple[set[Slice], set[BatchKey]]:
     """The lost slices that are whole again, and the batches that cannot be accepted.
 
-    A slice is whole again where all batches that hold rows of it are read again and accepted (`able`); a batch is accepted only
-    if every lost slice that it brings rows to is whole again, because each is published as a whole or not at all.
+    A slice is whole again if all batches with rows of it are accepted (`able`). A batch is accepted only if all lost slices
+    that it brings rows to are whole again, because each is published as a whole or not at all.
     """
     whole = {key for key, batches in holding.items() if batches}
     while broken := {key for key in whole if not holding[key] <= able}:
@@ -199,10 +196,7 @@ def _record(attempt: Attempt) -> None:
 
 
 def _skip_known_bytes(attempt: Attempt) -> None:
-    """Hash objects with another etag that may hold bytes that are known: what is excluded stays so, what is loaded is not parsed.
-
-    Excluded bytes that came again are recorded as excluded of this version as well.
-    """
+    """Hash objects with another etag whose bytes may be known: excluded bytes stay excluded, loaded ones are not parsed."""
     work, log = attempt.work, attempt.runtime.log
     changed = {delivery.key: (plan, delivery) for plan in work for delivery in plan.changed}
     excluded = {

@@ -1,4 +1,4 @@
-"""The plan of a raw load: what arrived in reach, next to what is recorded, and the verdict on batches that nobody delivered."""
+"""The plan of a raw load: arrivals in reach, compared with the ledger, and verdicts on batches without deliveries."""
 
 from __future__ import annotations
 
@@ -30,15 +30,12 @@ _NOTHING_CAME = (
 def plan_arrivals(
     runtime: Runtime, request: LoadRequest, source: Source, read_again: Mapping[BatchKey, bool]
 ) -> dict[BatchKey, BatchPlan]:
-    """List what arrived in reach of the requested days and plan every batch of it; logs what is told of it.
-
-    `read_again`: as of `plan_batches`; their arrival days are in reach, too.
-    """
+    """List arrivals in reach of the requested days and plan their batches. `read_again` (see `plan_batches`) is in reach, too."""
     table, settings, projects = RAW_TABLES[source], runtime.settings, request.projects
     window = timedelta(days=settings.reprocessing_window_days)
     arrived = [batch.arrival_date for batch in read_again]
     if arrived:
-        # Batches that wait for what is read again may lie beyond this load's reach, and nothing else would ask for them.
+        # Batches that wait for batches read again may lie beyond this load's reach.
         waiting = runtime.ledger.batches(projects, min(arrived), request.now.date()).items()
         arrived += [batch.arrival_date for batch, one in waiting if one.verdict is BatchVerdict.WAITING]
     first, last = min([request.first_day - window, *arrived]), max([request.last_day + window, *arrived])
@@ -60,7 +57,7 @@ def plan_arrivals(
         accepted_reasons={key: why for key in requested if (why := request.accepted.get((table.key, key)))},
         read_again=read_again,
     )
-    # Some markers alone are no reason to judge a day that nobody asked for; all of them say that it is empty.
+    # A few markers are no reason to judge a day that nobody requested; a full set says that the day is empty.
     plans = {key: plan for key, plan in plans.items() if plan.is_requested or plan.is_newly_empty or plan.is_delivered}
     plans = dict(sorted(_with_verdicts(runtime, request, source, listing, plans, recorded).items()))
     _log_plans(runtime, table.key, plans, listing, f"arrived {first} to {last}")
@@ -95,7 +92,6 @@ def _with_verdicts(
     plans: Mapping[BatchKey, BatchPlan],
     recorded: Recorded,
 ) -> dict[BatchKey, BatchPlan]:
-    """The plans, with a verdict on those whose deliveries are missing, or that have none."""
     firsts = first_arrivals(runtime.ledger, runtime.settings, request.projects, request.now.date(), listing=listing)
     elsewhere = recorded.delivered_elsewhere(source)
     plans = {key: plan.from_its_start(firsts.get(key.project_id)) for key, plan in plans.items()}
@@ -118,7 +114,7 @@ def _with_verdicts(
             with_verdicts[key] = replace(plan, verdict=(BatchVerdict.REFUSED, plan.with_recovery(evaluation)))
     absent = [judged(plan) for plan in plans.values() if not plan.listed and not plan.recorded]
     with_verdicts |= {plan.key: plan for plan in absent}
-    # Landing is asked for the other source's deliveries only where the ledger does not know of any.
+    # Landing is listed for the other source only if the ledger knows no deliveries of it.
     lacking = [plan for plan in absent if plan.verdict is not None and plan.verdict[0] is not BatchVerdict.ACCEPTED]
     if lacking:
         delivered, hours_told = _listed_elsewhere(runtime, source, lacking)
@@ -132,7 +128,7 @@ def _with_verdicts(
 def _listed_elsewhere(
     runtime: Runtime, source: Source, lacking: Sequence[BatchPlan]
 ) -> tuple[set[BatchKey], dict[BatchKey, frozenset[int]]]:
-    """The batches of these days that the other source has deliveries for, loaded or not; batch -> hours it has, or marks."""
+    """Batches of these days with deliveries of the other source, loaded or not; batch -> hours with its objects or markers."""
     projects = sorted({plan.key.project_id for plan in lacking})
     days = [plan.key.arrival_date for plan in lacking]
     listing = runtime.landing.list(source.other, projects, min(days), max(days))
@@ -149,14 +145,14 @@ def _listed_elsewhere(
 
 
 def is_empty_by_setting(project_id: str, day: date, settings: Settings, now: datetime) -> bool:
-    """Whether a day without any delivery counts as empty, because its deadline has passed and its project is declared sparse."""
+    """Whether a day without deliveries counts as empty: its deadline has passed, and its project is declared sparse."""
     return project_id in settings.sparse_projects and now > deadline(day, settings)
 
 
 def judge_absent(
     batch: BatchPlan, *, is_other_source_there: bool, first_arrival: date | None, settings: Settings, now: datetime
 ) -> tuple[BatchVerdict, Evaluation]:
-    """The verdict on a requested batch that neither landing nor the ledger knows any delivery of."""
+    """The verdict on a requested batch without deliveries in landing or ledger."""
     day, prior = batch.key.arrival_date, batch.prior
     figures: dict[str, float] = {"objects": 0, "hours_marked": len(batch.hours_marked)}
 
@@ -168,12 +164,12 @@ def judge_absent(
     is_open = now <= deadline(day, settings)
     is_before_history = first_arrival is not None and day < first_arrival
     is_whole = is_before_history or batch.is_told_whole or (is_other_source_there and batch.partial_hours is None)
-    # Missing hours can be let go, whether or not the day's deadline has passed.
+    # An operator may accept missing hours before the deadline.
     is_lacking = batch.partial_hours is not None or not (is_whole or is_open)
     if batch.accepted_reason is not None and (batch.refused or is_lacking):
         reason = f"accepted without deliveries: {batch.accepted_reason}"
         return accepted(reason, **{MISSING: max(1, len(batch.refused))})
-    # Past the horizon raw is the archive: markers, or what was excluded, may be gone from landing by then.
+    # Past the horizon raw is the archive: landing may have lost markers or excluded objects.
     is_archived = day < now.date() - timedelta(days=settings.redelivery_horizon_days)
     if prior is not None and (
         (prior.is_loss_accepted and not batch.refused) or (is_archived and prior.verdict is BatchVerdict.ACCEPTED)

@@ -1,4 +1,4 @@
-"""The recorded state next to the listing: a plan for every batch, with what was moved to the other prefix."""
+"""Plans a batch from landing and ledger, and finds objects that were moved to the other prefix."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Relocated:
-    """Objects in raw that landing lists under the other prefix now."""
+    """Objects in raw that landing now lists under the other prefix."""
 
     arrived: frozenset[str] = frozenset()
-    """Raw holds the copy's rows: these leave."""
+    """The copy's rows are in raw: these leave."""
     awaited: frozenset[str] = frozenset()
-    """The copy is not loaded yet: these stay until it is, or the day would be short of them meanwhile."""
+    """The copy is not loaded yet: these stay until it is."""
 
 
 def _find_relocated(
     gone: Sequence[DeliveryRecord], landing: LandingStore, ledger: Ledger, settings: Settings
 ) -> Relocated:
-    """Of accepted deliveries of a source that its listing lacks, those that the other source's has.
+    """Accepted deliveries that landing now lists under the other source's prefix.
 
-    Landing is listed once more, after the first listing, and only where something is gone: an object that was copied before it
-    was deleted is seen by one of the two. Raises what `LandingStore.list` does.
+    Landing is listed again, only if something is gone: one of the two listings sees an object that was copied, then deleted.
+    Raises the errors of `LandingStore.list`.
     """
     other, projects = gone[0].batch.source.other, sorted({record.batch.project_id for record in gone})
     days = [record.batch.arrival_date for record in gone]
@@ -59,9 +59,9 @@ def sort_relocated(
     exclusions: Mapping[str, Sequence[Exclusion]],
     settings: Settings,
 ) -> Relocated:
-    """The same from values: `there` is what the other prefix lists, `loaded` what raw holds of it."""
+    """The same from values: `there` is the listing of the other prefix, `loaded` the versions in raw."""
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
-    # Project, arrival day, hour and shard are what the names of both prefixes say.
+    # The names of both prefixes give project, arrival day, hour and shard.
     copies: defaultdict[tuple[str, date, int, int], list[Delivery]] = defaultdict(list)
     for one in there:
         copies[one.batch.project_id, one.batch.arrival_date, one.hour, one.shard].append(one)
@@ -84,22 +84,20 @@ def sort_relocated(
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the ledger knows of the arrivals in reach."""
+    """The ledger's records of the arrivals in reach."""
 
     accepted: Mapping[str, DeliveryRecord]
-    """Object key -> the version whose rows raw holds."""
+    """Object key -> the version with rows in raw."""
     refused: Mapping[str, DeliveryRecord]
     """Object key -> the version refused last."""
     batches: Mapping[BatchKey, BatchRecord]
-    """Of both sources."""
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
-    """Object key -> the exclusions of its versions that stand."""
+    """Object key -> the valid exclusions of its versions."""
     relocated: Relocated = field(default_factory=Relocated)
-    """Accepted versions that landing lists under the other source's prefix now."""
     recovering: Mapping[BatchKey, Mapping[int, bool]] = field(default_factory=dict)
-    """Backfill batch -> hour that a recovery writes, or wrote -> whether it still does: then its marker may be an older one."""
+    """Backfill batch -> hour of a recovery -> whether it still writes: then its marker may be older."""
     marked_days: Set[tuple[str, date]] = frozenset()
-    """(project, arrival day) whose regular exports had markers, within the redelivery horizon before the arrivals too."""
+    """(project, arrival day) with markers of regular exports; also within the redelivery horizon before."""
 
     @classmethod
     def read(
@@ -112,7 +110,7 @@ class Recorded:
         days: tuple[date, date],
         settings: Settings,
     ) -> Recorded:
-        """Of the arrivals in a range of days; after landing is listed, since a recovery claims before it writes."""
+        """Read a range of days. Call it after listing landing, since a recovery claims before it writes."""
         first, last = days
         horizon = timedelta(days=settings.redelivery_horizon_days)
         accepted = ledger.deliveries(source, projects, first, last)
@@ -129,7 +127,7 @@ class Recorded:
         )
 
     def delivered_elsewhere(self, source: Source) -> set[BatchKey]:
-        """The batches of a source for whose day the other source has deliveries on record."""
+        """Batches of a source for whose day the other source has deliveries on record."""
         return {
             BatchKey(source, other.project_id, other.arrival_date)
             for other, record in self.batches.items()
@@ -137,7 +135,7 @@ class Recorded:
         }
 
     def hours_elsewhere(self, key: BatchKey) -> frozenset[int]:
-        """Hours of the day that the other source holds, or has a marker of."""
+        """Hours of the day that the other source holds or has a marker of."""
         return hours_on_record(self.batches.get(replace(key, source=key.source.other)))
 
 
@@ -156,8 +154,8 @@ def plan_batches(
 ) -> dict[BatchKey, BatchPlan]:
     """A plan for every batch that is requested, listed, marked or recorded.
 
-    `accepted_reasons`: arrival day of a project -> why a person lets missing deliveries go. `read_again`: batches of which
-    files are gone -> whether these held rows, so that only landing has them, or refused lines alone.
+    `accepted_reasons`: arrival day of a project -> reason to accept missing deliveries. `read_again`: batches with lost files
+    -> whether these held rows; otherwise they held refused lines alone.
     """
     listed: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
     excluded: defaultdict[BatchKey, dict[str, Delivery]] = defaultdict(dict)
@@ -185,7 +183,7 @@ def plan_batches(
         known = {**accepted.get(key, {}), **refused.get(key, {})}
         claims = recorded.recovering.get(key, {})
         unfinished = {hour for hour, is_open in claims.items() if is_open or hour not in hours}
-        # Objects that no load knows and whose hour a recovery has not ended: others may be to come.
+        # Objects that no load knows, in hours that a recovery still writes: more may follow.
         halves = {
             name: found.hour
             for name, found in listed.get(key, {}).items()
@@ -217,7 +215,7 @@ def plan_batches(
 
 
 def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Settings) -> bool:
-    """Whether a silent hour of the day is a gap: the project's exporter wrote a marker within the redelivery horizon before."""
+    """Whether a silent hour is a gap: the exporter wrote a marker within the redelivery horizon before."""
     if settings.hours_complete_by is not Completeness.MARKERS or key.project_id in settings.sparse_projects:
         return False
     before = days_between(key.arrival_date - timedelta(days=settings.redelivery_horizon_days), key.arrival_date)
@@ -225,14 +223,13 @@ def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Sett
 
 
 def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: datetime) -> BatchPlan:
-    """The plan with what follows from landing and ledger: what is to be read, removed, or missing."""
-    # Never by name alone: a version that was not excluded stays, for past the horizon nobody could bring it back.
+    # Never by name alone: past the horizon nobody could bring back a version that was not excluded.
     ruled_out = frozenset(
         key
         for key in (plan.exclusions.keys() & plan.recorded.keys()) - plan.listed.keys()
         if any(plan.holds(key, exclusion) for exclusion in plan.exclusions[key])
     )
-    # Where landing holds an excluded version alone, another one that raw holds is neither gone nor ruled out.
+    # If landing holds only an excluded version, another one in raw is neither gone nor ruled out.
     unlisted = plan.recorded.keys() - plan.listed.keys() - plan.excluded.keys() - ruled_out
     arrived, awaited = unlisted & relocated.arrived, unlisted & relocated.awaited
     # Past the horizon raw is the archive, except for objects that it lost rows of.
@@ -253,7 +250,7 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     archived = hours_on_record(plan.prior) if is_archived else frozenset()
     held = plan.hours_marked | plan.hours_known(settings) | archived
     if plan.unplaced and not plan.is_marked:
-        # A silent hour is no gap there, so the objects that cannot be placed are all that the day lacks.
+        # A silent hour is no gap there, so the day lacks only objects that cannot be placed.
         held = frozenset(range(HOURS_A_DAY)) - {*plan.unplaced.values()}
     return replace(plan, hours_held=held, is_repeated_refusal=_is_repeated_refusal(plan, settings))
 
@@ -269,9 +266,8 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
     prior = plan.prior
     if prior is None or prior.verdict is not BatchVerdict.REFUSED or plan.is_read_again:
         return False
-    # That an object could not be read says nothing of the next time.
+    # An unreadable object may be readable next time.
     is_unread = any(key in plan.listed and one.error == NOT_READABLE for key, one in plan.refused.items())
-    # Where what was missed is back or behind the horizon, the state is another one.
     is_accepted = prior.is_missing and plan.accepted_reason is not None
     is_same = bool(plan.listed or plan.gone) and prior.input_state == plan.input_state(settings)
     return is_same and not is_unread and not is_accepted

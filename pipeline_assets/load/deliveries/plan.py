@@ -1,4 +1,4 @@
-"""What a batch looks like now, next to what is recorded of it, and what of it is to be read or removed."""
+"""The state of a batch in landing and ledger, and the objects to read or remove."""
 
 from __future__ import annotations
 
@@ -34,62 +34,58 @@ from resources.ledger.changes import BatchAsRead
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What a batch looks like now, next to what is recorded."""
+    """The state of a batch in landing, compared with the ledger."""
 
     key: BatchKey
     listed: Mapping[str, Delivery] = field(default_factory=dict)
-    """In landing, and nobody ruled it out."""
+    """In landing and not excluded."""
     excluded: Mapping[str, Delivery] = field(default_factory=dict)
-    """What landing holds and a person ruled out."""
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
-    """Object key -> the exclusions of its versions that stand."""
+    """Object key -> the valid exclusions of its versions."""
     recorded: Mapping[str, DeliveryRecord] = field(default_factory=dict)
-    """Versions whose rows raw holds."""
+    """Versions with rows in raw."""
     refused: Mapping[str, DeliveryRecord] = field(default_factory=dict)
     """Versions that were refused last."""
     hours_marked: frozenset[int] = frozenset()
     hours_unfinished: frozenset[int] = frozenset()
-    """Hours of which landing holds objects that wait for the end of their recovery; they are not among `listed`."""
+    """Hours whose objects wait for the end of their recovery; these are not `listed`."""
     unplaced: Mapping[str, int] = field(default_factory=dict)
-    """Object -> hour, of objects whose names cannot be placed; their hours are neither marked nor held."""
+    """Object whose name cannot be placed -> its hour, which is neither marked nor held."""
     hours_elsewhere: frozenset[int] = frozenset()
-    """Hours of the day that the other source holds, or has a marker of."""
+    """Hours of the day that the other source holds or has a marker of."""
     hours_held: frozenset[int] = frozenset()
-    """Hours with a marker or an object, in landing or in raw; past the horizon also those that were so on record."""
+    """Hours with a marker or an object in landing or raw; past the horizon also those on record."""
     is_marked: bool = False
-    """Whether the project's exporter writes markers, so that an hour without any is missing."""
+    """The project's exporter writes markers, so an hour without one is missing."""
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_awaited: bool = True
-    """False before the first arrival that the settings name: nothing of such a day counts as missing."""
+    """False before the first arrival in settings: nothing of such a day counts as missing."""
     is_closed: bool = False
     is_read_again: bool = False
-    """Whether rows or refused lines of it lie in files that are gone, so that all its objects are read again."""
+    """Files with its rows or refused lines are gone, so all its objects are read again."""
     has_lost_rows: bool = False
-    """Whether rows of it lie in files that are gone."""
     accepted_reason: str | None = None
-    """Why a person lets deliveries go that are missing."""
+    """Why an operator accepts missing deliveries."""
     code_version: str = ""
-    """Of the parser now."""
+    """The parser's present version."""
     changed: tuple[Delivery, ...] = ()
-    """New objects, other versions, and those with refused lines that another parser refused."""
+    """New objects, other versions, and objects with lines that another parser refused."""
     gone: tuple[str, ...] = ()
-    """Objects in raw that landing lost inside the horizon, and damaged ones of any age: neither excluded nor listed by the other
-    prefix."""
+    """Objects in raw that landing lost inside the horizon, or damaged at any age; neither excluded nor relocated."""
     withdrawn: tuple[str, ...] = ()
-    """Objects in raw whose rows are to go: landing no longer lists them, and a later delivery of their hour, or an operator, says
-    that this is meant."""
+    """Objects in raw to remove: landing lacks them, and a later delivery of their hour or an operator confirms it."""
     ruled_out: frozenset[str] = frozenset()
-    """Those among them that a person excluded."""
+    """Those among the withdrawn that an operator excluded."""
     relocated: frozenset[str] = frozenset()
-    """Objects in raw that lie under the other source's prefix now, whose rows raw holds from there: they are withdrawn."""
+    """Withdrawn objects whose rows raw also holds from the other source's prefix."""
     being_relocated: frozenset[str] = frozenset()
-    """The same where the copies are not loaded yet: neither missing nor withdrawn until they are."""
+    """The same before the copies are loaded: neither missing nor withdrawn."""
     missing: tuple[str, ...] = ()
-    """Objects that are gone without a later delivery of their hour: a wrong bucket, half a copy or a rewrite under way."""
+    """Objects that are gone without a later delivery of their hour."""
     is_repeated_refusal: bool = False
     verdict: tuple[BatchVerdict, Evaluation] | None = None
-    """Set where the batch is judged without parsing anything."""
+    """Set if the batch is judged without parsing."""
 
     @property
     def needs_work(self) -> bool:
@@ -99,15 +95,12 @@ class BatchPlan:
 
     @property
     def is_told_whole(self) -> bool:
-        """Whether each hour of the day has a marker or an object, of either source: then nothing is missing on either side."""
+        """Whether each hour of the day has a marker or an object, of either source."""
         return len(self.hours_marked | self.hours_held | self.hours_elsewhere) == HOURS_A_DAY
 
     @property
     def is_newly_empty(self) -> bool:
-        """Whether nothing was delivered, all hours of the day are told, and the ledger does not say so yet.
-
-        A recovery is awaited only where somebody asked for it: then its batch is on record.
-        """
+        """Whether all hours are marked, none has an object, and the ledger does not say so yet."""
         is_awaited = self.key.source is Source.REGULAR or self.prior is not None
         is_absent = is_awaited and not (self.listed or self.excluded or self.recorded or self.refused)
         is_known = self.prior is not None and self.prior.verdict is BatchVerdict.ACCEPTED
@@ -120,15 +113,14 @@ class BatchPlan:
 
     @property
     def stale_refusals(self) -> list[str]:
-        """Refused versions that landing no longer holds: deleted, or overwritten by the version raw holds."""
+        """Refused versions that landing no longer holds: deleted, or overwritten by the version in raw."""
         return sorted(self.refused.keys() - {delivery.key for delivery in self.changed})
 
     @property
     def exclusion_reason(self) -> str | None:
-        """Which deliveries a person ruled out, and why; None where there are none."""
+        """Which deliveries an operator excluded, and why; None without any."""
         named = sorted(self.excluded.keys() | self.ruled_out)
         if not named and not self.listed and not self.recorded:
-            # Landing lost them since.
             named = sorted(self.exclusions)
         if not named:
             return None
@@ -137,7 +129,7 @@ class BatchPlan:
 
     @property
     def told_relocation(self) -> str | None:
-        """What is done about objects that were moved to the other prefix; None where there are none."""
+        """The treatment of objects that were moved to the other prefix; None without any."""
         told = {
             "are loaded from there": self.relocated,
             "wait in raw until they are loaded from there": self.being_relocated,
@@ -147,7 +139,7 @@ class BatchPlan:
 
     @property
     def told_recovery(self) -> str | None:
-        """Which hours wait for the end of their recovery, and what ends it; None where none does."""
+        """Which hours wait for the end of their recovery, and what ends it; None without any."""
         if not self.hours_unfinished:
             return None
         first, last = (Hour(self.key.arrival_date, end(self.hours_unfinished)) for end in (min, max))
@@ -157,7 +149,7 @@ class BatchPlan:
 
     @property
     def told_unplaced(self) -> str | None:
-        """Which hours hold objects whose names cannot be placed; None where none does."""
+        """Which hours hold objects whose names cannot be placed; None without any."""
         if not self.unplaced:
             return None
         hours = ", ".join(map(str, sorted(set(self.unplaced.values()))))
@@ -170,14 +162,14 @@ class BatchPlan:
 
     @property
     def as_read(self) -> BatchAsRead:
-        """What of the ledger this plan rests on."""
+        """The ledger's records that this plan rests on."""
         standing = None if self.prior is None else (self.prior.verdict.value, self.prior.input_state)
         accepted = {key: record.etag for key, record in self.recorded.items()}
         return BatchAsRead(accepted, standing, versions_of(self.exclusions))
 
     @property
     def known_bytes(self) -> dict[str, str]:
-        """Object key -> sha256 of the bytes whose rows raw holds: the same bytes need no parsing."""
+        """Object key -> sha256 of its bytes in raw, which need no parsing."""
         return {
             d.key: record.sha256
             for d in self.changed
@@ -188,17 +180,17 @@ class BatchPlan:
         }
 
     def input_state(self, settings: Settings) -> str:
-        """Names the listed versions, the parser and the bounds they are judged by: the same state is refused only once."""
+        """Text for the listed versions, the parser and the bounds; the same state is refused only once."""
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share)
         of_losses = (settings.change_min_rows, settings.change_max_shrink, settings.change_bounds)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
-        # Rows may vanish with an object, or with a version of it that cannot be read.
+        # Rows may vanish with an object, or with an unreadable version of it.
         if self.gone or any(delivery.key in self.recorded for delivery in self.changed):
             parts.append(repr((self.gone, of_losses)))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def without(self, exclusion: Exclusion) -> BatchPlan:
-        """The plan where a listed object is taken for one that a person excluded."""
+        """The plan in which a listed object counts as excluded."""
         key = exclusion.object_key
         is_held = key in self.recorded and self.holds(key, exclusion)
         return replace(
@@ -212,14 +204,14 @@ class BatchPlan:
         )
 
     def holds(self, object_key: str, exclusion: Exclusion) -> bool:
-        """Whether raw holds the very version that was ruled out."""
+        """Whether raw holds exactly the excluded version."""
         record = self.recorded[object_key]
         return exclusion.names(record.etag, record.sha256)
 
     def with_recovery(self, evaluation: Evaluation) -> Evaluation:
-        """The refusal of what was not delivered, or cannot be read, with the command that fetches it from the vendor.
+        """The refusal of missing or unreadable objects, with the command that fetches them from the vendor.
 
-        A recovery's own objects are not fetched over: they stay where they are, and the vendor's would be others.
+        It never fetches over objects of a recovery, because the vendor's would be others.
         """
         if self.key.source is not Source.REGULAR:
             return evaluation
@@ -257,11 +249,11 @@ class BatchPlan:
 
     @property
     def known(self) -> set[str]:
-        """Objects in landing, and those that raw keeps although landing no longer does."""
+        """Objects in landing, and those that raw keeps although landing lost them."""
         return self.listed.keys() | (self.recorded.keys() - set(self.withdrawn))
 
     def told_loss(self, settings: Settings) -> str:
-        """What a person's reason lets go of this batch, before it is let go."""
+        """The losses that an operator's reason accepts, before they are accepted."""
         gone = self.let_go
         if gone:
             hours = sorted({hour for key in gone if (hour := self.hour_of(key, settings)) is not None})
@@ -278,13 +270,13 @@ class BatchPlan:
         return "lacks nothing that raw holds and may lose; the reason given is not needed"
 
     def hours_known(self, settings: Settings) -> set[int]:
-        """Hours with an object, in landing or in raw; also of a regular export with one that a person ruled out: it came."""
+        """Hours with an object in landing or raw; for a regular export also with an excluded one."""
         came = self.known | (self.exclusions.keys() if self.key.source is Source.REGULAR else set())
         hours = {hour for key in came if (hour := self.hour_of(key, settings)) is not None}
         return hours - {*self.unplaced.values()}
 
     def from_its_start(self, first_arrival: date | None) -> BatchPlan:
-        """The plan where hours of the project's first day before its first one are none that are missing."""
+        """The plan in which hours before the project's first one are not missing."""
         is_first = self.key.source is Source.REGULAR and self.key.arrival_date == first_arrival
         if not is_first or self.hours_elsewhere or not self.hours_held:
             return self
@@ -293,10 +285,7 @@ class BatchPlan:
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that any source holds of a day of which others are missing; None = no such day.
-
-        They are where only the other source delivered, or where the exporter writes markers and wrote none.
-        """
+        """Hours that some source holds of a day with missing hours; None for other days."""
         held = len(self.hours_held | self.hours_elsewhere)
         is_short = bool(self.unplaced or (self.is_marked if self.known else self.hours_elsewhere))
         is_ours = self.key.source is Source.REGULAR and self.is_awaited
@@ -309,14 +298,14 @@ class BatchPlan:
 
     @property
     def told_partial(self) -> str | None:
-        """Which hours are missing, where they are and nobody waits for them any more."""
+        """Which hours are missing, and where, once nobody waits for them; None without any."""
         told = "hours of a regular export never came" if self.known else "no regular delivery came"
         is_told = self.partial_hours is not None and (self.is_closed or not self.known)
         told = f"{told}, and any source holds {self.partial_hours} of {HOURS_A_DAY} hours"
         return together(told, self.told_unplaced) if is_told else None
 
     def loss_reason(self, reason: str | None) -> str | None:
-        """`reason`, and why a person lets missing hours go, now or earlier: that stands while no other hour is missing."""
+        """`reason`, and why an operator accepts missing hours, now or earlier (valid while no other hour is missing)."""
         prior = self.prior
         if self.told_partial is None or self.accepted_reason is not None or prior is None:
             told = self.told_partial and self.accepted_reason and f"{self.told_partial}: {self.accepted_reason}"
@@ -326,7 +315,7 @@ class BatchPlan:
 
 
 def together(*reasons: str | None) -> str | None:
-    """The reasons that there are, as one text."""
+    """The reasons that are not None, as one text."""
     return "; ".join(filter(None, reasons)) or None
 
 
@@ -336,10 +325,10 @@ def is_to_be_replayed(record: DeliveryRecord, code_version: str) -> bool:
 
 
 def without_successor(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[str, ...]:
-    """Of the objects that are gone, those that brought rows in an hour that lists nothing that was delivered after them.
+    """The gone objects that brought rows to an hour without a later delivery in the listing.
 
-    Told from the ledger, since copying gives objects other times and etags. `read`: listed versions as they were read; before
-    it is read, another version counts as a new delivery. An excluded object replaces nothing.
+    Decided from the ledger, since copies get other times and etags. `read`: listed versions as they were read; an unread
+    version counts as a new delivery. An excluded object replaces nothing.
     """
     latest: dict[int | None, str] = {}
     for listed in plan.listed.values():
@@ -356,7 +345,7 @@ def without_successor(plan: BatchPlan, read: Mapping[str, DeliveryRecord], setti
 
 
 def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
-    """Whether all hours of the batch are marked, by what is listed; `verdict` is of the other check."""
+    """The check that all hours of the batch are marked; `verdict` is of the other check."""
 
     def incomplete(reason: str | None, hint: str, figures: Mapping[str, float]) -> Evaluation:
         return Evaluation(Check.DELIVERY_COMPLETE, False, reason, hint, figures)
@@ -378,7 +367,7 @@ def completeness(plan: BatchPlan, verdict: Evaluation) -> Evaluation:
         )
         return incomplete(plan.told_partial, hint, {**figures, HOURS_HELD: held or 0})
     missing = HOURS_A_DAY - len(plan.hours_marked)
-    # Recoveries need no markers, and an empty day of one source is complete.
+    # Recoveries need no markers, and a day on which one source is empty is complete.
     if missing == 0 or plan.is_closed or not plan.listed:
         return Evaluation(Check.DELIVERY_COMPLETE, True, figures=figures)
     reason = together(f"{missing} of 24 hours have no marker yet", plan.told_unplaced)

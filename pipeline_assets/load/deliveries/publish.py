@@ -1,4 +1,4 @@
-"""The verdict on each batch; checks of staged rows, the event days that they change, and an outcome for each day."""
+"""Judges each batch, checks staged rows, finds the event days that change, and reports an outcome per day."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def judge(
     details: Mapping[str, str],
     settings: Settings,
 ) -> dict[BatchKey, tuple[BatchVerdict, Evaluation]]:
-    """The verdict on every batch; `read`, `details`: as `Attempt` keeps them."""
+    """The verdict on every batch; `read`, `details`: as in `Attempt`."""
     verdicts = {key: _verdict(plan, read, details, settings) for key, plan in plans.items()}
     losses: dict[BatchKey | None, list[tuple[BatchPlan, tuple[str, ...], int, int]]] = {}
     for key, plan in plans.items():
@@ -53,7 +53,7 @@ def judge(
         if verdicts[key][0] is BatchVerdict.ACCEPTED and lost and plan.accepted_reason is None:
             before = int(plan.prior.vanished_rows) if plan.prior is not None else 0
             held = before + sum(record.rows for record in plan.recorded.values())
-            # Batches too small to be bounded by themselves are bounded together.
+            # Batches too small for their own bound share one.
             of = key if held > settings.change_min_rows else None
             losses.setdefault(of, []).append((plan, keys, before + lost, held))
     for of, together_bounded in losses.items():
@@ -100,7 +100,7 @@ def _verdict(
     )
     unread = [key for key in names if key in read and read[key].error == NOT_READABLE]
     if unread:
-        # Not a matter of bounds: nobody knows what is in it.
+        # Not a matter of bounds, because the content is unknown.
         reason = f"unreadable objects: {len(unread)}, first {names[unread[0]]}"
         refused = replace(evaluation, is_passed=False, reason=reason, hint=_UNREADABLE)
         return BatchVerdict.REFUSED, plan.with_recovery(refused)
@@ -129,10 +129,10 @@ def _verdict(
 
 
 def loss_of(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Settings) -> tuple[tuple[str, ...], int]:
-    """The objects that landing lost, or holds a version of that cannot be read, and the rows by which their hours shrink.
+    """Objects that landing lost or holds unreadable, and the rows that their hours lose.
 
-    Rows that are read in their place are no loss; nor are those of an hour of which landing lists nothing but what was delivered
-    after them, with as many rows: an earlier load read the rewritten hour.
+    Rows read in their place are no loss. Nor are those of an hour whose listed objects were all delivered later and have as
+    many rows: an earlier load read the rewritten hour.
     """
     came = plan.listed.keys() & read.keys()
     broken = [key for key in sorted(came & plan.recorded.keys()) if read[key].error and plan.recorded[key].rows]
@@ -150,7 +150,7 @@ def loss_of(plan: BatchPlan, read: Mapping[str, DeliveryRecord], settings: Setti
 
 
 def publish(attempt: Attempt) -> None:
-    """Audit the staged rows and accept the event days that they change into the draft, which the load publishes at its end."""
+    """Audit the staged rows and accept the event days that they change into the draft."""
     if attempt.staged is None:
         return
     runtime, table, ledger = attempt.runtime, attempt.table, attempt.runtime.ledger
@@ -158,20 +158,19 @@ def publish(attempt: Attempt) -> None:
     arrivals, projects = [batch.arrival_date for batch in batches], sorted({batch.project_id for batch in batches})
     before = ledger.batch_days(attempt.source, projects, min(arrivals), max(arrivals))
     audited = file_tasks.batch_days(runtime, table, attempt.staged.snapshot_id, batches)
-    # Days that a batch held rows of stay on record as touched by it, so that what is derived from them follows.
+    # Days that a batch held rows of stay on record as touched, so that derived slices follow.
     days = {batch: {**dict.fromkeys(before.get(batch, ()), BatchDay()), **audited[batch]} for batch in batches}
     for plan in attempt.staged_plans:
         _require_parsed_rows(attempt, plan, days[plan.key])
     failpoint(Failpoint.AFTER_AUDIT, table.key)
-    # Also days whose rows came to lie in other objects or lines: rows left under the key of a withdrawn object could never be
-    # replaced.
+    # Days with moved rows count too: rows under the key of a withdrawn object could never be replaced.
     changed: dict[Slice, list[BatchKey]] = {}
     for batch, of_batch in days.items():
         for day, part in of_batch.items():
             if before.get(batch, {}).get(day, BatchDay()) != part:
                 changed.setdefault(Slice(day, batch.project_id), []).append(batch)
     changed |= attempt.brought_back
-    # Rows may be of days beyond the reach that this load looked at.
+    # Rows may belong to days beyond the reach of this load.
     gone = runtime.draft.look_at(table, changed.keys() - attempt.losses.found.keys())
     if gone:
         reason = "lost a data file, which shows only where rows are added to it"
@@ -179,7 +178,7 @@ def publish(attempt: Attempt) -> None:
     attempt.changes = Changes(batch_days=days)
     if not changed:
         return
-    # As of the base: what others publish meanwhile is theirs to tell.
+    # As of the base: other writers record their own publications.
     parts: dict[Slice, dict[BatchKey, BatchDay]] = {}
     records: dict[Slice, SliceRecord] = {}
     for project, of_project in days_by_project(changed).items():
@@ -218,7 +217,7 @@ def _account(
 ) -> None:
     """The ledger's rows of a published slice, whose digest is the sum of its batch days (`parts`).
 
-    `batches`: those that changed it; `prior`: what is on record of it.
+    `batches`: those that changed it; `prior`: its record before.
     """
     table, settings = attempt.table, attempt.runtime.settings
     before, code = prior.digest if prior else EMPTY, table.code_version(settings)
@@ -260,7 +259,7 @@ def _account(
 
 
 def report(attempt: Attempt) -> TableReport:
-    """One outcome per requested day and project, from its batch and its slice; and one per other day with news."""
+    """One outcome per requested day and project, from its batch and slice; and one per other day with news."""
     request, ledger, lost = attempt.request, attempt.runtime.ledger, attempt.losses.found
     plans = {Slice(key.arrival_date, key.project_id): plan for key, plan in attempt.batches.items()}
     days = {key.event_date for key in plans.keys() | attempt.published.keys() | lost.keys()}
@@ -272,9 +271,9 @@ def report(attempt: Attempt) -> TableReport:
 
 
 def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | None:
-    """The outcome of a day as this load tells it; None if nobody asked for the day and nothing of it is new.
+    """A day's outcome in this load's report; None without news if nobody requested it.
 
-    A late fact changes the slice of a day whose own batch may be refused or be unknown: such a day does not go green.
+    A late fact may change the slice of a day whose own batch is refused: such a day does not go green.
     """
     loss, is_published = attempt.losses.found.get(one.key), one.key in attempt.published
     one = replace(one, is_requested=plan is not None and plan.is_requested)
@@ -282,7 +281,7 @@ def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | N
         refused = replace(one, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint, evaluations=())
         return replace(refused, is_early=False, is_repeat=one.key in attempt.losses.before)
     is_good, prior = one.verdict.is_good, plan.prior if plan is not None else None
-    # What this run wrote before it was tried again, nobody was told of yet.
+    # A former attempt of this run recorded it, and nobody has read about it.
     is_of_this_run = prior is not None and prior.run_id == attempt.request.run_id
     if is_good and is_published:
         one = replace(one, verdict=Verdict.PUBLISHED)
@@ -301,7 +300,7 @@ def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | N
 
 
 def _late(attempt: Attempt, batch: BatchKey) -> dict[str, float]:
-    """Of the rows that arrived on a day: those after the window of their own day, and those no window is for."""
+    """Rows of an arrival day that came after the window of their event day, and those without a window."""
     settings, day = attempt.runtime.settings, batch.arrival_date
     days = attempt.runtime.ledger.batch_days(attempt.source, [batch.project_id], day, day).get(batch, {})
     arrivals = [(batch.project_id, day, event_day, part.digest.rows) for event_day, part in days.items()]

@@ -1,4 +1,4 @@
-"""One attempt at a raw table: reads the objects that changed into files, and stages them where nobody sees them."""
+"""One attempt at a raw table: reads changed objects into files and stages them."""
 
 from __future__ import annotations
 
@@ -32,75 +32,73 @@ from resources.ledger.changes import Changes
 
 @dataclass(frozen=True)
 class Losses:
-    """Slices of a raw table that cannot be read, or whose day in quarantine cannot; lost ones are empty in the attempt's base."""
+    """Slices of a raw table or of quarantine that cannot be read; lost ones are empty in the attempt's base."""
 
     found: Mapping[Slice, Evaluation] = field(default_factory=dict)
     """Slice -> its refusal, which names a data file that is gone."""
     before: frozenset[Slice] = frozenset()
-    """Those of them that an earlier run found, too."""
+    """Those that an earlier run found, too."""
     of_lines: frozenset[Slice] = frozenset()
-    """Those of which quarantine lost the refused lines."""
+    """Those whose refused lines quarantine lost."""
     holding: Mapping[Slice, Set[BatchKey]] = field(default_factory=dict)
     """Slice -> the batches that brought rows or refused lines of it."""
 
 
 @dataclass
 class Attempt:
-    """One attempt of a load at a raw table, which its steps fill in; another follows where objects moved."""
+    """One attempt of a load at a raw table, filled in by its steps; another follows if objects moved."""
 
     runtime: LoadRuntime
     request: LoadRequest
     source: Source
     table: Table
     base_id: int
-    """Snapshot of the table that everything is staged on."""
+    """The snapshot of the table that everything is staged on."""
     name: str
-    """Of branches and files; each attempt has another."""
+    """Unique name for branches and files."""
     started_at: float
-    """By the monotonic clock, seconds: of the first attempt."""
+    """Monotonic clock, seconds, at the first attempt."""
     may_list_again: bool
-    """Whether batches that moved are tried once more in this run."""
+    """Whether moved batches are tried again in this run."""
     losses: Losses
     batches: dict[BatchKey, BatchPlan]
-    """In order of keys."""
     published: dict[Slice, Digest]
-    """Event days that this load accepted by now, former attempts included."""
+    """Event days that this load accepted so far, former attempts included."""
     touched: dict[str, DeliveryRecord] = field(default_factory=dict)
-    """Object with another etag and the bytes that raw holds already -> its record, with that etag: hashed, not parsed."""
+    """Object with another etag but known bytes -> its record with that etag: hashed, not parsed."""
     summaries: dict[str, DeliveryRecord] = field(default_factory=dict)
-    """Object key -> what reading it found; of a touched object what was known of its bytes."""
+    """Object key -> the result of reading it; for a touched object, the earlier one."""
     details: dict[str, str] = field(default_factory=dict)
-    """Object that is not read -> what was found instead of an export, or why nothing could be."""
+    """Unread object -> why it cannot be read, or what it is instead of an export."""
     staged: Staged | None = None
-    """Raw with the rows of the present deliveries of `staged_plans`."""
+    """Raw with the present rows of `staged_plans`."""
     staged_plans: Sequence[BatchPlan] = ()
     present: dict[BatchKey, dict[str, int]] = field(default_factory=dict)
-    """Staged batch -> object -> rows of it in raw before."""
+    """Staged batch -> object -> its rows in raw before."""
     verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
     brought_back: dict[Slice, list[BatchKey]] = field(default_factory=dict)
-    """Lost slices whose rows were all read again -> the batches that hold them."""
+    """Lost slices with all rows read again -> the batches that hold them."""
     changes: Changes = field(default_factory=Changes)
-    """What the ledger is to hold of this attempt."""
 
     @property
     def work(self) -> list[BatchPlan]:
-        """Batches of which something must be read or removed, and that nothing refuses beforehand."""
+        """Batches to read or remove something of, unless refused beforehand."""
         return [plan for plan in self.batches.values() if plan.needs_work and plan.verdict is None]
 
     def replaced(self, plan: BatchPlan) -> list[str]:
-        """Objects of a batch whose rows in raw are no longer right."""
+        """Objects of a batch whose rows in raw are outdated."""
         return sorted({*(delivery.key for delivery in self.to_parse([plan])), *plan.withdrawn})
 
     def to_parse(self, plans: Iterable[BatchPlan]) -> list[Delivery]:
-        """Objects of batches whose bytes are new to raw."""
+        """Objects whose bytes are new to raw."""
         return [delivery for plan in plans for delivery in plan.changed if delivery.key not in self.touched]
 
     def judged(self, verdict: BatchVerdict) -> list[BatchPlan]:
-        """Batches that were worked on and ended so."""
+        """Batches in work with this verdict."""
         return [plan for key, plan in self.batches.items() if plan.needs_work and self.verdicts[key][0] is verdict]
 
     def drop(self) -> None:
-        """Drop what is staged, unless later steps of the load read it."""
+        """Drop the staged branch, unless later steps of the load read it."""
         if self.staged is not None:
             self.runtime.draft.drop(self.staged)
         self.staged, self.staged_plans = None, ()
@@ -114,7 +112,7 @@ _KEYS_PER_STATEMENT = 500
 def read_and_stage(attempt: Attempt) -> None:
     """Read the changed objects and stage their rows in one pass, as if every batch were accepted.
 
-    Nothing is staged where nothing is to be read or removed. Raises LandingAccessError where no object of landing can be read.
+    Stages nothing without work. Raises LandingAccessError if no object of landing can be read.
     """
     attempt.summaries = dict(attempt.touched)
     plans = [plan for plan in attempt.work if attempt.replaced(plan)]
@@ -126,7 +124,7 @@ def read_and_stage(attempt: Attempt) -> None:
 
 
 def stage_accepted(attempt: Attempt) -> None:
-    """Stage accepted batches alone: once more where some are not, because files may hold rows of both."""
+    """Stage accepted batches alone: again if others are not accepted, because files may hold rows of both."""
     plans = [plan for plan in attempt.judged(BatchVerdict.ACCEPTED) if attempt.replaced(plan)]
     if len(plans) == len(attempt.staged_plans):
         return
@@ -140,7 +138,7 @@ def stage_accepted(attempt: Attempt) -> None:
 def _stage(attempt: Attempt, plans: Sequence[BatchPlan], files: Sequence[str]) -> None:
     runtime, table = attempt.runtime, attempt.table
     replaced = {plan.key: set(attempt.replaced(plan)) for plan in plans}
-    # Looked up in the table and not in the ledger: a dead run may have left rows that no ledger row tells of.
+    # From the table, because a dead run may have left rows without a ledger record.
     found = objects_of_batches(runtime, table, attempt.base_id, list(replaced))
     attempt.present = {batch: {key: of.rows for key, of in objects.items()} for batch, objects in found.items()}
     old = {key for batch in replaced for key in attempt.present[batch].keys() & replaced[batch]}
@@ -159,9 +157,9 @@ def _stage(attempt: Attempt, plans: Sequence[BatchPlan], files: Sequence[str]) -
 def _delete_objects(
     runtime: Runtime, target: str, columns: tuple[str, str], reach: set[Slice], keys: Set[str], also: str = "TRUE"
 ) -> None:
-    """Copy-on-write: only data files that hold rows of these objects (and meet the condition `also`) are rewritten.
+    """Delete by copy-on-write: rewrites only data files with rows of these objects that meet `also`.
 
-    `columns`: of arrival days and of object keys.
+    `columns`: names of the columns of arrival day and object key.
     """
     day_column, key_column = columns
     days = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted({key.event_date for key in reach}))
@@ -176,19 +174,19 @@ def _delete_objects(
 
 
 def quarantine(attempt: Attempt) -> None:
-    """Replace what raw.quarantine holds of the objects read; done before raw, and idempotent like it.
+    """Replace the lines of the read objects in raw.quarantine; runs before raw, idempotent like it.
 
-    Of a refused batch the lines stand beside those of the version raw holds, until a version is accepted or gone.
+    Lines of a refused version stay beside those of the version in raw, until a version is accepted or gone.
     """
     runtime, summaries = attempt.runtime, attempt.summaries
     restored = attempt.losses.of_lines & attempt.brought_back.keys()
-    # Lines beside those of a lost file would hide that it is gone; they are read again with it.
+    # Lines beside those of a lost file would hide its loss; they are read again with it.
     stuck = {BatchKey(attempt.source, key.project_id, key.event_date) for key in attempt.losses.of_lines - restored}
     accepted = {plan.key: plan for plan in attempt.judged(BatchVerdict.ACCEPTED) if plan.key not in stuck}
     refused = [*attempt.judged(BatchVerdict.REFUSED), *attempt.judged(BatchVerdict.WAITING)]
     plans = [*accepted.values(), *(plan for plan in refused if plan.key not in stuck)]
     of_accepted = {key for plan in accepted.values() for key in attempt.replaced(plan)}
-    # What was in the table: of any version of the object, or of refused versions alone.
+    # The table's lines: of any version of the object, or of refused versions alone.
     old = {key for plan in accepted.values() for key in attempt.replaced(plan) if _is_bad(plan.recorded.get(key))}
     old_refusals = {
         key
@@ -204,15 +202,15 @@ def quarantine(attempt: Attempt) -> None:
     batches = [plan.key for plan in plans if not concerned.isdisjoint({*plan.listed, *plan.recorded, *plan.refused})]
     slices = {*restored, *(Slice(batch.arrival_date, batch.project_id) for batch in batches)}
 
-    # Read once more: in one pass with the rows, every row would have to be kept for the sake of the few refused lines.
+    # A second reading, because one pass would have to keep all rows for the sake of few refused lines.
     bad = [delivery for plan in plans for delivery in plan.changed if delivery.key in new]
-    # Those whose bytes raw holds already were not read before.
+    # Touched objects were not read before.
     runtime.new_bytes.add(sum(one.size_bytes for one in bad if one.key in attempt.touched))
     files, found = _write_refused(attempt, bad, accepted.keys())
     _require_unmoved(found)
 
     def write(target: str) -> None:
-        # A dead run may have left rows of what is written now, so those go first whatever the ledger knows.
+        # A dead run may have left rows of the same objects, so those go first.
         columns = ("arrival_date", "object_key")
         _delete_objects(runtime, target, columns, slices, old_refusals | new, "NOT is_batch_accepted")
         _delete_objects(runtime, target, columns, slices, old | (new & of_accepted))
@@ -226,7 +224,7 @@ def quarantine(attempt: Attempt) -> None:
 
 
 def _read_by_next_load(attempt: Attempt, slices: Collection[Slice]) -> Changes:
-    """Marks objects of the other source whose refused lines were lost, too: its next load reads them again."""
+    """Mark objects of the other source with lost refused lines, so that its next load reads them."""
     ledger, other = attempt.runtime.ledger, attempt.source.other
     known = [
         record
@@ -249,11 +247,10 @@ def _is_bad(record: DeliveryRecord | None) -> bool:
 
 
 _Found = tuple[list[str], dict[str, Summary]]
-"""Files, as `data_file` describes them, which no snapshot names yet; object key -> its summary."""
+"""Files without a snapshot yet, as `data_file` describes them; object key -> summary."""
 
 
 def _write_rows(attempt: Attempt, deliveries: Sequence[Delivery]) -> _Found:
-    """Read objects into files of the attempt's table."""
     if not deliveries:
         return [], {}
     runtime, table, files = attempt.runtime, attempt.table, attempt.runtime.lakehouse.files
@@ -267,7 +264,7 @@ def _write_rows(attempt: Attempt, deliveries: Sequence[Delivery]) -> _Found:
 
 
 def _write_refused(attempt: Attempt, deliveries: Sequence[Delivery], accepted: Collection[BatchKey]) -> _Found:
-    """Read objects, and write their refused lines to files of raw.quarantine; `accepted`: batches whose good lines are loaded."""
+    """Write refused lines to files of raw.quarantine; `accepted`: batches whose good lines are loaded."""
     if not deliveries:
         return [], {}
     runtime, files = attempt.runtime, attempt.runtime.lakehouse.files
@@ -291,7 +288,7 @@ def _run(
 
 
 def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence[Share]]) -> StepSkew:
-    """How the bytes that are about to be read lie on objects, projects, arrival days and tasks."""
+    """The skew of the bytes to read over objects, projects, arrival days and tasks."""
     names: dict[str, Callable[[Delivery], str]] = {
         "object": lambda delivery: delivery.key,
         "project": lambda delivery: delivery.batch.project_id,
@@ -306,10 +303,7 @@ def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence
 
 
 def joined(parts: Sequence[Summary]) -> Summary:
-    """The summary of an object from those of its parts; MOVED where they saw different versions of it.
-
-    What is wrong with a whole object every part finds alike.
-    """
+    """The summary of an object from those of its parts; MOVED if they saw different versions of it."""
     first = parts[0]
     if len({(part["error"], part["sha256"]) for part in parts}) > 1:
         detail = "was read in parts, which saw different versions of it"
@@ -321,7 +315,7 @@ def joined(parts: Sequence[Summary]) -> Summary:
 
 
 def hashes_of(attempt: Attempt, deliveries: Collection[Delivery]) -> dict[str, str]:
-    """Object key -> sha256 of its stored bytes; of objects that are readable, and are not too large to be read at all."""
+    """Object key -> sha256 of its stored bytes, for readable objects within the size limit."""
     runtime = attempt.runtime
     readable = [one for one in deliveries if one.size_bytes <= runtime.settings.max_object_bytes]
     tasks = _shares(runtime, readable) if readable else []
@@ -339,19 +333,18 @@ def _shares(runtime: Runtime, deliveries: Collection[Delivery], *, is_divided: b
 
 
 def _require_unmoved(found: Mapping[str, Summary]) -> None:
-    """Objects that are read once more must be what they were the first time; raises ReadTwiceError."""
+    """Raise ReadTwiceError for objects that differ from their first reading."""
     moved = sorted(key for key, row in found.items() if row["error"] in (MOVED, NOT_READABLE))
     if moved:
         raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")
 
 
 def _take(attempt: Attempt, found: Mapping[str, Summary]) -> None:
-    """Keep what reading found, for the verdicts on batches and for the ledger."""
     code = attempt.table.code_version(attempt.runtime.settings)
     for plan in attempt.work:
         for delivery in attempt.to_parse([plan]):
             row, known = found[delivery.key], plan.recorded.get(delivery.key)
-            # Bytes of which no hash is on record may be the same ones.
+            # Bytes without a recorded hash may be the same ones.
             known = known if known is not None and known.sha256 in (None, row["sha256"]) else None
             attempt.summaries[delivery.key] = DeliveryRecord(
                 batch=delivery.batch,
@@ -374,10 +367,9 @@ def _take(attempt: Attempt, found: Mapping[str, Summary]) -> None:
 
 
 def _require_readable(attempt: Attempt, found: Mapping[str, Summary]) -> None:
-    """Raise LandingAccessError where no object can be read."""
     unread = {key: row["error_detail"] for key, row in sorted(found.items()) if row["error"] == NOT_READABLE}
     if unread and len(unread) == len(found):
-        # The last object that is wanted may be the one that is refused for good: others tell whether landing is.
+        # Other objects show whether only this one is refused, or landing as a whole.
         listed = [delivery for plan in attempt.batches.values() for delivery in plan.listed.values()]
         if not any(attempt.runtime.landing.is_readable(witness) for witness in witnesses(listed, unread)):
             (key, reason), *more = unread.items()
@@ -386,13 +378,13 @@ def _require_readable(attempt: Attempt, found: Mapping[str, Summary]) -> None:
 
 
 def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Delivery]:
-    """Whose reading tells a refused object from a refused connection: of each source and project the smallest other object.
+    """The smallest other object of each source and project: it tells a refused object from a refused connection.
 
-    Rights and keys are often a project's, so that more of the same project would tell no more.
+    Rights and keys are often a project's, so a second object of the project adds nothing.
     """
     smallest: dict[tuple[Source, str], Delivery] = {}
     for delivery in sorted(listed, key=lambda delivery: (delivery.size_bytes, delivery.key)):
-        # Of an empty object no byte can be asked for.
+        # An empty object has no byte to request.
         if delivery.size_bytes and delivery.key not in unread:
             smallest.setdefault((delivery.batch.source, delivery.batch.project_id), delivery)
     return list(smallest.values())

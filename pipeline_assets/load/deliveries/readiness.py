@@ -1,4 +1,4 @@
-"""Which batches are due for a load: from listing, ledger and what former evaluations observed; no JVM."""
+"""Which batches are due for a load, from listing, ledger and former observations; no JVM."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from pipeline_assets.load.staleness.finality import HOURS_A_DAY
 
 @dataclass(frozen=True)
 class HourObservation:
-    """What former evaluations observed of an hour that raw does not hold as landing does."""
+    """An hour that raw does not hold as landing does, as observed before."""
 
     objects: str
     """Digest of the hour's listing."""
     since: AwareDatetime
-    """When it was first observed like this."""
+    """The first observation of this listing."""
 
 
 @dataclass(frozen=True)
 class ArrivalStatus:
-    """What landing and ledger say about every batch of a plan."""
+    """The state of every batch of a plan, by landing and ledger."""
 
     due: Mapping[BatchKey, str]
-    """Batch -> why it is worth a load."""
+    """Batch -> why a load is due."""
     waiting: Mapping[BatchKey, str]
-    """Batch -> what it waits for, where landing and raw differ."""
+    """Batch whose landing and raw differ -> what it waits for."""
     incomplete: Mapping[BatchKey, frozenset[int]]
-    """Batch -> hours that raw does not hold as landing does, and that are not complete yet."""
+    """Batch -> incomplete hours that raw does not hold as landing does."""
     observations: Mapping[str, HourObservation]
-    """`batch/hour` -> what the next evaluation compares with, of hours that are complete when they rest."""
+    """`batch/hour` -> its observation, for hours that are complete once they rest."""
 
 
 def evaluate_arrivals(
@@ -51,10 +51,10 @@ def evaluate_arrivals(
     now: datetime,
     starts: Mapping[str, date] | None = None,
 ) -> ArrivalStatus:
-    """Judge every batch of a plan; one whose refusal stands is not due, because a load would only say the same.
+    """Judge every batch of a plan; one whose refusal is still valid is not due.
 
-    `first_arrivals`: project -> first arrival of this source, from which on its days are awaited; `delivered_elsewhere`: batches
-    for whose day the other source has deliveries; `starts`: project -> first arrival of any source, as loads know it.
+    `first_arrivals`: project -> first arrival of this source; later days are awaited. `delivered_elsewhere`: batches whose day
+    the other source delivered. `starts`: project -> first arrival of any source.
     """
     due: dict[BatchKey, str] = {}
     waiting: dict[BatchKey, str] = {}
@@ -67,7 +67,7 @@ def evaluate_arrivals(
         hours, is_regular = _hours_to_load(plan, settings), key.source is Source.REGULAR
         complete: set[int] = set()
         for hour, kind in hours.items():
-            # A marker tells nothing of what is written after it, and recoveries come without.
+            # A marker says nothing about later objects, and recoveries write none.
             if kind == NEW and is_regular and settings.hours_complete_by is Completeness.MARKERS:
                 is_complete = hour in plan.hours_marked or now > deadline(key.arrival_date, settings)
             else:
@@ -93,7 +93,7 @@ def evaluate_arrivals(
             is_awaited = is_regular and first is not None and key.arrival_date >= first
             is_elsewhere = key in delivered_elsewhere
             reason = _without_news(plan, settings, now, is_awaited=is_awaited, is_elsewhere=is_elsewhere)
-            # What a day lacks, an operator has to hear until it is recovered or let go.
+            # Operators hear of missing hours until these are recovered or accepted.
             is_told = plan.told_partial is not None and not (plan.prior is not None and plan.prior.is_let_go)
             obstacle = f"{plan.told_partial}: recover or accept it" if is_told else None
         obstacle = plan.told_recovery or obstacle
@@ -105,7 +105,7 @@ def evaluate_arrivals(
 
 
 def state_of(plan: BatchPlan, settings: Settings) -> str:
-    """Names all that a load of the batch would start from: another state is another reason to try."""
+    """Text for all that a load of the batch would start from; another state is another reason to try."""
     parts = (plan.input_state(settings), sorted(plan.hours_marked), plan.is_closed)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
@@ -117,7 +117,7 @@ def _without_news(
     prior = plan.prior
     is_accepted = prior is not None and prior.verdict is BatchVerdict.ACCEPTED
     is_open = not (plan.listed or plan.recorded or plan.refused or is_accepted)
-    # A recovery that somebody asked for in vain is no longer missing once the other source tells the day.
+    # A recovery without result is not missing if the other source has the day.
     if is_open and (is_awaited or prior is not None) and plan.told_recovery is None:
         if is_elsewhere:
             return "the other source delivered it"
@@ -151,7 +151,7 @@ GONE = "gone"
 
 
 def _hours_to_load(plan: BatchPlan, settings: Settings) -> dict[int, str]:
-    """Hour -> NEW, CHANGED or GONE, of the hours whose objects raw does not hold as landing does."""
+    """Hour -> NEW, CHANGED or GONE, for hours that raw does not hold as landing does."""
 
     def hour_of(key: str) -> int:
         return plan.hour_of(key, settings) or 0

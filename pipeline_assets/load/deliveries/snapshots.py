@@ -1,4 +1,4 @@
-"""What landing holds of a dimension, without the objects that an operator excluded."""
+"""Landing's objects of a dimension, without those that an operator excluded."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1024**2
 Exclusions = Mapping[str, tuple[Exclusion, ...]]
-"""Object key -> the exclusions of its versions that stand."""
+"""Object key -> the valid exclusions of its versions."""
 
 
 def exclusions_of_dimensions(ledger: Ledger) -> dict[str, tuple[Exclusion, ...]]:
-    """Of all objects of dimensions."""
+    """Exclusions of objects of all dimensions."""
     return ledger.interventions.exclusions(Source.REGULAR, [ALL_PROJECTS], date.min, date.max)
 
 
 def versions_of(exclusions: Mapping[str, Sequence[Exclusion]]) -> frozenset[tuple[str, str]]:
-    """(object, etag) of what they name."""
+    """(object, etag) of each exclusion."""
     return frozenset((key, one.etag) for key, own in exclusions.items() for one in own)
 
 
 def by_version(exclusions: Exclusions) -> Callable[[Listed], str | None]:
-    """Why a listed object is excluded, by its etag alone; None where it is not. Nothing is read."""
+    """Why a listed object is excluded, by its etag alone; None if it is not."""
 
     def reason(entry: Listed) -> str | None:
         named = (one.reason for one in exclusions.get(entry.key, ()) if one.names(entry.etag, None))
@@ -48,10 +48,7 @@ def by_version(exclusions: Exclusions) -> Callable[[Listed], str | None]:
 def by_bytes(
     exclusions: dict[str, tuple[Exclusion, ...]], landing: LandingStore, ledger: Ledger, run_id: str
 ) -> Callable[[Listed], str | None]:
-    """The same, also of excluded bytes that came again under another etag, which is recorded of that version as well.
-
-    It joins `exclusions` then.
-    """
+    """The same, also for excluded bytes under another etag, which are recorded and added to `exclusions`."""
     known = by_version(exclusions)
 
     def reason(entry: Listed) -> str | None:
@@ -61,7 +58,7 @@ def by_bytes(
         try:
             sha256 = sha256_of(landing, entry.key, entry.etag)
         except TidemarkError:
-            # Whoever loads it meets the same and says so.
+            # A load of it meets the same error and reports it.
             return None
         same = [one for one in own if one.sha256 == sha256]
         if not same:
@@ -74,7 +71,7 @@ def by_bytes(
 
 
 def sha256_of(landing: LandingStore, key: str, etag: str) -> str:
-    """Of the bytes that landing holds; raises what opening raises."""
+    """The sha256 of an object's bytes; raises the errors of opening."""
     with landing.open(key, etag) as content:
         digest = hashlib.sha256()
         while part := content.read(_READ_BYTES):
@@ -83,7 +80,7 @@ def sha256_of(landing: LandingStore, key: str, etag: str) -> str:
 
 
 def is_ruled_out(exclusions: Exclusions | None, record: SliceRecord | None) -> bool:
-    """Whether what is published of a slice was read from an excluded version."""
+    """Whether a published slice was read from an excluded version."""
     delivered = record.input_state.delivered if record is not None and record.input_state is not None else None
     if delivered is None or exclusions is None:
         return False
@@ -96,36 +93,33 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True)
 class SnapshotListing:
-    """What landing holds of one dimension."""
+    """Landing's objects of one dimension."""
 
     days: Mapping[date, SnapshotDelivery] = field(default_factory=dict)
-    """Day -> its snapshot; a day of which there is but a marker is left out."""
+    """Day -> its snapshot; days with only a marker are left out."""
     odd: tuple[str, ...] = ()
     """Objects that are no part of a snapshot."""
     excluded: Mapping[date, str] = field(default_factory=dict)
-    """Day of which an operator excluded an object -> why; it may hold another one beside."""
+    """Day with an excluded object -> why; another object may remain."""
     exclusions: Exclusions = field(default_factory=dict)
-    """All that stood when landing was listed for a load."""
+    """All exclusions at the time of the listing."""
 
     def days_within(self, first: date, last: date) -> list[date]:
-        """Those that can be loaded, ascending; a name outside of them says nothing of when the dimension began."""
+        """Days that can be loaded, ascending; others do not show when the dimension began."""
         return sorted(day for day in self.days if first <= day <= last)
 
 
 def list_snapshots(
     landing: LandingStore, dimension: str, why_excluded: Callable[[Listed], str | None] = lambda _: None
 ) -> SnapshotListing:
-    """Every snapshot of a dimension but excluded ones; raises what listing raises.
-
-    Two names a day: years of them are a few requests.
-    """
+    """Every snapshot of a dimension that is not excluded; raises the errors of listing."""
     excluded: dict[date, str] = {}
     objects: dict[date, list[Listed]] = {}
     marked: set[date] = set()
     odd: list[str] = []
     for entry in landing.list_folder(folder_of(dimension)):
         if entry.key.endswith("/") and entry.size_bytes == 0:
-            # A folder's placeholder in a bucket.
+            # A bucket's placeholder for a folder.
             continue
         named = None if entry.oddity else parse_name(dimension, entry.key)
         if named is None:
@@ -148,10 +142,7 @@ def list_snapshots(
 def log_odd_objects(
     listing: SnapshotListing, table: str, calendar: tuple[date, date], log: Callable[[str], None]
 ) -> None:
-    """Name what lies there and is not loaded; a folder of strangers is counted.
-
-    `calendar`: the first and the last day that can be loaded.
-    """
+    """Log objects that are not loaded, by name up to a limit. `calendar`: first and last day that can be loaded."""
     within = set(listing.days_within(*calendar))
     beyond = [one.key for day, one in sorted(listing.days.items()) if day not in within]
     where = f"lies outside of the calendar ({calendar[0]} to {calendar[1]})"
@@ -160,7 +151,7 @@ def log_odd_objects(
 
 
 def log_some(lines: Sequence[str], table: str, others: str, log: Callable[[str], None]) -> None:
-    """Log lines about a table one by one, up to 20; `others` says what the rest, which is counted, is about."""
+    """Log up to 20 lines about a table, and the number of the rest, which `others` describes."""
     for line in lines[:MOST_NAMED]:
         log(f"{table}: {line}")
     if len(lines) > MOST_NAMED:
