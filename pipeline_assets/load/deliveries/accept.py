@@ -123,12 +123,10 @@ def _publish_accepted(attempt: Attempt) -> None:
 
 
 def _wait_beside_lost(attempt: Attempt) -> None:
-    """Batches wait if they bring rows to a slice that is not whole again."""
     assert attempt.staged is not None
     table, lost = attempt.table, attempt.losses.found
     holding = {key: set(attempt.losses.holding.get(key, ())) for key in lost}
     known = {key for key, batches in holding.items() if batches}
-    # Their staged rows are new, also those of batches that never brought any.
     staged = attempt.runtime.lakehouse.read(table, attempt.staged.snapshot_id).where(slices_condition(table, lost))
     for row in staged.select(table.day_column, "project_id", "_arrival_date").distinct().collect():
         batch = BatchKey(attempt.source, row["project_id"], row["_arrival_date"])

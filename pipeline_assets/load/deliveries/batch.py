@@ -87,9 +87,7 @@ class Recorded:
     """The ledger's records of the arrivals in reach."""
 
     accepted: Mapping[str, DeliveryRecord]
-    """Object key -> the version with rows in raw."""
     refused: Mapping[str, DeliveryRecord]
-    """Object key -> the version refused last."""
     batches: Mapping[BatchKey, BatchRecord]
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
     """Object key -> the valid exclusions of its versions."""
@@ -215,7 +213,6 @@ def plan_batches(
 
 
 def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Settings) -> bool:
-    """Whether a silent hour is a gap: the exporter wrote a marker within the redelivery horizon before."""
     if settings.hours_complete_by is not Completeness.MARKERS or key.project_id in settings.sparse_projects:
         return False
     before = days_between(key.arrival_date - timedelta(days=settings.redelivery_horizon_days), key.arrival_date)
@@ -223,7 +220,6 @@ def _is_marked(key: BatchKey, marked_days: Set[tuple[str, date]], settings: Sett
 
 
 def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: datetime) -> BatchPlan:
-    # Never by name alone: past the horizon nobody could bring back a version that was not excluded.
     ruled_out = frozenset(
         key
         for key in (plan.exclusions.keys() & plan.recorded.keys()) - plan.listed.keys()
@@ -250,7 +246,6 @@ def _compared(plan: BatchPlan, relocated: Relocated, settings: Settings, now: da
     archived = hours_on_record(plan.prior) if is_archived else frozenset()
     held = plan.hours_marked | plan.hours_known(settings) | archived
     if plan.unplaced and not plan.is_marked:
-        # A silent hour is no gap there, so the day lacks only objects that cannot be placed.
         held = frozenset(range(HOURS_A_DAY)) - {*plan.unplaced.values()}
     return replace(plan, hours_held=held, is_repeated_refusal=_is_repeated_refusal(plan, settings))
 
@@ -266,7 +261,6 @@ def _is_repeated_refusal(plan: BatchPlan, settings: Settings) -> bool:
     prior = plan.prior
     if prior is None or prior.verdict is not BatchVerdict.REFUSED or plan.is_read_again:
         return False
-    # An unreadable object may be readable next time.
     is_unread = any(key in plan.listed and one.error == NOT_READABLE for key, one in plan.refused.items())
     is_accepted = prior.is_missing and plan.accepted_reason is not None
     is_same = bool(plan.listed or plan.gone) and prior.input_state == plan.input_state(settings)

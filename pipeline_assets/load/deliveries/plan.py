@@ -38,37 +38,28 @@ class BatchPlan:
 
     key: BatchKey
     listed: Mapping[str, Delivery] = field(default_factory=dict)
-    """In landing and not excluded."""
     excluded: Mapping[str, Delivery] = field(default_factory=dict)
     exclusions: Mapping[str, Sequence[Exclusion]] = field(default_factory=dict)
-    """Object key -> the valid exclusions of its versions."""
     recorded: Mapping[str, DeliveryRecord] = field(default_factory=dict)
-    """Versions with rows in raw."""
     refused: Mapping[str, DeliveryRecord] = field(default_factory=dict)
-    """Versions that were refused last."""
     hours_marked: frozenset[int] = frozenset()
     hours_unfinished: frozenset[int] = frozenset()
     """Hours whose objects wait for the end of their recovery; these are not `listed`."""
     unplaced: Mapping[str, int] = field(default_factory=dict)
     """Object whose name cannot be placed -> its hour, which is neither marked nor held."""
     hours_elsewhere: frozenset[int] = frozenset()
-    """Hours of the day that the other source holds or has a marker of."""
     hours_held: frozenset[int] = frozenset()
     """Hours with a marker or an object in landing or raw; past the horizon also those on record."""
     is_marked: bool = False
-    """The project's exporter writes markers, so an hour without one is missing."""
     prior: BatchRecord | None = None
     is_requested: bool = False
     is_awaited: bool = True
     """False before the first arrival in settings: nothing of such a day counts as missing."""
     is_closed: bool = False
     is_read_again: bool = False
-    """Files with its rows or refused lines are gone, so all its objects are read again."""
     has_lost_rows: bool = False
     accepted_reason: str | None = None
-    """Why an operator accepts missing deliveries."""
     code_version: str = ""
-    """The parser's present version."""
     changed: tuple[Delivery, ...] = ()
     """New objects, other versions, and objects with lines that another parser refused."""
     gone: tuple[str, ...] = ()
@@ -76,16 +67,13 @@ class BatchPlan:
     withdrawn: tuple[str, ...] = ()
     """Objects in raw to remove: landing lacks them, and a later delivery of their hour or an operator confirms it."""
     ruled_out: frozenset[str] = frozenset()
-    """Those among the withdrawn that an operator excluded."""
     relocated: frozenset[str] = frozenset()
     """Withdrawn objects whose rows raw also holds from the other source's prefix."""
     being_relocated: frozenset[str] = frozenset()
     """The same before the copies are loaded: neither missing nor withdrawn."""
     missing: tuple[str, ...] = ()
-    """Objects that are gone without a later delivery of their hour."""
     is_repeated_refusal: bool = False
     verdict: tuple[BatchVerdict, Evaluation] | None = None
-    """Set if the batch is judged without parsing."""
 
     @property
     def needs_work(self) -> bool:
@@ -184,7 +172,6 @@ class BatchPlan:
         bounds = (settings.max_unreadable_objects, settings.max_quarantined_share)
         of_losses = (settings.change_min_rows, settings.change_max_shrink, settings.change_bounds)
         parts = [f"{d.key}\t{d.etag}" for d in sorted(self.listed.values())] + [repr(bounds), self.code_version]
-        # Rows may vanish with an object, or with an unreadable version of it.
         if self.gone or any(delivery.key in self.recorded for delivery in self.changed):
             parts.append(repr((self.gone, of_losses)))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

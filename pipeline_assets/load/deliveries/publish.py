@@ -170,7 +170,6 @@ def publish(attempt: Attempt) -> None:
             if before.get(batch, {}).get(day, BatchDay()) != part:
                 changed.setdefault(Slice(day, batch.project_id), []).append(batch)
     changed |= attempt.brought_back
-    # Rows may belong to days beyond the reach of this load.
     gone = runtime.draft.look_at(table, changed.keys() - attempt.losses.found.keys())
     if gone:
         reason = "lost a data file, which shows only where rows are added to it"
@@ -197,7 +196,6 @@ def publish(attempt: Attempt) -> None:
 
 
 def _require_parsed_rows(attempt: Attempt, plan: BatchPlan, days: Mapping[date, BatchDay]) -> None:
-    """Staged rows must be those of the objects left alone and those parsed."""
     replaced, summaries = attempt.replaced(plan), attempt.summaries
     expected = sum(rows for key, rows in attempt.present[plan.key].items() if key not in replaced)
     expected += sum(summaries[key].rows for key in replaced if key in summaries)
@@ -281,7 +279,6 @@ def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | N
         refused = replace(one, verdict=Verdict.REFUSED, reason=loss.reason, hint=loss.hint, evaluations=())
         return replace(refused, is_early=False, is_repeat=one.key in attempt.losses.before)
     is_good, prior = one.verdict.is_good, plan.prior if plan is not None else None
-    # A former attempt of this run recorded it, and nobody has read about it.
     is_of_this_run = prior is not None and prior.run_id == attempt.request.run_id
     if is_good and is_published:
         one = replace(one, verdict=Verdict.PUBLISHED)
@@ -300,7 +297,6 @@ def _told(attempt: Attempt, one: Outcome, plan: BatchPlan | None) -> Outcome | N
 
 
 def _late(attempt: Attempt, batch: BatchKey) -> dict[str, float]:
-    """Rows of an arrival day that came after the window of their event day, and those without a window."""
     settings, day = attempt.runtime.settings, batch.arrival_date
     days = attempt.runtime.ledger.batch_days(attempt.source, [batch.project_id], day, day).get(batch, {})
     arrivals = [(batch.project_id, day, event_day, part.digest.rows) for event_day, part in days.items()]

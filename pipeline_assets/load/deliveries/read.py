@@ -37,11 +37,8 @@ class Losses:
     found: Mapping[Slice, Evaluation] = field(default_factory=dict)
     """Slice -> its refusal, which names a data file that is gone."""
     before: frozenset[Slice] = frozenset()
-    """Those that an earlier run found, too."""
     of_lines: frozenset[Slice] = frozenset()
-    """Those whose refused lines quarantine lost."""
     holding: Mapping[Slice, Set[BatchKey]] = field(default_factory=dict)
-    """Slice -> the batches that brought rows or refused lines of it."""
 
 
 @dataclass
@@ -53,13 +50,10 @@ class Attempt:
     source: Source
     table: Table
     base_id: int
-    """The snapshot of the table that everything is staged on."""
     name: str
-    """Unique name for branches and files."""
     started_at: float
     """Monotonic clock, seconds, at the first attempt."""
     may_list_again: bool
-    """Whether moved batches are tried again in this run."""
     losses: Losses
     batches: dict[BatchKey, BatchPlan]
     published: dict[Slice, Digest]
@@ -71,13 +65,11 @@ class Attempt:
     details: dict[str, str] = field(default_factory=dict)
     """Unread object -> why it cannot be read, or what it is instead of an export."""
     staged: Staged | None = None
-    """Raw with the present rows of `staged_plans`."""
     staged_plans: Sequence[BatchPlan] = ()
     present: dict[BatchKey, dict[str, int]] = field(default_factory=dict)
     """Staged batch -> object -> its rows in raw before."""
     verdicts: dict[BatchKey, tuple[BatchVerdict, Evaluation]] = field(default_factory=dict)
     brought_back: dict[Slice, list[BatchKey]] = field(default_factory=dict)
-    """Lost slices with all rows read again -> the batches that hold them."""
     changes: Changes = field(default_factory=Changes)
 
     @property
@@ -186,7 +178,6 @@ def quarantine(attempt: Attempt) -> None:
     refused = [*attempt.judged(BatchVerdict.REFUSED), *attempt.judged(BatchVerdict.WAITING)]
     plans = [*accepted.values(), *(plan for plan in refused if plan.key not in stuck)]
     of_accepted = {key for plan in accepted.values() for key in attempt.replaced(plan)}
-    # The table's lines: of any version of the object, or of refused versions alone.
     old = {key for plan in accepted.values() for key in attempt.replaced(plan) if _is_bad(plan.recorded.get(key))}
     old_refusals = {
         key
@@ -204,7 +195,6 @@ def quarantine(attempt: Attempt) -> None:
 
     # A second reading, because one pass would have to keep all rows for the sake of few refused lines.
     bad = [delivery for plan in plans for delivery in plan.changed if delivery.key in new]
-    # Touched objects were not read before.
     runtime.new_bytes.add(sum(one.size_bytes for one in bad if one.key in attempt.touched))
     files, found = _write_refused(attempt, bad, accepted.keys())
     _require_unmoved(found)
@@ -288,7 +278,6 @@ def _run(
 
 
 def _skew(table: str, deliveries: Collection[Delivery], tasks: Sequence[Sequence[Share]]) -> StepSkew:
-    """The skew of the bytes to read over objects, projects, arrival days and tasks."""
     names: dict[str, Callable[[Delivery], str]] = {
         "object": lambda delivery: delivery.key,
         "project": lambda delivery: delivery.batch.project_id,
@@ -333,7 +322,6 @@ def _shares(runtime: Runtime, deliveries: Collection[Delivery], *, is_divided: b
 
 
 def _require_unmoved(found: Mapping[str, Summary]) -> None:
-    """Raise ReadTwiceError for objects that differ from their first reading."""
     moved = sorted(key for key, row in found.items() if row["error"] in (MOVED, NOT_READABLE))
     if moved:
         raise ReadTwiceError(moved[0], "changed while it was read", "The load lists and reads it again")
@@ -384,7 +372,6 @@ def witnesses(listed: Iterable[Delivery], unread: Collection[str]) -> list[Deliv
     """
     smallest: dict[tuple[Source, str], Delivery] = {}
     for delivery in sorted(listed, key=lambda delivery: (delivery.size_bytes, delivery.key)):
-        # An empty object has no byte to request.
         if delivery.size_bytes and delivery.key not in unread:
             smallest.setdefault((delivery.batch.source, delivery.batch.project_id), delivery)
     return list(smallest.values())

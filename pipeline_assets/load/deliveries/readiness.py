@@ -23,7 +23,6 @@ class HourObservation:
     """An hour that raw does not hold as landing does, as observed before."""
 
     objects: str
-    """Digest of the hour's listing."""
     since: AwareDatetime
     """The first observation of this listing."""
 
@@ -33,11 +32,8 @@ class ArrivalStatus:
     """The state of every batch of a plan, by landing and ledger."""
 
     due: Mapping[BatchKey, str]
-    """Batch -> why a load is due."""
     waiting: Mapping[BatchKey, str]
-    """Batch whose landing and raw differ -> what it waits for."""
     incomplete: Mapping[BatchKey, frozenset[int]]
-    """Batch -> incomplete hours that raw does not hold as landing does."""
     observations: Mapping[str, HourObservation]
     """`batch/hour` -> its observation, for hours that are complete once they rest."""
 
@@ -151,8 +147,6 @@ GONE = "gone"
 
 
 def _hours_to_load(plan: BatchPlan, settings: Settings) -> dict[int, str]:
-    """Hour -> NEW, CHANGED or GONE, for hours that raw does not hold as landing does."""
-
     def hour_of(key: str) -> int:
         return plan.hour_of(key, settings) or 0
 

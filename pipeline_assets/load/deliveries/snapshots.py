@@ -98,11 +98,9 @@ class SnapshotListing:
     days: Mapping[date, SnapshotDelivery] = field(default_factory=dict)
     """Day -> its snapshot; days with only a marker are left out."""
     odd: tuple[str, ...] = ()
-    """Objects that are no part of a snapshot."""
     excluded: Mapping[date, str] = field(default_factory=dict)
     """Day with an excluded object -> why; another object may remain."""
     exclusions: Exclusions = field(default_factory=dict)
-    """All exclusions at the time of the listing."""
 
     def days_within(self, first: date, last: date) -> list[date]:
         """Days that can be loaded, ascending; others do not show when the dimension began."""

@@ -1,4 +1,4 @@
-"""Rules for dimensions: the items of a day, when a snapshot or delivered intervals are loaded, and the inputs of each month."""
+"""Rules for dimensions: the items of a day, waits, and the inputs of each month."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ class Wait:
 
     reason: str
     is_early: bool = False
-    """It waits for a delivery whose deadline lies ahead."""
     failure: Evaluation | None = None
-    """The evaluation that refuses the slice; None if it only waits."""
 
 
 _AWAITED_DAYS = 60
 """How many days back to search for the latest day whose deadline has passed."""
 EXCLUDED = "excluded"
-"""Stands in for a version if the published delivery is excluded and no other exists."""
+"""The version in an input state if the published delivery is excluded and no other exists."""
 Records = Mapping[Slice, SliceRecord]
 
 
@@ -45,13 +43,11 @@ class History:
     day: date
     delivery: SnapshotDelivery
     version: str
-    """The text in an input state: the version of the delivery, and the first day used."""
+    """In an input state: the version of the delivery, and the first day used."""
     days: Mapping[date, Digest] | None = None
-    """Day -> digest of the items on that day; None if it was not read, because it is on record or refused."""
+    """Day -> digest of its items; None if not read, because it is on record or refused."""
     failure: Evaluation | None = None
-    """The check that refuses it."""
     is_refused: bool = False
-    """Whether the same version was refused before by the same rules."""
 
     @property
     def is_good(self) -> bool:
@@ -65,7 +61,7 @@ def nothing_since(last: date) -> History:
 
 
 def version_of(delivery: SnapshotDelivery, settings: Settings) -> str:
-    """The version in an input state; if it differs, the intervals may differ and are read."""
+    """The version in an input state; another one may have other intervals, so it is read."""
     return f"{delivery.version} from {settings.calendar_start}"
 
 
@@ -81,10 +77,7 @@ def month_of(table: Table, day: date) -> Slice:
 
 
 def is_on_record(table: Table, day: date, version: str, records: Records) -> bool:
-    """Whether the records show that every month has the content of this version, so that it need not be read.
-
-    False if a month is held or refused, or if its inputs are unknown.
-    """
+    """Whether all months on record have the content of this version; False if one is held, refused or of unknown inputs."""
     own = records.get(month_of(table, day))
     is_last = own is not None and own.input_state is not None and own.input_state.delivered == version
     return is_last and all(record.verdict.is_good and record.input_state is not None for record in records.values())
@@ -111,9 +104,9 @@ def news_of(
     settings: Settings,
     now: datetime,
 ) -> tuple[tuple[date, str, str] | None, list[str]]:
-    """Day, reason and state of the delivery that a load would read now (None without news), and a sentence for each wait.
+    """The day, reason and state of the delivery to read now (None without news), and a sentence for each wait.
 
-    `days`: deliveries that landing lists; `records`: all months on record.
+    `days`: deliveries in landing; `records`: all months on record.
     """
     day = standing_day(days, settings, now)
     within = [one for one in days if settings.calendar_start <= one <= now.date()]
@@ -154,7 +147,7 @@ def days_on_record(table: Table, records: Records) -> dict[date, Digest]:
 def state_of_month(history: History | None, table: Table, key: Slice, record: SliceRecord | None) -> InputState:
     """The input state of a month: the digest of each of its days, and the version of the delivery that last changed them.
 
-    The last month always has the present version. If nothing was read, or the delivery is refused, the recorded state stays.
+    The last month has the present version. The recorded state stays if nothing was read, or the delivery is refused.
     """
     known = record.input_state if record is not None else None
     if history is None:
@@ -172,7 +165,7 @@ def state_of_month(history: History | None, table: Table, key: Slice, record: Sl
 def wait_of_month(
     history: History | None, table: Table, key: Slice, record: SliceRecord | None, settings: Settings, now: datetime
 ) -> Wait | None:
-    """Why a month of delivered intervals is not built now; None if it is, or if there is nothing to do."""
+    """Why a month of delivered intervals waits; None if it is built or up to date."""
     if history is None:
         if record is None or record.digest == EMPTY:
             return Wait("landing holds no complete delivery of intervals")
@@ -194,21 +187,17 @@ class ItemsOfDays:
     """The items of one dimension as of days of events, by the snapshots on record."""
 
     def __init__(self, facts: Facts, dimension: Dimension, now: datetime) -> None:
-        """`facts` must include the records of the dimension's tables."""
         self._facts, self._now = facts, now
         self._snapshot, self._validity = dimension.snapshot.key, dimension.validity
 
     def begin_by(self, day: date) -> bool:
-        """Whether a snapshot of this day or an earlier one is on record; before the first snapshot, no items are known.
-
-        A held or refused snapshot of the day counts too, even if no snapshot is published.
-        """
+        """Whether a snapshot of this or an earlier day is on record, held and refused ones included."""
         first, own = self._facts.first_snapshots.get(self._snapshot), self._record(self._snapshot, day)
         is_judged = own is not None and own.verdict in (Verdict.HELD, Verdict.REFUSED)
         return is_judged or (first is not None and first <= day)
 
     def inputs(self, day: date) -> Mapping[InputDay, Digest]:
-        """The snapshot used for a day, with its digest; empty if there is none."""
+        """The snapshot used for a day -> its digest; empty if there is none."""
         chosen = self._chosen(day)
         record = self._record(self._snapshot, chosen) if chosen is not None else None
         return {} if record is None or chosen is None else {InputDay(self._snapshot, chosen): record.digest}
@@ -236,7 +225,6 @@ class ItemsOfDays:
         return None
 
     def _missing(self, day: date, early: str, reason: str, what: str) -> Wait:
-        """The wait, or the refusal, of a day without usable items: `early` before its deadline; `what` says what is missing."""
         settings = self._facts.settings
         if self._now <= deadline(day, settings):
             return Wait(early, is_early=True)
@@ -249,7 +237,6 @@ class ItemsOfDays:
         return Wait(reason, failure=Evaluation(Check.ITEMS_ARE_KNOWN, False, reason, hint))
 
     def _chosen(self, day: date) -> date | None:
-        """The day whose snapshot is used for `day`."""
         own = self._record(self._snapshot, day)
         if own is not None and own.digest != EMPTY:
             return day
@@ -257,7 +244,6 @@ class ItemsOfDays:
         return self._previous(day) if is_missing else None
 
     def _previous(self, day: date) -> date | None:
-        """The latest earlier day whose snapshot replaces a missing one, if settings allow that."""
         settings = self._facts.settings
         if settings.missing_snapshot is not MissingSnapshot.PREVIOUS or self._now <= deadline(day, settings):
             return None
@@ -286,7 +272,7 @@ class ItemsOfDelivery(ItemsOfDays):
     """The items as of days, by delivered intervals; a published snapshot of the day must agree with them."""
 
     def begin_by(self, day: date) -> bool:
-        """Whether intervals cover this day or an earlier one; a month that is held or refused counts too."""
+        """Whether delivered intervals cover this or an earlier day; a held or refused month counts too."""
         month = self._validity.kind.slice_day(day)
         first = self._facts.first_snapshots.get(self._validity.key)
         if first is not None and first < month:
@@ -310,7 +296,7 @@ class ItemsOfDelivery(ItemsOfDays):
         return inputs
 
     def wait_of(self, day: date) -> Wait | None:
-        """Why events of a day cannot be joined now; None if they can. After a refused delivery, older intervals stay usable."""
+        """Why events of a day wait; None if they can be joined. After a refused delivery, older intervals stay usable."""
         chosen = self._chosen(day)
         month = self._validity.kind.slice_day(chosen or day)
         record = self._record(self._validity.key, month)
@@ -335,7 +321,7 @@ class ItemsOfDelivery(ItemsOfDays):
 
 
 def wait_of_snapshot(facts: Facts, table: Table, key: Slice, record: SliceRecord | None, now: datetime) -> Wait | None:
-    """Why the snapshot of a day is not loaded now; None if it is, or if there is nothing to do."""
+    """Why the snapshot of a day waits; None if it is loaded or up to date."""
     day, listed = key.event_date, facts.delivered.get(key)
     may_come = now <= deadline(day, facts.settings)
     state = record.input_state if record is not None else None

@@ -1,4 +1,4 @@
-"""Decides what a load does with each slice: whether it is stale, ready, final or refused before. Reads nothing but facts."""
+"""Decides from facts alone what a load does with each slice."""
 
 from __future__ import annotations
 
@@ -36,21 +36,18 @@ class Todo(Enum):
     """What a load does with a slice."""
 
     REBUILD = auto()
-    """Build it: its inputs differ from those of the last build, or its code does and the slice was requested."""
+    """Build it: its inputs changed, or its code did and the slice was requested."""
     CHECK = auto()
-    """Other days within the dedupe window differ: read the tables to see whether rows that share a key differ."""
+    """Other days in the dedupe window changed: compare rows with shared keys."""
     KEEP = auto()
-    """It is up to date."""
     KEEP_REFUSED = auto()
-    """It is stale, but the same inputs were refused before and no operator accepted the change."""
+    """Stale, but the same inputs were refused before and no operator accepted the change."""
     WAIT = auto()
-    """An input is missing or refused."""
     WAIT_TIED = auto()
-    """A build from the same inputs shared events with days that could not be published."""
+    """An earlier build shared events with days that could not be published."""
     HOLD = auto()
-    """An operator holds it."""
     REFUSE = auto()
-    """An input is missing or ambiguous, and settings or rules refuse the slice without a build."""
+    """Refused without a build: an input is missing or ambiguous."""
 
 
 CHANGING = (Todo.REBUILD, Todo.CHECK, Todo.WAIT_TIED)
@@ -64,32 +61,24 @@ class SlicePlan:
     key: Slice
     todo: Todo
     present: InputState
-    """The input state now."""
     record: SliceRecord | None
     is_requested: bool
     is_final: bool = False
     was_final: bool = False
-    """Whether it was already settled (by a clock not ahead of now), so that changes of what is published are bounded."""
+    """Whether it was settled before, so that changes are bounded."""
     is_settled: bool = False
     """Whether it is final, or only missing hours keep it from being final."""
     final_at: str | None = None
-    """When it was settled; None if it is not."""
     reason: str | None = None
-    """Why a slice waits or is held; for a slice that stays refused, its record has the reason."""
     cause: Cause = UNCHANGED
-    """Why it is stale, if it is."""
     is_early: bool = False
-    """It waits for deliveries whose deadline lies ahead."""
     is_outdated: bool = False
-    """Kept as built by other code, because the day was not requested."""
     failure: Evaluation | None = None
-    """The check that refuses the slice without a build."""
     delivered: SnapshotDelivery | None = None
-    """The delivery in landing, for a table that is read from there."""
     months: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
-    """(table, slice) of each month of a delivered history that has days in `present` -> its digest."""
+    """(table, month) of a delivered history with days in `present` -> digest."""
     is_judged_again: bool = False
-    """It was refused in comparison with a slice that is built now; its own inputs did not change."""
+    """Refused earlier in comparison with a slice that is built now."""
 
     @property
     def waits_for(self) -> list[Slice]:
@@ -108,8 +97,8 @@ def decide(
 ) -> list[SlicePlan]:
     """One plan per slice of the facts that is on record, requested, or has inputs.
 
-    `requested`: slices to rebuild also if only their code is outdated. `accepted`: changes and losses that operators accept.
-    `now`: timezone-aware; deadlines are compared with it.
+    `requested`: slices to rebuild also if only their code changed. `accepted`: changes and losses that operators accept.
+    `now`: timezone-aware.
     """
     rule = _Rule(facts, table, frozenset(requested), accepted, now)
     plans = (rule.plan_of(key) for key in sorted(facts.slices, key=lambda key: (key.project_id, key.event_date)))
@@ -117,8 +106,6 @@ def decide(
 
 
 class _Rule:
-    """The rule for the slices of one table."""
-
     def __init__(
         self, facts: Facts, table: Table, requested: frozenset[Slice], accepted: Acceptances, now: datetime
     ) -> None:
@@ -129,12 +116,10 @@ class _Rule:
         self.settings, self.code = facts.settings, table.code_version(facts.settings)
 
     def plan_of(self, key: Slice) -> SlicePlan | None:
-        """The plan of a slice; None if nothing is known about it and it was not requested."""
         record, is_requested = self.records.get(key), key in self.requested
         if record is None and not is_requested and not self.has_own_rows(key):
             return None
         if record is None and self.items is not None and not self.beside(key):
-            # A load of snapshots makes no plans for days whose events were never loaded.
             return None
         was_settled = was_final(self.facts, record, self.now)
         is_settled = is_final = was_settled and record is not None and record.is_final
@@ -166,10 +151,6 @@ class _Rule:
         return refused_as_lost(plan, loss)
 
     def present(self, key: Slice) -> InputState:
-        """The present input state: a digest per upstream slice with rows, or the version in landing for a delivered table.
-
-        If landing no longer holds a delivery, the recorded input stays; if the delivery is excluded, it does not.
-        """
         record = self.records.get(key)
         if self.table.reads_history(self.settings):
             return state_of_month(self.facts.history, self.table, key, record)
@@ -188,21 +169,15 @@ class _Rule:
         return InputState(upstream)
 
     def has_own_rows(self, key: Slice) -> bool:
-        """Whether an upstream slice of the same day holds rows; if not, the result is empty.
-
-        All inputs of a slice of all projects count as its own. A joined table has no rows before the first items are known.
-        """
         if self.table.kind.is_shared:
             return not self.present(key).is_nothing
         is_begun = self.items is None or self.items.begin_by(key.event_date)
         return is_begun and any(record.digest != EMPTY for record in self.beside(key))
 
     def beside(self, key: Slice) -> list[SliceRecord]:
-        """The recorded upstream slices of the same day."""
         return [records[key] for records in self.upstream.values() if key in records]
 
     def _months_of(self, state: InputState) -> dict[tuple[str, Slice], Digest]:
-        """(table, slice) of each month of a delivered history with days in an input state -> the recorded digest."""
         months = {}
         for name in state.upstream:
             upstream = table_by_key(name.table)
@@ -213,7 +188,6 @@ class _Rule:
         return months
 
     def _obstructed(self, plan: SlicePlan) -> SlicePlan | None:
-        """The plan of a slice that cannot be built, whatever its inputs are; None if nothing prevents the build."""
         hold = self.facts.hold_of(self.table.key, plan.key)
         if hold is not None:
             return replace(plan, todo=Todo.HOLD, reason=f"held: {hold}")
@@ -230,7 +204,7 @@ class _Rule:
         if self.table.reads_landing(self.settings):
             return wait_of_snapshot(self.facts, self.table, key, plan.record, self.now)
         if self.table.kind.is_shared:
-            # Its inputs are read as published, whatever was refused since, so that a day beyond repair does not block others.
+            # Inputs are read as published, whatever was refused since, so that an unrepairable day does not block others.
             return None
         obstacle = self._batches_lacking(key) if self.table.kind.delivered_by else self._upstream_lacking(key)
         if obstacle is not None:
@@ -261,25 +235,23 @@ class _Rule:
         known = [self.facts.batches.get(BatchKey(source, key.project_id, key.event_date)) for source in sources]
         batches = [batch for batch in known if batch is not None and not is_moot(self.facts, batch)]
         if not batches:
-            # A day before the calendar cannot be requested, so the slice does not wait for it.
+            # Such a day cannot be requested, so the slice does not wait for it.
             is_early = key.event_date < self.settings.calendar_start
             is_empty = is_early or is_empty_by_setting(key.project_id, key.event_date, self.settings, self.now)
             return (
                 None if is_empty else f"the deliveries that arrived on {key.event_date.isoformat()} are not loaded yet"
             )
         blocking = [batch for batch in batches if batch.verdict is not BatchVerdict.ACCEPTED]
-        # A source without deliveries does not make up for a refused delivery of the other.
+        # An empty source does not make up for a refused delivery of the other.
         if any(batch not in blocking and (batch.deliveries or batch.is_loss_accepted) for batch in batches):
             return None
         blocks = (f"{RAW_TABLES[batch.key.source].key} {key} is {batch.verdict.value}" for batch in blocking)
         return "; ".join(blocks) or None
 
     def _is_readable(self, plan: SlicePlan) -> bool:
-        """A delivery that landing no longer holds cannot be read again."""
         return plan.delivered is not None or not self.table.reads_landing(self.settings)
 
     def _compared(self, plan: SlicePlan) -> SlicePlan:
-        """The plan of a slice that can be built: compares its present inputs with those of its build and of its refusal."""
         record, present, day = plan.record, plan.present, plan.key.event_date
         if not self.has_own_rows(plan.key) and (record is None or record.digest == EMPTY):
             return plan
@@ -289,7 +261,6 @@ class _Rule:
         is_code_asked = has_new_code and plan.is_requested and self._is_readable(plan)
         match = compare(record.input_state, present, day)
         if match is Match.SAME and not is_code_asked:
-            # The recorded digest of competing rows on other days still holds, because nothing changed.
             same = replace(present, cross_day=record.input_state.cross_day) if record.input_state else present
             return replace(plan, present=same, is_outdated=has_new_code)
         stale = replace(plan, cause=cause_of(record.input_state, present, has_new_code=has_new_code))
@@ -306,7 +277,7 @@ class _Rule:
 
 
 def refused_as_lost(plan: SlicePlan, loss: Evaluation) -> SlicePlan:
-    """The plan of a slice of which a data file is gone and that is not built again: refused, also with what stands in the way."""
+    """The refusal of a slice with a lost data file that is not built again."""
     also = f"; {plan.reason}" if plan.reason else ""
     return replace(
         plan, todo=Todo.REFUSE, reason=loss.reason, failure=replace(loss, reason=f"{loss.reason}{also}"), is_early=False
@@ -314,7 +285,6 @@ def refused_as_lost(plan: SlicePlan, loss: Evaluation) -> SlicePlan:
 
 
 def _valid_rejection(settings: Settings, table: Table, accepted: Acceptances, record: SliceRecord) -> Rejection | None:
-    """The last rejection, if the present code and bounds made it and no operator accepts the change now."""
     rejection = record.rejection
     is_accepted = accepted.get((table.key, record.key)) is not None
     is_unread = any(evaluation.figures.get(UNREAD_OBJECTS) for evaluation in record.refused_evaluations)
@@ -328,7 +298,7 @@ def _todo_of(rejection: Rejection) -> Todo:
 
 
 def resolve(settings: Settings, table: Table, accepted: Acceptances, plan: SlicePlan, cross_day: str) -> SlicePlan:
-    """The final plan of a slice to CHECK, given the digest `cross_day` of the competing rows on other days."""
+    """The final plan of a slice to CHECK; `cross_day`: digest of the competing rows on other days."""
     record, day = plan.record, plan.key.event_date
     present = replace(plan.present, cross_day=cross_day)
     stale = replace(plan, todo=Todo.REBUILD, present=present, cause=Cause.of(CauseKind.CROSS_DAY))
@@ -352,7 +322,7 @@ def resolve(settings: Settings, table: Table, accepted: Acceptances, plan: Slice
 
 
 def release_waits(plans: Sequence[SlicePlan]) -> list[SlicePlan]:
-    """The plans, with a rebuild of each WAIT_TIED slice if none of the slices that it waits for stays blocked."""
+    """The plans, with a rebuild of each WAIT_TIED slice whose blocking slices are all released."""
     by_slice = {plan.key: plan for plan in plans}
     is_settled = False
     while not is_settled:
@@ -366,7 +336,7 @@ def release_waits(plans: Sequence[SlicePlan]) -> list[SlicePlan]:
 
 
 def await_lost(facts: Facts, table: Table, plans: Sequence[SlicePlan]) -> list[SlicePlan]:
-    """The plans, where a slice waits whose build would read another one of which a data file is gone."""
+    """The plans, where a slice waits if its build would read a slice with a lost data file."""
     by_slice = {plan.key: plan for plan in plans}
     is_settled = False
     while not is_settled:

@@ -1,4 +1,4 @@
-"""The recorded facts on which decisions rest, and the inputs of a slice, compared with those of its last build."""
+"""The recorded facts of decisions, and the comparison of input states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from resources.ledger.store import Ledger
 REACH = timedelta(days=31)
 """The greatest age of a snapshot that a count is compared with."""
 ROWS_BEFORE = "rows_before"
-"""Figure of an evaluation: the earlier count that it compared with."""
 
 
 def counts_on_record(ledger: Ledger, table: Table, days: Collection[date]) -> dict[date, int]:
@@ -40,65 +39,54 @@ def counts_on_record(ledger: Ledger, table: Table, days: Collection[date]) -> di
 
 
 def former_day(counted: Iterable[date], day: date) -> date | None:
-    """The latest earlier day with a recorded snapshot; None if all are too old."""
+    """The latest earlier day with a snapshot on record, within REACH; else None."""
     return max((other for other in counted if day - REACH <= other < day), default=None)
 
 
 def refusal_of_count(record: SliceRecord) -> Evaluation | None:
-    """The refusal of a snapshot because of its count; None if it was not refused for that reason."""
+    """The refusal of a snapshot because of its count; None without one."""
     refusals = (e for e in record.refused_evaluations if e.check.name == Check.COUNT_IS_EXPECTED.name)
     return next((evaluation for evaluation in refusals if not evaluation.is_passed), None)
 
 
 def is_compared_with_another(record: SliceRecord, counts: Mapping[date, int]) -> bool:
-    """Whether the count of a snapshot was refused in comparison with a count that is no longer on record."""
+    """Whether the count of a snapshot was refused in comparison with another count than the recorded one."""
     refusal, former = refusal_of_count(record), former_day(counts, record.key.event_date)
     return refusal is not None and refusal.figures.get(ROWS_BEFORE) != (counts[former] if former else None)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts for decisions about some slices; a plain value, so that tests can construct it."""
+    """The facts for decisions about some slices."""
 
     settings: Settings
     slices: frozenset[Slice]
-    """The slices to decide about."""
     batches: Mapping[BatchKey, BatchRecord]
-    """Batches of both sources that arrived on the slices' days or within the reprocessing window after them."""
+    """Of both sources, from the slices' days to the reprocessing window after them."""
     first_arrivals: Mapping[str, date]
-    """Project -> its first arrival day; a project without arrivals is left out."""
+    """Project -> its first arrival day; projects without arrivals are left out."""
     records: Mapping[str, Mapping[Slice, SliceRecord]] = field(default_factory=dict)
-    """Table -> slice -> record, for the tables to decide about and for their upstream tables."""
+    """Table -> slice -> record, for the tables to decide about and their upstream tables."""
     holds: Mapping[str, Mapping[Slice, str]] = field(default_factory=dict)
-    """Table -> slice that an operator holds -> reason."""
     delivered: Mapping[Slice, SnapshotDelivery] = field(default_factory=dict)
-    """Deliveries in landing for the slices of a table that is read from there; empty for other tables."""
     first_snapshots: Mapping[str, date] = field(default_factory=dict)
-    """Delivered table -> the first day in the table or in landing."""
     item_counts: Mapping[date, int] | None = None
-    """Day -> number of items, of the snapshots with which those of the slices are compared; None for other tables."""
+    """Day -> number of items, of the snapshots to compare counts with; None for other tables."""
     exclusions: Exclusions | None = None
-    """Excluded objects of dimensions when landing was listed: a slice read from an excluded version is stale. None for a table
-    for which landing was not listed."""
+    """Excluded objects at the time of the listing; None without a listing."""
     excluded: Mapping[Slice, str] = field(default_factory=dict)
-    """Slice with an excluded object in landing -> reason of the exclusion."""
     history: History | None = None
-    """The delivered history that the slices are parts of; None for other tables, or if landing holds none."""
+    """The delivered history that the slices are parts of; None without one."""
     lost: Mapping[str, Mapping[Slice, str]] | None = None
-    """Table -> slice of which a data file is gone -> the file; None where nobody looked, so that records tell."""
+    """Table -> slice -> its lost data file; None if nobody looked, so that records count."""
     is_read_again: bool = False
-    """Whether lost slices are built again."""
     released: frozenset[tuple[str, Slice]] = frozenset()
-    """(table, slice) that count as not held, although a hold is on record."""
 
     @classmethod
     def read(
         cls, ledger: Ledger, settings: Settings, slices: Collection[Slice], tables: Sequence[Table], now: datetime
     ) -> Facts:
-        """Read the facts about these slices of these tables.
-
-        A load passes no tables, because it reads their records only after pinning their snapshots (`reading`).
-        """
+        """Read the facts about these slices of these tables; a load passes no tables and calls `reading` after pinning."""
         firsts = first_arrivals(ledger, settings, _projects(slices), now.date())
         return cls(settings, frozenset(slices), _batches(ledger, settings, slices), firsts).reading(ledger, tables)
 
@@ -134,7 +122,7 @@ class Facts:
         return replace(self, released=self.released | frozenset(slices))
 
     def loss(self, table: str, key: Slice) -> Evaluation | None:
-        """The refusal of a slice of which a data file is gone; None for every other one."""
+        """The refusal of a slice with a lost data file; None for every other one."""
         if self.lost is None:
             record = self.records.get(table, {}).get(key)
             return record.loss if record is not None else None
@@ -154,7 +142,7 @@ class Facts:
 def slices_to_look_at(
     ledger: Ledger, settings: Settings, projects: Sequence[str], days: Sequence[date]
 ) -> frozenset[Slice]:
-    """The slices that a load considers: the requested days, the days that nearby arrivals touched, and neighbours of both.
+    """The slices of a load: the requested days, days that nearby arrivals touched, and neighbours of both.
 
     Arrivals are nearby within the reprocessing window, neighbours within the dedupe window. `days`: ascending, at least one.
     """
@@ -179,10 +167,7 @@ def _batches(ledger: Ledger, settings: Settings, slices: Collection[Slice]) -> M
 
 
 def slices_read(near: AbstractSet[Slice], settings: Settings, request: LoadRequest, table: Table) -> frozenset[Slice]:
-    """The slices of a table that a load may read or build; `near`: `slices_to_look_at`.
-
-    Of a dimension: what events of these days are joined with; of a requested one also the whole months, which intervals cover.
-    """
+    """The slices of a table that a load may read or build; `near`: `slices_to_look_at`; whole months if requested."""
     if not table.kind.is_shared:
         return frozenset(neighbourhood(near, settings.dedupe_window_days))
     days = widen({key.event_date for key in near}, settings.previous_snapshot_days)
@@ -192,7 +177,7 @@ def slices_read(near: AbstractSet[Slice], settings: Settings, request: LoadReque
 
 
 def judging(table: Table, settings: Settings) -> str:
-    """The code, checks and bounds of a refusal, as text; if it differs, a refused slice is tried again."""
+    """Text for the code, checks and bounds of a refusal; if it changes, the slice is tried again."""
     prefix = f"{table.key}:"
     bounds_of = settings.change_bounds.items()
     own = {name: (one.shrink, one.growth) for name, one in sorted(bounds_of) if name.startswith(prefix)}
@@ -207,17 +192,14 @@ class Match(Enum):
 
     SAME = auto()
     NEIGHBOURS_DIFFER = auto()
-    """Only slices of other days differ; the result is the same if their rows with shared keys are the same."""
+    """Only slices of other days differ; the result is the same if rows with shared keys are."""
     DIFFERENT = auto()
 
 
 def rests_on(
     table: Table, settings: Settings, key: Slice, state: InputState, months: Mapping[tuple[str, Slice], Digest]
 ) -> dict[tuple[str, Slice], Digest]:
-    """(upstream table, slice) -> the digest from which a slice was built; EMPTY if the upstream slice had no rows.
-
-    `months`: from `months_of`, because a day of a delivered history is not a slice, but its month is.
-    """
+    """(upstream table, slice) -> the digest that a slice was built from, or EMPTY; `months`: from `SlicePlan`."""
     kind = table.kind
     found = {(name, of): EMPTY for name in table.upstream for of in kind.input_slices(name, key, settings)}
     for name, digest in state.upstream.items():

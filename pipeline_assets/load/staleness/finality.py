@@ -1,4 +1,4 @@
-"""Which hours of a day came, from which day deliveries are expected, how late rows are, and which slices are final therefore."""
+"""Which hours of a day arrived, from which day deliveries are expected, how late rows are, and which slices are final."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOURS_A_DAY = 24
 
 
 def hours_on_record(batch: BatchRecord | None) -> frozenset[int]:
-    """Hours for which a batch holds objects or markers; an older record has only counts, which become the first hours."""
+    """Hours with objects or markers; an older record has only counts, which become the first hours."""
     if batch is None:
         return frozenset()
     if batch.hours is not None:
@@ -32,7 +32,7 @@ def hours_on_record(batch: BatchRecord | None) -> frozenset[int]:
 
 
 def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bool:
-    """Whether hours of the day are recorded as missing, or only some were recovered, and nobody let the others go."""
+    """Whether hours of the day are missing on record, and no operator accepted that."""
     if regular is not None and regular.is_let_go:
         return False
     is_told = regular is not None and regular.partial_hours is not None
@@ -41,7 +41,7 @@ def lacks_hours(regular: BatchRecord | None, backfill: BatchRecord | None) -> bo
 
 
 def is_short(batches: Mapping[BatchKey, BatchRecord], key: BatchKey) -> bool:
-    """Whether a regular batch is recorded as missing hours, and no recovery brought them; or a recovery has unplaced objects."""
+    """Whether a regular batch misses hours without a recovery, or a recovery has unplaced objects."""
     if key.source is Source.BACKFILL:
         return key in batches and batches[key].has_unplaced
     regular, backfill = batches.get(key), batches.get(replace(key, source=Source.BACKFILL))
@@ -60,7 +60,7 @@ def first_arrivals(
 ) -> dict[str, date]:
     """Project -> first arrival day, from settings, else from the listing and the ledger (one `source`, or both for None)."""
     known: dict[str, set[date]] = {}
-    # Read from the first day until two lie close together: later days do not matter.
+    # Read from the first day until two lie close together.
     passed = dict.fromkeys(projects, date.min)
     while passed:
         following = ledger.nearest_arrivals(passed, source)
@@ -78,20 +78,16 @@ def first_arrivals(
 
 
 def was_final(facts: Facts, record: SliceRecord | None, now: datetime) -> bool:
-    """Whether a recorded finality counts; it does not if a clock that was ahead judged it.
-
-    A record without the time of that judgement counts only if the window of arrivals is closed now.
-    """
+    """Whether a recorded finality counts; not if a clock that was ahead judged it, or an unrecorded one with arrivals open."""
     if record is None or not record.was_final(now):
         return False
     return record.final_at is not None or is_closed_window(facts, record.key, now)
 
 
 def finality(facts: Facts, key: Slice, now: datetime) -> tuple[bool, bool]:
-    """Whether a day is settled, and whether it is final: then no hour that arrived on it is missing either.
+    """Whether a day is settled, and whether it is final: settled, and no hour that arrived on it is missing.
 
-    It is settled where every batch that arrives in [D, D + reprocessing window] is closed, and none is refused or waits. Changes
-    of the day are bounded from then on, although missing hours of a regular export may keep it from being final.
+    It is settled if every batch that arrives in [D, D + reprocessing window] is closed and none is refused or waits.
     """
     first_arrival = facts.first_arrivals.get(key.project_id)
     if first_arrival is None or key.event_date < first_arrival or not is_closed_window(facts, key, now):
@@ -103,16 +99,12 @@ def finality(facts: Facts, key: Slice, now: datetime) -> tuple[bool, bool]:
 
 
 def is_closed_window(facts: Facts, key: Slice, now: datetime) -> bool:
-    """Whether every batch that arrives in [D, D + reprocessing window] has all markers or is past its deadline.
-
-    This uses recorded markers and the present clock, not an earlier judgement, whose clock may have been ahead.
-    """
+    """Whether every batch of [D, D + reprocessing window] has all markers or is past its deadline, by the present clock."""
     for arrival in _window(facts.settings, key):
         if now > deadline(arrival, facts.settings):
             continue
         for source in Source:
             batch = facts.batches.get(BatchKey(source, key.project_id, arrival))
-            # The backfill source has batches only for days that were recovered.
             is_required = source is Source.REGULAR or (batch is not None and batch.deliveries > 0)
             if is_required and not (batch is not None and batch.hours_marked == HOURS_A_DAY):
                 return False
@@ -132,7 +124,6 @@ def _window(settings: Settings, key: Slice) -> list[date]:
 
 
 def _is_open_trouble(facts: Facts, project_id: str, arrival: date) -> bool:
-    """Whether a batch of the day is refused or waits, or only some hours of a day without regular deliveries were recovered."""
     regular, backfill = (facts.batches.get(BatchKey(source, project_id, arrival)) for source in Source)
     if not (regular is not None and regular.deliveries) and lacks_hours(regular, backfill):
         return True
@@ -156,17 +147,14 @@ def recent_lateness(ledger: Ledger, source: Source, projects: Sequence[str], tod
 
 
 def too_narrow(ledger: Ledger, settings: Settings, source: Source, projects: Sequence[str], today: date) -> list[str]:
-    """A sentence for each project whose window misses a larger share of recent rows than is tolerated.
-
-    Covers regular exports only, because a recovery delivers old events on purpose.
-    """
+    """A sentence for each project of regular exports whose window misses a larger share of recent rows than tolerated."""
     if source is not Source.REGULAR:
         return []
     return warnings_of(recent_lateness(ledger, source, projects, today), settings)
 
 
 def warnings_of(found: Mapping[str, Lateness], settings: Settings) -> list[str]:
-    """The same sentences from lateness that was already read by `recent_lateness`."""
+    """The same sentences from lateness that was already read."""
     days, tolerated = settings.reprocessing_window_days, settings.tolerated_missed_share
     told = {one or "all projects": narrowness(found[one], days, tolerated) for one in deciding(found, tolerated)}
     return [

@@ -1,4 +1,4 @@
-"""Plans of many slices: those that a load touches beside the requested ones, and all recorded ones that are stale (no JVM)."""
+"""Plans of many slices: those of a load with their neighbours, and all stale ones on record (no JVM)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ from resources.ledger.store import Ledger
 def decide_with_neighbours(
     ledger: Ledger, facts: Facts, table: Table, requested: Collection[Slice], accepted: Acceptances, now: datetime
 ) -> list[SlicePlan]:
-    """Plans for the slices of the facts, for the neighbours of those that may change, and so on until none are left.
-
-    Facts about neighbours are read on demand, once per round.
-    """
+    """Plans for the slices of the facts, for the neighbours of those that may change, and so on."""
     plans = decide(facts, table, requested, accepted, now)
     decided_about = set(facts.slices)
     while beyond := not_yet_decided(plans, decided_about, table.kind.exchange_days(facts.settings)):
@@ -49,14 +46,10 @@ def with_counts_judged_again(
     accepted: Acceptances,
     now: datetime,
 ) -> list[SlicePlan]:
-    """The plans, with a rebuild of each snapshot whose count was refused in comparison with one that is built now, and so on.
-
-    Snapshots are built in the order of their days, so each is compared with the new state of the one before it.
-    """
+    """The plans, with a rebuild of each snapshot whose count was refused in comparison with one that is built now, and so on."""
     found = {plan.key: plan for plan in plans}
     changing = {key.event_date for key, plan in found.items() if plan.todo is Todo.REBUILD}
     while changing:
-        # Snapshots refused for their count whose preceding one is, or will be, that of a day that changes.
         days = {day + timedelta(days=number) for day in changing for number in range(1, REACH.days + 1)}
         counted = counts_on_record(ledger, table, days).keys() | set(changing)
         refused = {
@@ -78,7 +71,7 @@ def with_counts_judged_again(
 
 _UPSTREAM = sorted({name for table in DERIVED for name in table.upstream})
 _SLICES_AT_ONCE = 6_000
-"""Slices whose records, and those of their inputs, are in memory at a time: about 100 MB."""
+"""Slices in memory at a time, with the records of their inputs: about 100 MB."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +81,9 @@ class Stale:
     table: str
     reason: str
     state: str
-    """Identifies the plan and the inputs that it would be built from."""
+    """Text for the plan and its inputs."""
     is_built: bool
-    """Whether its rows would be built, and not only its verdict changed."""
+    """Whether its rows would be built, not only its verdict changed."""
 
 
 def days_on_record(ledger: Ledger) -> list[date]:
@@ -105,10 +98,10 @@ def scan_stale_days(
     slices: Collection[Slice] | None = None,
     days: Collection[date] | None = None,
 ) -> dict[date, list[Stale]]:
-    """Event day -> its stale slices, among `slices`, or among all slices on record if that is None.
+    """Event day -> its stale slices, among `slices`, or among all on record for None.
 
-    `days` restricts a scan of all slices. Dimensions are scanned only if `slices` is None. Memory is bounded: records are read
-    in parts of about a month of 200 projects.
+    `days` restricts a scan of all slices. Dimensions are scanned only if `slices` is None. Records are read in parts of
+    about a month of 200 projects, to bound memory.
     """
     present = [one for one in DIMENSIONS if any(ledger.first_day(table.key) is not None for table in one.tables)]
     joined = [table for table in AS_OF_TABLES if table.dimension in present]
@@ -118,7 +111,7 @@ def scan_stale_days(
         for table in (*DERIVED, *joined) if part else ():
             _add(stale, table, _plans(ledger, facts, table, now))
     for one in present if slices is None else ():
-        # News of delivered intervals can only come from landing, which a sensor watches.
+        # News of delivered intervals come from landing alone, which a sensor watches.
         if one.intervals_are_delivered(settings):
             continue
         known = {key.event_date for key in ledger.slices(one.snapshot.key, None)}
@@ -130,10 +123,7 @@ def scan_stale_days(
 
 
 def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) -> Iterator[set[Slice]]:
-    """Yield the recorded slices of these days (or of all days) in parts of consecutive days.
-
-    A part is limited by the span of its days and not by their number, because all records within the span are read.
-    """
+    """Recorded slices in parts of consecutive days; all records within a part's span are read."""
     wanted = sorted(days) if days is not None else days_on_record(ledger)
     span = timedelta(days=max(1, _SLICES_AT_ONCE // max(1, len(settings.projects))))
     while wanted:
@@ -144,7 +134,6 @@ def _parts(ledger: Ledger, settings: Settings, days: Collection[date] | None) ->
 
 
 def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[SlicePlan]:
-    """Plans for the slices of the facts; if slices wait for other days, those days are decided about too."""
     facts = facts.reading(ledger, [table])
     plans = decide(facts, table, (), {}, now)
     decided_about = set(facts.slices)
@@ -157,7 +146,7 @@ def _plans(ledger: Ledger, facts: Facts, table: Table, now: datetime) -> list[Sl
 
 
 def _add(stale: dict[date, list[Stale]], table: Table, plans: Sequence[SlicePlan], not_before: date = date.min) -> None:
-    """`not_before`: a slice of several days that begins earlier is filed under this day, because loads request no earlier one."""
+    """A slice of several days that begins earlier is filed under `not_before`, the earliest day that loads request."""
     for plan in plans:
         reason = _reason_to_load(plan)
         if reason is not None:
