@@ -1,4 +1,4 @@
-"""What a load needs to know about dimensions before it builds: listings, the delivered history, tables, affected slices."""
+"""A load's preparation for dimensions: listings, the delivered history, tables, affected slices."""
 
 from __future__ import annotations
 
@@ -50,10 +50,9 @@ from resources.ledger.store import Ledger
 def look_at_history(
     runtime: LoadRuntime, request: LoadRequest, table: Table, listing: SnapshotListing
 ) -> History | None:
-    """The current delivery, read unless it is on record; None if landing has no complete one as recent as the published one."""
+    """The current delivery, read unless on record; None if landing has no complete one as recent as the published one."""
     settings, log = runtime.settings, runtime.log
     day = standing_day(listing.days, settings, request.now)
-    # Pinning syncs the ledger, so that its records match the published table.
     runtime.draft.pin(table)
     records = runtime.ledger.slices(table.key, [ALL_PROJECTS])
     last = max(days_on_record(table, records), default=None)
@@ -78,8 +77,7 @@ def look_at_history(
         return replace(history, failure=judge_doubled(delivery.key, delivery.others[0].rpartition(" ")[0], day))
     log(f"{table.key}: reading the intervals as of {day}")
     days, failure = _read(runtime, history)
-    # Counts of an excluded delivery are not compared. A history has no days after its own day, so days from a newer, excluded
-    # delivery are not missing in it.
+    # Counts of an excluded delivery are not compared, nor are its later days missing in an older one.
     known = {} if is_excluded else days_on_record(table, records)
     recorded = {one: digest for one, digest in known.items() if one <= day}
     if failure is None:
@@ -110,11 +108,10 @@ def _read(runtime: Runtime, history: History) -> tuple[dict[date, Digest], Evalu
 
 
 Listings = Mapping[str, SnapshotListing]
-"""Key of a dimension's delivered table -> its listing of landing."""
 
 
 def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
-    """List landing for the requested dimension tables; a dimension that was never delivered is left out."""
+    """List landing for the requested dimension tables, without dimensions that were never delivered."""
     listings: dict[str, SnapshotListing] = {}
     wanted = [
         (dimension, table)
@@ -141,7 +138,7 @@ def list_dimensions(runtime: Runtime, request: LoadRequest) -> Listings:
 def list_of(
     landing: LandingStore, dimension: Dimension, table: Table, why_excluded: Callable[[Listed], str | None]
 ) -> SnapshotListing:
-    """The listing of landing for a delivered table of a dimension; objects that an operator excluded do not count."""
+    """The listing of landing for a delivered table of a dimension, without excluded objects."""
     is_snapshot = table == dimension.snapshot
     folder = dimension.name if is_snapshot else folder_of_intervals(dimension.name)
     return list_snapshots(landing, folder, why_excluded)
@@ -153,7 +150,7 @@ def is_in_use(ledger: Ledger, dimension: Dimension) -> bool:
 
 
 def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) -> list[Table]:
-    """The optional tables (of dimensions, and joined with them) that this load needs, in topological order."""
+    """The tables of dimensions, and those joined with them, that this load needs, in topological order."""
     present = [
         one
         for one in DIMENSIONS
@@ -161,7 +158,6 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
     ]
     there = {table.key for one in present for table in one.tables}
     joined = [table for table in AS_OF_TABLES if table.key in request.tables and table.dimension in present]
-    # The upstream tables of an aggregate must exist to be pinned, even if this load does not load them.
     needed = {key for table in joined for key in table.upstream} | request.tables
     return [*(table for table in DIMENSION_TABLES if table.key in there & needed), *joined]
 
@@ -169,10 +165,9 @@ def optional_tables(runtime: Runtime, request: LoadRequest, listings: Listings) 
 def dimension_facts(
     runtime: LoadRuntime, request: LoadRequest, table: Table, listings: Listings, new_items: Collection[date] = ()
 ) -> Facts:
-    """The facts about the slices of a dimension's table that this load considers.
+    """The facts about the slices of a dimension's table that this load considers; all months of a delivered history.
 
-    `new_items`: days whose snapshots this run published, requested or not; slices built from them are considered too. Of a
-    delivered history all months are considered, whatever days were requested.
+    `new_items`: days whose snapshots this run published; slices built from them are considered too.
     """
     days = () if table.reads_landing(runtime.settings) else new_items
     slices = {Slice(table.kind.slice_day(day), ALL_PROJECTS) for day in days}
@@ -182,7 +177,7 @@ def dimension_facts(
         return facts
     if not table.reads_history(runtime.settings):
         facts = _as_listed(runtime.ledger, facts, table, listing, request.now.date())
-        # What was decided since is asked for with the publish (Changes.exclusions).
+        # Publishing checks later exclusions (Changes.exclusions).
         return replace(facts, exclusions=listing.exclusions)
     history = look_at_history(runtime, request, table, listing)
     months = facts.slices | months_of(table, history, runtime.ledger.slices(table.key, [ALL_PROJECTS]).keys())
@@ -207,10 +202,7 @@ def _as_listed(ledger: Ledger, facts: Facts, table: Table, listing: SnapshotList
 def plans_of_snapshots(
     ledger: Ledger, settings: Settings, dimension: Dimension, listing: SnapshotListing, now: datetime
 ) -> list[SlicePlan]:
-    """What a load would do about the days that landing lists, and about recent days that it lacks; reads only the ledger.
-
-    Missing days are considered for `redelivery_horizon_days`, as are days that vanish from landing.
-    """
+    """The plans for days in landing, and for days it lacks within `redelivery_horizon_days`; reads only the ledger."""
     table, today = dimension.snapshot, now.date()
     if not listing.days and not listing.excluded:
         return []
@@ -219,7 +211,7 @@ def plans_of_snapshots(
     lacking = {first + timedelta(days=number) for number in range((today - first).days + 1)} - listing.days.keys()
     slices = frozenset(Slice(day, ALL_PROJECTS) for day in (*listing.days, *lacking, *listing.excluded))
     facts = _as_listed(ledger, Facts(settings, slices, {}, {}).reading(ledger, [table]), table, listing, today)
-    # Only unrecorded slices count as requested: slices of another code version stay until an operator requests them.
+    # Unrecorded slices alone count as requested: those of other code stay until an operator requests them.
     unknown = slices - facts.records[table.key].keys()
     return decide(facts, table, unknown, {}, now)
 

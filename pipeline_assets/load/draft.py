@@ -1,4 +1,4 @@
-"""What one load is about to publish: per table the staged state that later steps read, and everything to be recorded."""
+"""A load's draft: the staged state of each table, which later steps read, and everything to record."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 
 RecordT = TypeVar("RecordT", SliceRecord, PublicationRecord)
 Place = tuple[str, Slice]
-"""(table key, slice)."""
 
 
 def _touched(step: Changes) -> Iterator[tuple[BatchKey, set[Place]]]:
-    """Each batch of a step, and the slices that an accepted one changes: its event days of raw, its arrival day in quarantine."""
+    """Each batch of a step -> the slices it changes: event days of raw if accepted, its arrival day in quarantine."""
     for batch in {*step.batch_days, *(one.batch for one in step.deliveries), *(one.key for one in step.batches)}:
         raw, days = RAW_TABLES[batch.source].key, step.batch_days.get(batch, ())
         quarantined = QUARANTINE.key, Slice(batch.arrival_date, batch.project_id)
@@ -44,9 +43,9 @@ def _touched(step: Changes) -> Iterator[tuple[BatchKey, set[Place]]]:
 
 
 def condensed(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]:
-    """Keep the last record and the last publication of each slice, with what the first step read, and a table's last head.
+    """The last record and publication of each slice, with the inputs of the first step, and the last head of a table.
 
-    What earlier steps made of a slice was never visible to readers, so no notice mentions it.
+    Readers never saw earlier results, so no notice mentions them.
     """
     first: dict[Any, Any] = {}
     last: dict[Any, int] = {}
@@ -79,49 +78,46 @@ def condensed(steps: Sequence[tuple[str, Changes]]) -> list[tuple[str, Changes]]
 
 @dataclass
 class _TableDraft:
-    """One table as this load leaves it."""
+    """One table in this load's draft."""
 
     table: Table
     base_id: int
-    """Main's head that it stands on."""
+    """The head of main that it builds on."""
     snapshot_id: int
-    """Staged: main with the accepted slices."""
     slices: set[Slice] = field(default_factory=set)
     branches: list[str] = field(default_factory=list)
     published: set[Slice] = field(default_factory=set)
-    """Those that main shows already: only where tables are published one after another."""
+    """Slices in main already, if tables are published one after another."""
     stand_ins: set[int] = field(default_factory=set)
-    """Every staged snapshot that a later step may have read."""
+    """All staged snapshots that later steps may have read."""
     emptied: frozenset[Slice] = frozenset()
-    """Slices that are empty in the staged snapshot, because a data file of them is gone."""
+    """Slices that are empty in the staged snapshot, because a data file is gone."""
 
 
 @dataclass(frozen=True)
 class LoadRuntime(Runtime):
-    """What the steps of one load work with: the ledger answers as if what they accepted were published."""
+    """The resources of a load's steps; its ledger answers as if accepted slices were published."""
 
     draft: Draft = field(kw_only=True)
 
 
 class Draft:
-    """The one publish of a load, as far as it has got."""
+    """All changes that one load will publish."""
 
     def __init__(self, runtime: Runtime, run_id: str, attempt: str, request: LoadRequest | None = None) -> None:
-        """`runtime`: of the process, with the ledger itself; `attempt`: names branches; `request`: whose files are looked for."""
         self._runtime, self._run_id, self._request = runtime, run_id, request
         self._attempt, self._numbers = attempt, count()
         self.ledger = PendingLedger(runtime.ledger)
-        """Answers as if everything accepted were published."""
         self._tables: dict[str, _TableDraft] = {}
         self._steps: list[tuple[str, Changes]] = []
         self._built_from: dict[Place, Mapping[Place, Digest]] = {}
-        """Slice that is published -> what it was built from."""
+        """Published slice -> its inputs."""
         self.looked_at: set[Slice] = set()
-        """Derived slices that were accepted, also those that were given up since: a later walk looks at them again."""
+        """Derived slices accepted so far, also those given up since: the next pass considers them again."""
         self._near: dict[int, frozenset[Slice]] = {}
         self._also: dict[str, frozenset[Slice]] = {}
         self._found: dict[tuple[str, int], tuple[frozenset[Slice], dict[Slice, str]]] = {}
-        """(table, head) -> the slices of which files were looked for, and those of which one is gone -> the file."""
+        """(table, head) -> the slices whose files were checked, and the lost ones -> the file."""
 
     def next_attempt(self) -> str:
         """Names the branch and the files of one step; no other one has the same."""
@@ -134,10 +130,10 @@ class Draft:
         return LoadRuntime(**{**values, "ledger": self.ledger}, draft=self)
 
     def pin(self, table: Table) -> int:
-        """The snapshot of the table that this load reads and stages on: main's head, with what it accepted itself.
+        """The snapshot of the table that this load reads and stages on: main's head with the accepted slices.
 
-        A slice of which a data file is gone is empty there, so that nothing opens the file; what rests on it waits. The ledger
-        agrees with main's head. Raises SliceConflictError where others published slices that this load accepted.
+        A slice with a lost data file is empty there; slices built from it wait. The ledger agrees with main's head. Raises
+        SliceConflictError if others published slices that this load accepted.
         """
         head = self._main(table)
         own = self._tables.get(table.key)
@@ -150,22 +146,21 @@ class Draft:
         return own.snapshot_id
 
     def look_at(self, table: Table, slices: AbstractSet[Slice]) -> list[Slice]:
-        """Look at the files of these slices too, from here on; return those of which one is gone."""
+        """Check the files of these slices too, from here on; return the slices with a lost file."""
         self._also[table.key] = self._also.get(table.key, frozenset()) | slices
         return sorted(self.lost(table).keys() & slices)
 
     def lost(self, table: Table) -> dict[Slice, str]:
-        """Slices within this load's reach of which a data file is gone, and that it has not accepted anew -> the file."""
+        """Slices within this load's reach with a lost data file, not accepted anew -> the file."""
         own = self._tables.get(table.key)
         lost = self._lost(table, own.base_id if own is not None else self._main(table))
         return {key: path for key, path in lost.items() if key not in self.slices_of(table.key)}
 
     def _lost(self, table: Table, head: int) -> dict[Slice, str]:
-        """Slices of a head, of those that this load may read -> a data file of it that is gone; one look for each head."""
         if self._request is None:
             return {}
         request, settings = self._request, self._runtime.settings
-        # Only arrivals bring days into reach that were not there before.
+        # Only arrivals bring new days into reach.
         arrived = sum(bool(step.batch_days) for _, step in self._steps)
         if arrived not in self._near:
             self._near[arrived] = slices_to_look_at(self.ledger, settings, request.projects, request.days)
@@ -180,7 +175,7 @@ class Draft:
         return lost
 
     def still_pins(self, name: str, pin: int) -> bool:
-        """Whether main and the ledger are what they were when this pin was taken."""
+        """Whether main and the ledger are unchanged since this pin."""
         own = self._tables.get(name)
         base = own.base_id if own is not None and own.snapshot_id == pin else pin
         is_known = name == QUARANTINE.key or self._runtime.ledger.head(name) == Head(base)
@@ -188,12 +183,12 @@ class Draft:
 
     def _main(self, table: Table) -> int:
         if table is QUARANTINE:
-            # No slice of it is on record: what it holds follows from the deliveries that are.
+            # Without recorded slices, the content follows from the deliveries on record.
             return self._runtime.lakehouse.head(table)
         return sync_ledger(self._runtime, table, self._run_id)
 
     def _stand_on(self, own: _TableDraft, head: int) -> None:
-        """What this load accepted, applied to another head of main, where lost slices are emptied; metadata alone."""
+        """Apply the accepted slices to another head of main, and empty lost slices; metadata alone."""
         lakehouse, changes = self._runtime.lakehouse, [self._change(own)] if own.slices else []
         lost = self._lost(own.table, head).keys() - own.slices
         if lost:
@@ -206,14 +201,14 @@ class Draft:
         for number, change in enumerate(changes):
             made = lakehouse.changes.commit(change, f"{branch}_{number}", self._run_id, branch=branch)
             snapshot_id = made.snapshot_id
-        # Not before: after a conflict the accepted slices that are left are those of the former head.
+        # Not earlier: after a conflict, the accepted slices are those of the former head.
         own.base_id, own.snapshot_id, own.emptied = head, snapshot_id, frozenset(lost)
         own.stand_ins.add(snapshot_id)
 
     def accept(self, staged: Staged, slices: Collection[Slice], *, is_whole: bool) -> Published:
-        """Take exactly these staged slices into what later steps read, and what is published at the end.
+        """Accept these staged slices: later steps read them, and the load publishes them at its end.
 
-        `is_whole`: no other slice of the staged snapshot holds rows that may not be seen. The branch is this draft's from now on.
+        `is_whole`: all other slices of the staged snapshot may be seen. The draft owns the branch from now on.
         """
         lakehouse, table, wanted = self._runtime.lakehouse, staged.table, frozenset(slices)
         change = lakehouse.changes.of(table, staged.base_id, staged.snapshot_id, wanted)
@@ -231,7 +226,7 @@ class Draft:
         return Published(snapshot_id, staged.base_id, change.files_by_slice)
 
     def slices_of(self, table: str) -> frozenset[Slice]:
-        """What is accepted of a table by now."""
+        """The accepted slices of a table."""
         own = self._tables.get(table)
         return frozenset(own.slices | own.published) if own is not None else frozenset()
 
@@ -244,16 +239,13 @@ class Draft:
     def record(
         self, table: Table, changes: Changes, built_from: Mapping[Slice, Mapping[Place, Digest]] | None = None
     ) -> None:
-        """Keep what a step found out; `built_from`: slice to publish -> what it was built from, with the digests of then."""
+        """Keep the changes of a step; `built_from`: slice to publish -> its inputs with their digests."""
         self._steps.append((table.key, changes))
         self.ledger.record(changes, self._run_id)
         self._built_from |= {(table.key, key): inputs for key, inputs in (built_from or {}).items()}
 
     def give_up(self, conflict: SliceConflictError) -> None:
-        """Forget slices that were lost to other writers, and what was built from them; the rest stands on main as it is now.
-
-        Metadata alone: the next walk over the tables builds what was forgotten from fresh inputs, and finds the rest in place.
-        """
+        """Forget slices lost to other writers and all built from them; apply the rest to main's new head (metadata alone)."""
         if isinstance(conflict, PartlyPublishedError):
             self._settle(conflict)
         gone, batches = self._with_what_follows(conflict.slices)
@@ -274,10 +266,7 @@ class Draft:
                 return
 
     def _with_what_follows(self, lost: Collection[Place]) -> tuple[frozenset[Place], frozenset[BatchKey]]:
-        """The slices that cannot stay without the lost ones, and the batches that go with them.
-
-        A batch is accepted whole or not at all, so all slices that it touches go; and what was built from any of these.
-        """
+        """The slices and batches that go with the lost slices: all built from them, and all of a touched batch."""
         gone: set[Place] = set(lost)
         batches: set[BatchKey] = set()
         touched = [pair for _, step in self._steps for pair in _touched(step)]
@@ -293,7 +282,7 @@ class Draft:
         return frozenset(gone), frozenset(batches)
 
     def _settle(self, conflict: PartlyPublishedError) -> None:
-        """What was published and recorded before the conflict is main's and the ledger's, and this draft's no more."""
+        """Drop from the draft all that was published and recorded before the conflict."""
         self._steps = self._steps[conflict.recorded :]
         for name in conflict.tables:
             own = self._tables[name]
@@ -301,7 +290,7 @@ class Draft:
             own.slices.clear()
 
     def _still_true(self, step: Changes) -> Changes:
-        """Without what was thought of slices that are not accepted: the next walk looks at them beside what others did."""
+        """The step without statements on slices that are not accepted; the next pass decides them again."""
         accepted = {(name, key) for name, own in self._tables.items() for key in own.slices | own.published}
         return replace(step, slices=[record for record in step.slices if (record.table, record.key) in accepted])
 
@@ -312,10 +301,7 @@ class Draft:
         return {(own.table.key, key) for key in own.slices & neighbourhood(lost, window)} if window and lost else set()
 
     def publish(self, run: Mapping[str, Any]) -> Mapping[str, Published]:
-        """Make all of it visible; returns table -> what main shows. Raises PublishConflictError where others were there.
-
-        `run`: the run's row, written with it.
-        """
+        """Publish everything; return table -> main's state. Raises PublishConflictError on conflicts. `run`: the run's row."""
         request = PublishRequest(
             run_id=self._run_id,
             name=self._attempt,
@@ -328,15 +314,15 @@ class Draft:
         return publisher_of(self._runtime.settings, self._runtime.lakehouse, self._runtime.ledger).publish(request)
 
     def published_pins(self, pins: Mapping[str, int], published: Mapping[str, Published]) -> dict[str, int]:
-        """Pins with the snapshots that readers find, in place of the staged ones."""
+        """Pins with the published snapshots in place of the staged ones."""
         return {
             name: published[name].snapshot_id if name in published and pin in self._tables[name].stand_ins else pin
             for name, pin in pins.items()
         }
 
     def abandon(self) -> None:
-        """Drop every branch; nothing was published. What cannot be dropped is swept with the branches of dead runs."""
-        # Where one cannot be, the others need not be tried: a store that is away is waited for each time.
+        """Drop every branch, with nothing published; branches that remain are swept with those of dead runs."""
+        # If one fails, do not try the others: each would wait for an unavailable store again.
         with suppress(*FAILURES):
             for own in self._tables.values():
                 self._runtime.lakehouse.branches.drop(own.table, own.branches)

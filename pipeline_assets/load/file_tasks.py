@@ -1,4 +1,4 @@
-"""Tasks over the data files of slices: rows are reduced where they are read, keys are compared, rows are measured."""
+"""Tasks over the data files of slices: reduce rows, compare keys, measure rows."""
 
 from __future__ import annotations
 
@@ -43,18 +43,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Place:
-    """Slices of a table, as a snapshot holds them."""
+    """Slices of a table in one snapshot."""
 
     table: Table
     snapshot_id: int
     slices: frozenset[Slice]
     held_in: str | None = None
-    """A column of days: the place then is every file that by its metrics may hold rows of these projects and days. Such a
-    file holds other rows too."""
+    """A column of days: take all files whose metrics allow rows of these projects and days, among other rows."""
 
 
 def places_at(table: Table, slices: Iterable[tuple[Slice, int]]) -> list[Place]:
-    """These slices, each with its snapshot, by snapshot."""
+    """The slices with their snapshots, grouped by snapshot."""
     by_snapshot: dict[int, set[Slice]] = {}
     for key, snapshot_id in slices:
         by_snapshot.setdefault(snapshot_id, set()).add(key)
@@ -63,13 +62,12 @@ def places_at(table: Table, slices: Iterable[tuple[Slice, int]]) -> list[Place]:
 
 @dataclass(frozen=True)
 class FilesOfSlices:
-    """The files of some slices, and what only Spark can read of them."""
+    """The files of some slices, and the slices that only Spark can read."""
 
     files: Sequence[SliceFile]
     others: Sequence[Place]
-    """Slices with a delete file, or with a data file that lies elsewhere or in another format: another program wrote it."""
+    """Slices of another program: with a delete file, or a data file in another place or format."""
     places: Sequence[Place]
-    """Where they were looked for."""
 
     @property
     def rows(self) -> int:
@@ -106,7 +104,7 @@ def is_ours(path: str, location: str) -> bool:
 def each_file(
     runtime: Runtime, places: Sequence[Place], types: Mapping[str, str], function: RowsOf[Result]
 ) -> list[Result]:
-    """`function` of each file of these slices and of its rows with these columns (name -> Spark type).
+    """Apply `function` to each file of these slices, with its rows of these columns (name -> Spark type).
 
     Rows that only Spark can read come in parts, each as a file of its slice without a path.
     """
@@ -114,7 +112,7 @@ def each_file(
 
 
 def each_of(runtime: Runtime, found: FilesOfSlices, types: Mapping[str, str], function: RowsOf[Result]) -> list[Result]:
-    """The same for files that were looked up before."""
+    """The same for known files."""
     reading = partial(reduced_files, stores_of(runtime, found), types, function)
     results: list[Result] = []
     if found.files:
@@ -144,7 +142,7 @@ def _by_spark(runtime: Runtime, place: Place, types: Mapping[str, str], function
 
 
 def read_bytes(runtime: Runtime, places: Iterable[Place], files: Sequence[SliceFile], columns: Collection[str]) -> int:
-    """Bytes of the column chunks to read, as the files' footers told their writer; of whole files where that decides as well."""
+    """Bytes of the column chunks to read, by the files' footers; of whole files where more precision decides nothing."""
     whole = sum(file.size_bytes for file in files)
     if len(files) > MOST_ITEMS or not runtime.tasks.are_here(0) or runtime.tasks.are_here(whole):
         return whole
@@ -155,16 +153,13 @@ def read_bytes(runtime: Runtime, places: Iterable[Place], files: Sequence[SliceF
 
 
 _KEYS_PER_RANGE = 4_000_000
-"""Rows whose keys one process compares, 16 bytes each, and about as much to sort them."""
+"""Rows whose keys one process compares: 16 bytes each, and about as much to sort them."""
 
 
 def each_range(
     runtime: Runtime, states: Sequence[FilesOfSlices], collect: Callable[[int, Iterable[KeyRows]], Result]
 ) -> list[Result]:
-    """`collect` of each range of keys: its number, and the keys of all rows with the place of their state in `states`.
-
-    Rows that only Spark can read pass through this process.
-    """
+    """Call `collect` with each range's number, and its keys, each with the place of its state in `states`."""
     ranges = 1 + sum(files.rows for files in states) // _KEYS_PER_RANGE
     if ranges == 1:
         return [collect(0, [one for place, files in enumerate(states) for one in _held(runtime, place, files)])]
@@ -196,7 +191,6 @@ def batch_days(
     for key, arrivals in _by_arrival(found).items():
         for arrival, part in arrivals.items():
             batch = _batch_of(table, key.project_id, arrival)
-            # The files hold rows of other arrival days too.
             if batch is not None and batch in days:
                 days[batch][key.event_date] = part
     return days
@@ -205,7 +199,7 @@ def batch_days(
 def objects_of_batches(
     runtime: Runtime, table: Table, snapshot_id: int, batches: Collection[BatchKey]
 ) -> dict[BatchKey, dict[str, ObjectRows]]:
-    """Batch of a raw table -> object -> its rows; an empty key for rows that another program wrote without one."""
+    """Batch of a raw table -> object -> its rows; the key is empty for rows that another program wrote without one."""
     objects: dict[BatchKey, dict[str, ObjectRows]] = {batch: {} for batch in batches}
     found = each_file(runtime, [_place_of(table, snapshot_id, batches)], OBJECT_TYPES, objects_of)
     for (project_id, arrival, object_key), rows in objects_together(found).items():
@@ -216,16 +210,16 @@ def objects_of_batches(
 
 
 def arrival_days(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> _ByArrival:
-    """Slice of a raw table -> arrival day (None for rows that another program wrote without one) -> its rows.
+    """Slice of a raw table -> arrival day (None if another program wrote none) -> its rows.
 
-    The digest of rows of which a stored hash is false equals none of sound rows.
+    A digest with a false stored hash equals no digest of sound rows.
     """
     function = SummingRaw(event_hashes())
     return _by_arrival(each_file(runtime, [Place(table, snapshot_id, frozenset(slices))], function.types, function))
 
 
 def slice_digests(runtime: Runtime, table: Table, snapshot_id: int, slices: Collection[Slice]) -> dict[Slice, Digest]:
-    """Slice -> digest of its rows; slices without rows are left out. False hashes count as in `arrival_days`."""
+    """Slice -> digest of its rows, if it has rows; false hashes count as in `arrival_days`."""
     if HASH_COLUMNS[0] not in {column.name for column in table.columns}:
         rows = runtime.lakehouse.read(table, snapshot_id).where(slices_condition(table, slices))
         return digests.slice_digests(rows, table.content_columns, table.day_column)

@@ -1,4 +1,4 @@
-"""Golden totals: read from landing and from a query of the deployment's own, compared with what is published, recorded."""
+"""Golden totals: read from landing and from the deployment's query, compared with published figures, recorded."""
 
 from __future__ import annotations
 
@@ -48,26 +48,23 @@ from resources.ledger.store import Ledger
 
 MOST_ROWS = 100_000
 QUERY_SECONDS = 60
-"""The longest that the query may take."""
+"""Time limit of the query."""
 _CONNECT_SECONDS = 10
 _STEPS_BETWEEN_LOOKS = 10_000
-"""Of SQLite's machine; it has no time limit of its own."""
+"""SQLite has no time limit, so its progress handler checks the clock after so many instructions."""
 
 
 def read_query(settings: Settings, names: GoldenNames, first: date, last: date) -> GoldenReading:
-    """The totals that the query gives of the days from `first` to `last`; none where no query is set.
+    """The query's totals of the days from `first` to `last`; none where no query is set.
 
-    It was asked for each of these days, so that a day without rows is one without totals.
-
-    Raises GoldenQueryError for a database that is out of reach, a query that fails, takes too long, gives too many rows, or
-    gives other columns than day, project, measure and value.
+    Each of these days counts as read, so a day without rows has no totals. Raises GoldenQueryError if the database is
+    unreachable, or the query fails, takes too long, or returns too many rows or other columns than day, project, measure, value.
     """
     if settings.golden_url is None or settings.golden_query is None:
         return GoldenReading(GoldenSource.QUERY)
     rows = _rows(settings.golden_url, settings.golden_query, QUERY_SECONDS, first, last)
     numbered = ((f"row {number} of the golden query", row) for number, row in enumerate(rows, 1))
     reading = read_rows(GoldenSource.QUERY, numbered, names)
-    # What the query gave of other days was not asked for.
     totals = tuple(total for total in reading.totals if first <= total.key.event_date <= last)
     days = frozenset[date]() if reading.faults else frozenset(days_between(first, last))
     return GoldenReading(reading.source, days, totals, reading.faults, (first, last))
@@ -78,7 +75,7 @@ def _rows(url: str, query: str, seconds: int, first: date, last: date) -> list[M
     try:
         with _failures(url), engine.connect() as connection:
             _limit(connection, seconds)
-            # A driver that streams holds no more of an endless answer than what is fetched.
+            # Streaming bounds the memory of an endless answer to the fetched rows.
             asked = connection.execution_options(stream_results=True).execute(
                 sa.text(query), {"first_day": first.isoformat(), "last_day": last.isoformat()}
             )
@@ -112,7 +109,6 @@ def _engine(url: str, seconds: int) -> Engine:
 
 
 def _limit(connection: Connection, seconds: int) -> None:
-    """The same bound for SQLite, which opens the file to read alone."""
     raw: Any = connection.connection.dbapi_connection
     if isinstance(raw, sqlite3.Connection):
         end = time.monotonic() + seconds
@@ -124,7 +120,7 @@ def _failures(url: str) -> Iterator[None]:
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
-        # What a driver says may repeat the address; the statement is the deployment's own and stays out.
+        # Drivers may repeat the address; the deployment's own statement stays out too.
         said = scrubbed(" ".join(str(getattr(error, "orig", None) or error).split()))[:300]
         hint = "Check TIDEMARK_GOLDEN_URL and TIDEMARK_GOLDEN_QUERY; it is asked with the right to read alone"
         raise GoldenQueryError(masked(url), f"the golden query failed: {said}", hint) from None
@@ -149,10 +145,9 @@ def golden_names(settings: Settings) -> GoldenNames:
 
 
 def read_landing(landing: LandingStore, names: GoldenNames, first: date, last: date) -> GoldenReading:
-    """Return the totals of the days from `first` to `last`; lists the folder once and reads each file once.
+    """The totals of the days from `first` to `last`; lists the folder once and reads each file once.
 
-    A file that cannot be read is returned as a fault beside the totals of the others. Raises LandingAccessError and
-    LandingUnavailableError where landing itself cannot be read.
+    An unreadable file becomes a fault. Raises LandingAccessError and LandingUnavailableError for landing itself.
     """
     listed = [entry for entry in landing.list_folder(PREFIX) if golden_key(first) <= entry.key <= golden_key(last)]
     read = [_read(landing, entry, names) for entry in listed]
@@ -185,10 +180,7 @@ def _read(landing: LandingStore, entry: Listed, names: GoldenNames) -> GoldenRea
 
 
 def take_golden(runtime: Runtime, first: date, last: date) -> None:
-    """Read the golden totals of these days from landing into the ledger; faults and errors are logged, never raised.
-
-    Costs one listing if there are none.
-    """
+    """Read golden totals of these days from landing into the ledger; log faults and errors."""
     try:
         reading = read_landing(runtime.landing, golden_names(runtime.settings), first, last)
         if reading.days or reading.faults or runtime.ledger.golden.is_in_use():
@@ -215,7 +207,7 @@ def record_comparison(
 
 
 def _sources(settings: Settings) -> list[GoldenSource]:
-    """Sources whose records count: a query only if one is set, because otherwise nobody could correct them."""
+    """Sources whose records count: a query only if one is set, or nobody could correct them."""
     return [one for one in GoldenSource if one is not GoldenSource.QUERY or settings.golden_query is not None]
 
 
@@ -240,7 +232,7 @@ def compare_recorded(
     found = []
     for total in totals:
         name, record = total.measure.name, slices[total.measure.table].get(total.key)
-        # A slice that was refused before its first publication has a record without rows.
+        # A slice refused before its first publication has a record without rows.
         if record is None or not (record.knows_inputs or record.digest != EMPTY):
             found.append(compare(total, None, settings, is_loaded=False))
             continue
@@ -258,7 +250,6 @@ class Reconciliation:
     last: date
     comparisons: tuple[GoldenComparison, ...]
     faults: tuple[GoldenFault, ...] = ()
-    """Invalid totals, which were not compared."""
 
     @property
     def is_good(self) -> bool:
@@ -282,10 +273,9 @@ class Reconciliation:
 def reconcile(
     ledger: Ledger, landing: LandingStore, settings: Settings, projects: Sequence[str], first: date, last: date
 ) -> Reconciliation:
-    """Read the totals of the days, record them in the ledger, compare, and record the result.
+    """Read the totals of the days, record them, compare, and record the result.
 
-    A failed query becomes a fault next to the totals of landing. Raises the errors of landing and ledger where they cannot
-    be reached.
+    A failed query becomes a fault. Raises the errors of landing and ledger.
     """
     names = golden_names(settings)
     readings = [read_landing(landing, names, first, last)]
@@ -298,7 +288,7 @@ def reconcile(
 
 
 def _asked(ledger: Ledger, settings: Settings, names: GoldenNames, first: date, last: date) -> GoldenReading:
-    """The totals of the query; one fault where it fails, or returns none although it did before, as an emptied table would."""
+    """The query's totals; one fault if it fails, or returns none although it did before."""
     try:
         reading = read_query(settings, names, first, last)
         recorded = ledger.golden.of(settings.projects, first, last)

@@ -1,4 +1,4 @@
-"""Syncs the ledger with the live table before anything is decided from it (law 10)."""
+"""Syncs the ledger with the live table before any decision (law 10)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WORDS = {
 
 
 def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
-    """Copy decisions in both directions, so that the ledger and the warehouse hold the same ones; no effect if they do.
+    """Copy decisions in both directions between ledger and warehouse.
 
     Raises LakehouseError or LakehouseUnavailableError if the warehouse cannot be read.
     """
@@ -54,10 +54,10 @@ def read_back(ledger: Ledger, log: Callable[[str], None]) -> None:
 
 
 def _unrecorded_runs(runtime: Runtime, table: Table, known: Head | None) -> dict[Slice, Commit]:
-    """Slice -> the last commit of a load to it, if this ledger has no record of that.
+    """Slice -> the last load's commit to it that this ledger lacks.
 
-    Such runs exist only where the ledger is not in the catalog's database, so that a run can die between commit and record, or
-    where another ledger has just been attached. Read are the commits since `known`; if that is None, all that the table keeps.
+    A ledger outside the catalog's database lacks it after a crash between commit and record; so does a newly attached ledger.
+    Reads the commits since `known`, or all that the table keeps for None.
     """
     commits = runtime.lakehouse.commits(table, None if known is None else known.snapshot_id)
     made: dict[Slice, Commit] = {}
@@ -65,7 +65,7 @@ def _unrecorded_runs(runtime: Runtime, table: Table, known: Head | None) -> dict
         for key in commit.slices:
             made.setdefault(key, commit)
     recorded = runtime.ledger.recorded_snapshots(table.key, sorted({one.snapshot_id for one in made.values()}))
-    # A recorded commit is no explanation: main was rolled back since, or another writer changed the slice later.
+    # A recorded commit explains nothing: main was rolled back since, or another writer changed the slice later.
     return {key: one for key, one in made.items() if (key, one.snapshot_id) not in recorded}
 
 
@@ -80,10 +80,9 @@ def undo_deletes(
     recorded: Mapping[Slice, SliceRecord],
     run_id: str,
 ) -> int:
-    """Remove delete files from slices whose data files are the recorded ones; return main's head since.
+    """Remove delete files from slices whose data files hold the recorded rows, held slices included; return main's new head.
 
-    A slice stays as it is unless its data files are there and hold the recorded rows. A held one gets its rows back too.
-    Raises SliceConflictError where another writer changes one of the slices meanwhile.
+    Raises SliceConflictError if another writer changes one of the slices meanwhile.
     """
     lakehouse = runtime.lakehouse
 
@@ -109,7 +108,7 @@ def undo_deletes(
         seen, days = digests(head), {key.event_date for key in change.slices}
         made = runtime.ledger.publications(table.key, sorted({key.project_id for key in change.slices}), days)
         last = {one.key: one for one in made if one.key in recorded and one.digest_after == recorded[one.key].digest}
-        # The rows of slices stay as they are; publications tell what readers saw, and what they see again.
+        # The rows stay as they are; publications say what readers saw meanwhile.
         changes = Changes(head=(table.key, head, head))
         for key in sorted(change.slices):
             digest, before, files = recorded[key].digest, seen.get(key, EMPTY), recorded[key].file_hash or ""
@@ -131,11 +130,10 @@ def undo_deletes(
 def sync_ledger(runtime: Runtime, table: Table, run_id: str, *, may_publish: bool = True) -> int:
     """Make the ledger agree with the head of main; return that snapshot id.
 
-    Reads nothing if the ledger already knows the snapshot. A slice with other files but the same digest was compacted. A slice
-    with another digest was published by another writer, or, if the ledger is not in the catalog's database, by a run that
-    died before it recorded its commit. Such slices are recorded as publications without known inputs, so that the load
-    rebuilds them. Slices that only delete files changed are published again without these (deletes.py). Raises
-    PublishConflictError if other runs keep syncing the same table, and LakehouseError for delete files unless `may_publish`.
+    A slice with other files but the same digest was compacted. Another digest comes from another writer or an unrecorded
+    commit: it is recorded as a publication without known inputs, so that the load rebuilds it. Slices with only delete files
+    added are published again without these. Raises PublishConflictError if other runs keep syncing the same table, and
+    LakehouseError for delete files unless `may_publish`.
     """
     for _ in range(runtime.settings.publish_attempts):
         head = runtime.lakehouse.head(table)
@@ -153,7 +151,7 @@ def sync_ledger(runtime: Runtime, table: Table, run_id: str, *, may_publish: boo
                 continue
             if after != head:
                 head, known = after, runtime.ledger.head(table.key)
-                # What another run published meanwhile is on record as well.
+                # Another run's publications meanwhile are on record as well.
                 live, recorded = runtime.lakehouse.slice_files(table, head), runtime.ledger.slices(table.key, None)
         found = _found(runtime, table, head, known, live, recorded)
         if runtime.ledger.record_found(found, run_id, known_head=known):
@@ -169,7 +167,6 @@ def _found(
     live: Mapping[Slice, SliceFiles],
     recorded: Mapping[Slice, SliceRecord],
 ) -> Changes:
-    """The differences between the table at `head` and the ledger, as changes of the ledger."""
     hashes = {key: (record.file_hash or NO_FILES.file_hash) for key, record in recorded.items()}
     keys = live.keys() | recorded.keys()
     differing = [key for key in keys if live.get(key, NO_FILES).file_hash != hashes.get(key, NO_FILES.file_hash)]
@@ -208,7 +205,7 @@ def _found(
                 after,
                 Cause.of(CauseKind.UNRECORDED_RUN, made.run_id) if made else Cause.of(CauseKind.FOREIGN),
                 made.run_id if made else None,
-                # Readers have seen it since its commit, whenever it is found.
+                # Visible to readers since its commit.
                 published_at=made.committed_at if made else "",
             )
         )
@@ -225,7 +222,6 @@ def _settle_batches(
     measured: Mapping[Slice, Mapping[date | None, BatchDay]],
     changes: Changes,
 ) -> None:
-    """Update the batch days of these event days, and the objects of batches that differ."""
     source = SOURCE_OF_TABLE[table.key]
     for project_id, days in days_by_project(slices).items():
         recorded = runtime.ledger.batch_days_of(source, project_id, sorted(days))
@@ -246,7 +242,7 @@ def _settle_batches(
         for batch in differing:
             arrival = batch.arrival_date
             kept = runtime.ledger.batch_days(source, [project_id], arrival, arrival).get(batch, {})
-            # An emptied day stays on record as a day that the batch touched, so that derived slices are rebuilt.
+            # An emptied day stays on record as touched, so that derived slices are rebuilt.
             touched = [day for day in days if batch in present[day] or batch in recorded[day]]
             whole = {day: part for day, part in kept.items() if day not in days}
             changes.batch_days[batch] = whole | {day: present[day].get(batch, BatchDay()) for day in touched}
@@ -255,9 +251,9 @@ def _settle_batches(
 
 
 def _settle_objects(runtime: Runtime, table: Table, head: int, changes: Changes) -> None:
-    """Mark every object of batches that differ as unread, so that a load reads it again, with the rows that raw holds of it.
+    """Mark all objects of differing batches as unread, with their rows in raw, so that a load reads them again.
 
-    An object of which another program left fewer rows is marked as damaged: nothing but landing has the others.
+    An object with fewer rows than recorded is marked as damaged: only landing has the others.
     """
     known: dict[str, DeliveryRecord] = {}
     for batch in changes.batch_days:
@@ -290,13 +286,12 @@ UNKNOWN = (
     "golden totals, how late rows arrived, objects outside of the loaded days",
     "hours that a recovery claimed, open rebuilds, notices and which receiver got them, cuts of all tables, runs and processes",
 )
-"""What no table and no object of the warehouse tells."""
 
 
 def attach_ledger(runtime: Runtime, run_id: str) -> None:
-    """Record in this ledger what the tables and the warehouse tell, then make it the lake's; repeatable after a failure.
+    """Rebuild this ledger from tables and warehouse, then make it the lake's; repeatable after a failure.
 
-    Raises LakehouseError where catalog and warehouse are no lake, LedgerError for the ledger of another lake.
+    Raises LakehouseError if catalog and warehouse are no lake, LedgerError for the ledger of another lake.
     """
     ledger, settings = runtime.ledger.lake, runtime.settings
     with lakehouse_failures("tables"):
@@ -316,5 +311,5 @@ def attach_ledger(runtime: Runtime, run_id: str) -> None:
     if now is None or now.id != mark.id:
         reason = "was attached to another catalog while its tables were measured"
         raise LakehouseError(settings.warehouse_url, reason, "Look with tidemark attach, then do the same again")
-    # Last and in one step: until then the lake's own ledger, if it is not lost after all, is the one that may write.
+    # Last, and in one step: until then the lake's former ledger may still write.
     now.of_ledger(ledger.identity(), ledger.url).write(settings)

@@ -1,4 +1,4 @@
-"""Stages tables in topological order and publishes them at once: the load of daily runs, retries, late data and backfills."""
+"""Stages tables in topological order and publishes them at once, for daily runs, retries, late data and backfills."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from resources.iceberg.slice_changes import Published
 
 
 def before_tables(runtime: Runtime, request: LoadRequest) -> None:
-    """Hook: what a load does before it pins a table, beside the tables themselves."""
+    """Hook: runs before a load pins a table."""
     if request.tables & SOURCE_OF_TABLE.keys():
         take_golden(runtime, request.first_day, request.last_day)
 
 
 def after_publish(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> None:
-    """Hook: what a load does once everything is visible."""
+    """Hook: runs once everything is visible."""
     if runtime.ledger.golden.is_in_use():
         days = {*request.days, *(day for report in reports for day in days_published(report))}
         record_comparison(runtime.ledger, runtime.settings, request.projects, min(days), max(days), request.run_id)
@@ -64,17 +64,15 @@ def after_publish(runtime: Runtime, request: LoadRequest, reports: Collection[Ta
 def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bool | None]) -> Iterator[TableReport]:
     """Load the requested days into the selected tables; publish everything at once, then yield one report per table.
 
-    If another writer changes slices meanwhile, the load builds them again from fresh inputs, a bounded number of times. It
-    raises PublishConflictError, with nothing published, if other writers keep winning.
-
-    `is_live`: attempt in a staged branch's name -> whether its run is alive, None if unknown; branches of dead runs are dropped.
+    Slices that other writers changed are built again, a bounded number of times; then it raises PublishConflictError, with
+    nothing published. `is_live`: attempt in a branch's name -> whether its run is alive (None: unknown), else the branch goes.
     """
     listings = list_dimensions(runtime, request)
     tables = (*ALL_TABLES, *optional_tables(runtime, request, listings))
     runtime.skew.begin()
     runtime.new_bytes.begin()
     with lakehouse_failures("tables"):
-        # This comes before any write, so that no table is created in a warehouse of another catalog or ledger.
+        # Before any write, so that no table is created in a warehouse of another catalog or ledger.
         runtime.lakehouse.require_own(runtime.settings, tables, Purpose.BEGIN, runtime.ledger.lake)
         for table in tables:
             runtime.lakehouse.ensure(table)
@@ -99,9 +97,8 @@ def run_load(runtime: Runtime, request: LoadRequest, is_live: Callable[[str], bo
 def _published(
     runtime: Runtime, request: LoadRequest, tables: Collection[Table], listings: Listings, draft: Draft
 ) -> tuple[Sequence[TableReport], Mapping[str, Published]]:
-    """Stage and publish; slices that lose to another writer are staged again, on top of the others."""
     reports: dict[str, TableReport] = {}
-    # Collected over all passes, because a later pass sees snapshots that a former pass accepted as unchanged.
+    # Over all passes, because a later pass sees accepted snapshots as unchanged.
     new_items: set[date] = set()
     for walk in count(1):
         try:
@@ -118,7 +115,7 @@ def _published(
             runtime.log(f"{conflict.subject}: {conflict.reason}; nothing was published yet, and it is built again")
             draft.give_up(conflict)
             if listings.keys() & {table for table, _ in conflict.slices}:
-                # With what was excluded since; tables are made for those that were listed first.
+                # Exclusions may be new; tables exist for the first listing.
                 fresh = list_dimensions(runtime, request)
                 listings = {key: listing for key, listing in fresh.items() if key in listings}
     raise AssertionError
@@ -131,10 +128,7 @@ def _staged(
     listings: Listings,
     new_items: set[date],
 ) -> Iterator[TableReport]:
-    """Stage every requested table, each on top of the accepted slices of those before it; yield one report per table.
-
-    Adds the days of accepted snapshots to `new_items`.
-    """
+    """Stage each requested table on top of those before it; yield its report. Adds days of accepted snapshots to `new_items`."""
     for key, source in SOURCE_OF_TABLE.items():
         if key in request.tables:
             with lakehouse_failures(key):
@@ -157,7 +151,7 @@ def _staged(
         for table in derived:
             with lakehouse_failures(table.key):
                 report = rebuild_stale(runtime, request, table, facts)
-            # Days that were built because they lie near a stale day are considered for later tables, too.
+            # Later tables consider days built near a stale day, too.
             published = {outcome.key for outcome in report.outcomes if outcome.verdict is Verdict.PUBLISHED}
             if not published <= facts.slices:
                 facts = facts.extended(runtime.ledger, facts.slices | published, ())
@@ -175,7 +169,6 @@ def _told(runtime: Runtime, report: TableReport) -> TableReport:
 
 
 def _run_row(runtime: Runtime, request: LoadRequest, reports: Collection[TableReport]) -> dict[str, Any]:
-    """The record of the run, without the snapshots that its publish creates."""
     verdicts = Counter(f"{report.table} {outcome.verdict.value}" for report in reports for outcome in report.outcomes)
     return {
         "tables": sorted(request.tables),

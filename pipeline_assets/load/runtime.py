@@ -1,4 +1,4 @@
-"""The request of a load, the resources and the skew of its steps, and the reports that it returns."""
+"""The request, resources, skew and reports of a load."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ class SkewLog:
     """The heavy steps of one load; only the last attempt of each step is kept."""
 
     announce: Callable[[StepSkew], None] = lambda _: None
-    """Called with each step before it begins."""
     _steps: dict[tuple[str, str], StepSkew] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Forget all steps, because another load begins."""
+        """Forget all steps."""
         self._steps.clear()
 
     def forecast(self, step: StepSkew, runtime: Runtime) -> None:
@@ -73,27 +72,25 @@ class Runtime:
     landing: LandingStore
     settings: Settings
     log: Callable[[str], None] = lambda _: None
-    """Writes a line of progress for the operator. Names in a line may come from data, so it is escaped and shortened."""
+    """Writes a line of progress; lines are escaped and shortened, because names in them may come from data."""
     folds: SharedFolds = field(default_factory=SharedFolds, compare=False)
-    """What was folded of refined.events for all aggregates of this load at once."""
+    """Folds of refined.events, shared by all aggregates of this load."""
     skew: SkewLog = field(default_factory=SkewLog, compare=False)
-    """The skew of this load's heavy steps."""
     new_bytes: NewBytes = field(default_factory=NewBytes, compare=False)
-    """What this load has found to read."""
 
     def __post_init__(self) -> None:
-        """Wrap the log so that every line is plain text, for a terminal and for Dagster's log."""
+        """Make every line of the log plain text."""
         log = self.log
         object.__setattr__(self, "log", lambda text: log(shown(text)))
 
     @property
     def tasks(self) -> Tasks:
-        """Runs the steps of the load; starts Spark on first use, where a step needs it."""
+        """Runs the steps of the load; starts Spark on first use."""
         return Tasks(lambda: self.spark, self.settings, self.new_bytes)
 
     @property
     def spark(self) -> SparkSession:
-        """The lakehouse's Spark session; it is started on first use."""
+        """The lakehouse's Spark session, started on first use."""
         return self.lakehouse.spark
 
 
@@ -102,17 +99,13 @@ class LoadRequest:
     """One run of the load path."""
 
     days: tuple[date, ...]
-    """Requested days, ascending and without gaps."""
     projects: tuple[str, ...]
     tables: frozenset[str]
-    """Keys of the selected tables."""
     run_id: str
     now: datetime
-    """Timezone-aware; deadlines are compared with it."""
     accepted: Acceptances = field(default_factory=dict)
-    """Changes and losses that an operator accepts."""
     is_read_again: bool = False
-    """Whether slices of which a data file is gone are brought back: raw from landing, others from their inputs."""
+    """Whether slices with a lost data file are restored: raw from landing, others from their inputs."""
 
     @property
     def first_day(self) -> date:
@@ -125,7 +118,7 @@ class LoadRequest:
         return self.days[-1]
 
     def slices_of(self, kind: TableKind) -> frozenset[Slice]:
-        """The slices of tables of this kind under which the requested days are filed."""
+        """The slices of tables of this kind that hold the requested days."""
         projects = kind.projects(self.projects)
         return frozenset(Slice(kind.slice_day(day), project) for day in self.days for project in projects)
 
@@ -145,9 +138,9 @@ class Outcome:
     reason: str | None = None
     hint: str | None = None
     is_repeat: bool = False
-    """The same refusal, wait or hold as in an earlier run over the same inputs; it does not fail the run again."""
+    """The same refusal, wait or hold as before over the same inputs; it does not fail the run again."""
     is_early: bool = False
-    """It waits for deliveries whose deadline lies ahead. Nothing is wrong: the run does not fail and checks only warn."""
+    """It waits for deliveries before their deadline: the run does not fail, and checks only warn."""
     is_requested: bool = True
     was_good: bool = True
     """Whether the verdict was good before; a day that recovers is reported even if it was not requested."""
@@ -174,16 +167,13 @@ class TableReport:
     snapshot_id: int | None = None
     seconds: float = 0.0
     built: tuple[Slice, ...] = ()
-    """Slices that were computed, published or not."""
     pins: Mapping[str, int] = field(default_factory=dict)
-    """Key of each upstream table -> the snapshot from which the slices were computed."""
 
 
 def merged(former: TableReport | None, later: TableReport, accepted: Collection[Slice]) -> TableReport:
     """Merge the reports of two passes over a table; `accepted`: slices that the load publishes, from either pass.
 
-    The later pass sees the former pass's acceptances as unchanged and its refusals as repeats; the merged report shows both
-    as results of this run.
+    To the later pass, the former one's acceptances are unchanged and its refusals repeats; here both are this run's results.
     """
     if former is None:
         return later
@@ -198,7 +188,7 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
             outcomes.append(replace(outcome, is_repeat=False))
         else:
             outcomes.append(outcome)
-    # Days that were not requested and that the later pass did not report.
+    # Days that the later pass did not report.
     outcomes += [before for key, before in told.items() if key in accepted or before.verdict is Verdict.REFUSED]
     return replace(
         later,
@@ -209,7 +199,7 @@ def merged(former: TableReport | None, later: TableReport, accepted: Collection[
 
 
 def early_slices(batches: Mapping[BatchKey, BatchRecord]) -> frozenset[Slice]:
-    """Days for which neither source delivered anything yet, and whose deadline lies ahead."""
+    """Days without deliveries of either source before their deadline."""
     found: dict[Slice, list[BatchRecord]] = {}
     for key, batch in batches.items():
         found.setdefault(Slice(key.arrival_date, key.project_id), []).append(batch)
@@ -231,7 +221,7 @@ DAY_VERDICTS = {
 
 
 def outcome_of(record: SliceRecord, **changes: Any) -> Outcome:
-    """The outcome that a record of a slice tells."""
+    """The outcome in a slice's record."""
     is_refused = record.verdict is Verdict.REFUSED
     told = Outcome(
         record.table,

@@ -1,7 +1,4 @@
-"""Builds aggregates from refined.events, and audits them against totals computed in another way.
-
-Built-in tables are folded by tasks; a table of a user is a function of DataFrames, which Spark runs.
-"""
+"""Builds aggregates from refined.events, and audits them against totals computed in another way."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ class AggregateBuilder(Builder[AggregateTable]):
 
 
 def _refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool) -> DataFrame:
-    """The slice of refined.events, as published, or as a build from raw would give it now."""
+    """The slice of refined.events, as published or as raw would give it now."""
     if not on_published:
         return rows_from_raw(runtime, heads, [key])
     published = runtime.lakehouse.read(REFINED_EVENTS, heads[REFINED_EVENTS.key])
@@ -74,7 +71,6 @@ def _refined_slice(runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on
 
 
 def _due(plan: TablePlan, table: AggregateTable) -> list[AggregateTable]:
-    """The folded tables that are built next from slices of this plan."""
     runtime, keys = plan.runtime, [one.key for one in AGGREGATES]
     later = [
         one
@@ -84,7 +80,7 @@ def _due(plan: TablePlan, table: AggregateTable) -> list[AggregateTable]:
     built = plan.to_build.values()
     if plan.built_beside is not None or any(one.cause.kind is not CauseKind.CODE for one in built):
         return later
-    # What they are built from is the same, so only those are built of which the code changed too.
+    # Their inputs are unchanged, so only those with changed code are built.
     return [one for one in later if _is_outdated(runtime, one, plan.to_build.keys())]
 
 
@@ -140,7 +136,7 @@ def _by_slice(rows: DataFrame) -> dict[Slice, Mapping[str, Any]]:
 
 
 def _audit(table: AggregateTable, found: Mapping[str, Any], control: Mapping[str, Any], settings: Settings) -> Audit:
-    """`found`: `digest`, and each measure's total over the rows; `control`: the totals computed in another way."""
+    """`found`: `digest` and totals of measures over the rows; `control`: totals computed in another way."""
     digest: Digest = found["digest"]
     totals = {name: found.get(name) or 0 for name in table.measures}
     controls = {name: value or 0 for name, value in control.items() if name not in ("event_date", "project_id")}
@@ -151,7 +147,7 @@ def _audit(table: AggregateTable, found: Mapping[str, Any], control: Mapping[str
     }
     extra = {name: number(value) for name, value in controls.items() if name not in measures}
     for name, measure in table.measures.items():
-        # Golden totals of outside systems are compared exactly, so the remainder beyond a float is kept too.
+        # Golden totals are compared exactly, so the remainder beyond a float is kept.
         extra |= {} if measure.is_count or isinstance(totals[name], float) else rest_of(name, totals[name])
     return Audit(digest, measures, {"rows": digest.rows, **measures, **extra}, evaluations)
 
@@ -223,10 +219,9 @@ class AsOfBuilder(Builder[AsOfTable]):
 def _items(
     runtime: Runtime, table: AsOfTable, pins: Mapping[str, int], as_of: Mapping[date, date]
 ) -> tuple[DataFrame, DataFrame]:
-    """event_date, id, status: the items that rows are built from, and those of the other source, for the proof.
+    """event_date, id, status: the items to build from, and those of the other source (snapshots or intervals), for the proof.
 
-    The sources are snapshots and intervals; the first is what is delivered. `as_of`: day of events -> the day whose items are
-    used for it.
+    `as_of`: day of events -> the day whose items are used for it.
     """
     snapshot, validity = table.dimension.tables
     days = days_of_items(runtime.spark, as_of)
@@ -240,14 +235,13 @@ def _items(
 
 
 def _items_day(table: AsOfTable, state: InputState | None) -> date | None:
-    """The day of the items in an input state; None if it has no items."""
     own = {one.key for one in table.dimension.tables}
     days = (name.day for name in (state.upstream if state is not None else ()) if name.table in own)
     return next(days, None)
 
 
 def _has_snapshot(table: AsOfTable, present: InputState, settings: Settings) -> bool | None:
-    """For delivered intervals, whether the inputs include a snapshot of the day; None for intervals from snapshots."""
+    """For delivered intervals, whether the inputs include a snapshot of the day; else None."""
     if not table.dimension.intervals_are_delivered(settings):
         return None
     return any(name.table == table.dimension.snapshot.key for name in present.upstream)
@@ -266,7 +260,6 @@ def _items_are_known(table: AsOfTable, key: Slice, items_day: date | None, has_s
 
 
 def _methods_agree(published: Digest, other: Digest, has_snapshot: bool | None) -> Evaluation:
-    """The check that both joins agree; `has_snapshot`: as `_has_snapshot` says."""
     if has_snapshot is False:
         return Evaluation(Check.METHODS_AGREE, True, "no snapshot of the day is published to compare with")
     by_snapshot, by_interval = (published, other) if has_snapshot is None else (other, published)

@@ -1,4 +1,4 @@
-"""The interface of a builder, and the values that the steps of a rebuild pass on."""
+"""The interface of a builder, and the values between the steps of a rebuild."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Audit:
     figures: Mapping[str, float]
     evaluations: tuple[Evaluation, ...]
     competing_digests: str | None = None
-    """Digest of the rows on other days that share a key with the slice; None for tables without event keys."""
+    """Digest of rows on other days that share a key with the slice; None without event keys."""
     is_on_two_days: bool = False
-    """Whether it has duplicate keys, and all of them are shared with neighbouring days only."""
+    """Whether it has duplicate keys, all shared with neighbouring days only."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,8 @@ class Build:
     audit: Callable[[int], dict[Slice, Audit]]
     """Staged snapshot id -> one audit per slice to build, empty ones included."""
     release: Callable[[], object] = lambda: None
-    """Frees what was cached between build and audit."""
     keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
-    """Filled by `write`: how keys change in slices that it wrote as a difference."""
+    """How keys change in slices that `write` wrote as a difference."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +65,16 @@ class TablePlan:
     request: LoadRequest
     table: Table
     base_id: int
-    """The table's own pinned snapshot."""
     pins: Mapping[str, int]
-    """Key of each upstream table -> its pinned snapshot."""
     attempt: str
     slices: Sequence[SlicePlan]
     started_at: float
     competing: CompetingRows | None = None
-    """Competing rows read before the build, if slices had to be compared with their neighbours."""
+    """Competing rows, if slices were compared with neighbours before the build."""
     is_whole: bool = False
-    """Whether all slices are written as a whole, never as a difference from the table's own snapshot."""
+    """All slices are written as a whole, never as a difference."""
     built_beside: frozenset[Slice] | None = None
-    """Slices with their present state in the staged snapshot, beside those to build. The present state of all others is in
-    the table's own snapshot. None if it was staged on the table's own snapshot and so holds the present state of all."""
+    """Slices up to date in the staged snapshot beside those to build; None: all of them."""
 
     @property
     def to_build(self) -> dict[Slice, SlicePlan]:
@@ -96,10 +92,7 @@ class TablePlan:
     def measured(
         self, snapshot_id: int, *figures: Column, marked: Callable[[DataFrame], DataFrame] = lambda rows: rows
     ) -> dict[Slice, dict[str, Any]]:
-        """Slice -> figures of its staged rows, `digest` among them; slices without rows are left out.
-
-        `marked`: adds columns that the figures need.
-        """
+        """Slice -> figures of its staged rows, with `digest`, if it has rows; `marked` adds columns that the figures need."""
         staged = self.runtime.lakehouse.read(self.table, snapshot_id).where(slices_condition(self.table, self.to_build))
         hashed = with_row_hashes(marked(staged), self.table.content_columns).groupBy(*self.table.partition_columns)
         rows = [row.asDict() for row in hashed.agg(*digest_aggregates(), *figures).collect()]
@@ -116,12 +109,11 @@ class TablePlan:
 
 @dataclass(frozen=True)
 class StagedSlices:
-    """The built slices in a staged snapshot, which is not visible to readers yet."""
+    """The built slices in a staged snapshot that readers do not see yet."""
 
     snapshot_id: int
     audits: Mapping[Slice, Audit]
     keys: Mapping[Slice, KeyDifference] = field(default_factory=dict)
-    """How the keys of slices change, if that is known without reading them."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ class JudgedSlice:
     record: SliceRecord
     outcome: Outcome
     is_changed: bool = False
-    """Whether it is published: it passed, and its content differs from the published one."""
+    """It passed, and its content differs from the published one."""
 
 
 TableT = TypeVar("TableT", bound=Table)
@@ -139,24 +131,22 @@ TableT = TypeVar("TableT", bound=Table)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A slice as it would be built now; it is neither staged nor published."""
+    """A slice as a build would give it now; neither staged nor published."""
 
     rows: DataFrame
     published_near: DataFrame
-    """event_date, project_id, `_key_a`, `_key_b` of the slices that it may exchange rows with, as published."""
+    """event_date, project_id, `_key_a`, `_key_b` of the published slices that it may exchange rows with."""
     proposed_near: DataFrame
-    """The same columns of the same slices, as they would be built."""
+    """The same columns of these slices as they would be built."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a slice is built from: of each upstream table the rows on all days that the slice needs."""
+    """The inputs of a slice: the rows of each upstream table on all days that it needs."""
 
     runtime: Runtime
     rows: Callable[[str], DataFrame]
-    """Key of an upstream table -> its rows."""
     places: Callable[[str], Sequence[Place]]
-    """Key of an upstream table -> where tasks find the same rows."""
 
     def __call__(self, table: str) -> DataFrame:
         """The rows of an upstream table."""
@@ -167,7 +157,6 @@ class Builder(ABC, Generic[TableT]):
     """Builds the slices of one table; each kind has a subclass."""
 
     def __init__(self, table: TableT) -> None:
-        """`table` must be of the builder's kind."""
         self.table = table
 
     @abstractmethod
@@ -180,27 +169,23 @@ class Builder(ABC, Generic[TableT]):
 
     @abstractmethod
     def rows_from(self, settings: Settings, key: Slice, inputs: Inputs) -> DataFrame:
-        """The rows that these settings produce from these inputs for a slice; rows of other days may be included.
-
-        Nothing is written, so a replay needs only files that still exist.
-        """
+        """The rows that these settings and inputs give for a slice, maybe with other days'; writes nothing."""
 
     @property
     @abstractmethod
     def naming_columns(self) -> tuple[str, ...]:
-        """Columns by which a user recognizes a row; keys are made from them, where a builder says nothing else."""
+        """Columns by which a user recognizes a row; by default, keys are made from them."""
 
     @contextmanager
     def proposed(
         self, runtime: Runtime, key: Slice, heads: Mapping[str, int], *, on_published: bool
     ) -> Iterator[Proposal]:
-        """Build a slice without staging it. `heads`: snapshots of the table and of its upstream tables.
+        """Build a slice without staging it; the rows are cached until the context ends.
 
-        `on_published`: whether derived upstream tables are read as published; otherwise they are built from raw first. The rows
-        are cached until the context ends.
+        `heads`: snapshots of the table and of its upstream tables. `on_published`: read derived upstream tables as published, or
+        else build them from raw first.
         """
         with kept(self.rows_now(runtime, key, heads, on_published=on_published)) as rows:
-            # Most kinds exchange rows with no other slice.
             nowhere = self.contents(rows).limit(0).select("event_date", "project_id", "_key_a", "_key_b")
             yield Proposal(rows, nowhere, nowhere)
 
@@ -214,13 +199,13 @@ class Builder(ABC, Generic[TableT]):
 
     @property
     def key_contents(self) -> Contents:
-        """What tasks read as `contents`."""
+        """The form of `contents` for tasks."""
         types = {column.name: column.type for column in self.table.columns}
         names = (("project_id", *self.naming_columns), self.table.content_columns)
         return named_contents(*({name: types[name] for name in of_kind} for of_kind in names))
 
     def competing_rows(self, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
-        """Rows that compete with rows of other days; called only for kinds whose slices exchange rows."""
+        """Competing rows; only for kinds whose slices exchange rows."""
         raise NotImplementedError(f"{self.table.kind.name} tables exchange no rows between days")
 
     def links(self, plan: TablePlan, staged: StagedSlices) -> set[tuple[Slice, Slice]]:  # noqa: ARG002 - most have none

@@ -30,19 +30,17 @@ _LONG = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class KeyCounts:
-    """Counts of the keys that several rows share; a key is told by the first half of its hash."""
+    """Counts of keys that several rows share; the first half of its hash identifies a key."""
 
     keys: int
     rows: int
     heaviest: Mapping[int, int]
-    """The key with the most rows -> its rows; empty if no key has rows."""
     hot: Mapping[int, int]
-    """Hot keys, whose rows are divided among tasks -> their rows."""
 
     def skew(self, table: str, tasks: int) -> StepSkew:
-        """The skew of rows over keys, and over tasks by ranges of keys; rows of hot keys are spread evenly."""
+        """The skew of rows over keys and over tasks' ranges of keys; rows of hot keys are spread evenly."""
         ((key, most),) = self.heaviest.items()
-        # Hexadecimal digits of a hash keep ids of events out of logs.
+        # A hash keeps ids of events out of logs.
         name = f"{key & _LONG:016x}"
         together = {} if self.hot else {name: most}
         forecast = hashed_sizes(together, self.rows - sum(together.values()), tasks)
@@ -50,27 +48,26 @@ class KeyCounts:
 
 
 _MOST_KEYS = 20_000_000
-"""Up to this many raw rows, this process holds half a key of each, 8 bytes, and sorts them to find keys that occur twice."""
+"""Up to this many raw rows, this process sorts half a key of each, 8 bytes."""
 _SHARES_HERE = 3
-"""Up to this many times `HOT_KEY_ROWS` rows of such keys, this process holds their narrow rows, about 200 bytes each, and decides
-them. Beyond that a task decides about `HOT_KEY_ROWS` of them."""
+"""Up to this many times `HOT_KEY_ROWS` such rows, about 200 bytes each, this process decides; beyond, tasks do."""
 _MOST_PARTS = 100_000
 _LEAST_HEAVY = 100
-"""A key with fewer rows in each file is not hot, however many files there are."""
+"""A key with fewer rows in each file is not hot."""
 SOURCES = {table.key: source.value for source, table in RAW_TABLES.items()}
 
 
 class CompetingRows:
-    """What becomes of the competing rows of some slices in both raw tables."""
+    """The fate of the competing rows of some slices in both raw tables."""
 
     def __init__(self, runtime: Runtime, places: Sequence[Place], slices: Collection[Slice]) -> None:
-        """`places`: of raw, with all rows that take part; `slices`: slices of these to answer questions about."""
+        """`places`: of raw, with all rows that take part; `slices`: those to answer about."""
         self._slices = frozenset(slices)
         self._outcome = _outcome(runtime, places, self._slices)
 
     @classmethod
     def as_of(cls, runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice]) -> CompetingRows:
-        """As of pinned snapshots; slices within the dedupe window around those asked about are read too."""
+        """Read the slices and those within the dedupe window around them, as of pinned snapshots."""
         near = frozenset(neighbourhood(slices, runtime.settings.dedupe_window_days))
         return cls(runtime, [Place(table, pins[table.key], near) for table in RAW_TABLES.values()], slices)
 
@@ -98,7 +95,7 @@ class CompetingRows:
 
 
 def _outcome(runtime: Runtime, places: Sequence[Place], slices: frozenset[Slice]) -> Outcome:
-    """The outcome of the contest in these places, decided by this process, or by tasks where there is too much for one."""
+    """The outcome of the contest, decided by this process, or by tasks if it is too large."""
     found = files_of(runtime, places)
     if found.rows <= _MOST_KEYS:
         halves, counts = occurring_twice(each_of(runtime, found, FIRST_HALF, first_halves))
@@ -127,7 +124,7 @@ def _counted(halves: Longs, counts: Longs) -> KeyCounts:
 
 
 def _heavy(runtime: Runtime, found: FilesOfSlices) -> KeyCounts:
-    """The same of more keys than this process should hold: all rows count, but only keys with many rows are told apart."""
+    """The same for more keys than this process holds: only keys with many rows are told apart."""
     most = skew.HOT_KEY_ROWS
     total: Counter[int] = Counter()
     # A key with `most` rows has its share of them in some file.
@@ -150,7 +147,7 @@ def _ranges(counted: KeyCounts, most: int) -> Ranges:
 
 
 def _guests(runtime: Runtime, found: FilesOfSlices, ranges: Ranges) -> bytes | None:
-    """The best row of each hot key and day: the files' best rows, of which the best ones stay."""
+    """The best row of each hot key and day."""
     precedence = runtime.settings.source_precedence
     told = each_of(runtime, found, READ_TYPES, RowsAmong(SOURCES, ranges.hot_halves, precedence))
     return as_bytes(best_of_days(pa.concat_tables(map(from_bytes, told)).combine_chunks(), precedence))

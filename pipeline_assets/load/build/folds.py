@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from pipeline_assets.load.runtime import Runtime
 
 _MOST_ROWS = 2_000_000
-"""Most rows of a slice whose facts one task holds, about 50 bytes each; a larger slice is divided into shares."""
+"""Most rows of a slice whose facts one task holds, about 50 bytes each; a larger slice is divided."""
 Folds = dict[Slice, dict[str, WrittenSlice]]
 _TYPES = {column.name: column.type for column in REFINED_EVENTS.columns}
 
 
 def slice_fold(tables: Collection[AggregateTable], settings: Settings) -> SliceFold:
-    """What folds these tables, of which each has a fold."""
+    """The fold of these tables; each must have one."""
     return SliceFold({table.key: table.fold for table in tables if table.fold is not None}, RevenueRule.of(settings))
 
 
@@ -50,10 +50,9 @@ def form_of(table: AggregateTable) -> TableRows:
 
 
 class SharedFolds:
-    """Keeps what was folded of slices as of one snapshot, and written, until the table that it was folded for takes it."""
+    """Keeps written folds of slices of one snapshot until their tables take them."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self._pin: int | None = None
         self._folds: Folds = {}
         self._tables: dict[str, FoldedTable] = {}
@@ -66,9 +65,9 @@ class SharedFolds:
         table: AggregateTable,
         due: Collection[AggregateTable],
     ) -> dict[Slice, WrittenSlice]:
-        """What a table holds by refined.events of the snapshot `pin`, in files that are the caller's from then on.
+        """A table's files by refined.events of the snapshot `pin`; the caller owns them.
 
-        `due`: the folded tables that are built next from the same slices. What they count is read and written with it.
+        `due`: the folded tables to build next from the same slices, written in the same pass.
         """
         if pin != self._pin:
             self.release()
@@ -86,7 +85,7 @@ class SharedFolds:
         return {key: self._folds[key].pop(table.key) for key in slices}
 
     def release(self) -> None:
-        """Forget everything; files that no table took are deleted."""
+        """Forget everything; delete files that no table took."""
         for key in list(self._folds):
             self._discard(key)
         self._pin, self._tables = None, {}
@@ -112,9 +111,9 @@ def folded_tables(runtime: Runtime, tables: Collection[AggregateTable]) -> dict[
 
 
 def _folded(runtime: Runtime, place: Place, fold: SliceFold, tables: Mapping[str, FoldedTable]) -> Folds:
-    """The folds of slices with events, written; raises LakehouseError where other rows were read than are there.
+    """Folds of slices with events, written; raises LakehouseError if other rows were read than are there.
 
-    A task writes the slice that it folds. Only what several tasks fold of one slice passes through this process.
+    A task writes the slice that it folds; only slices folded by several tasks pass through this process.
     """
     found = files_of(runtime, [place])
     by_slice: dict[Slice, list[SliceFile]] = {}
@@ -154,7 +153,7 @@ def _divided(
     files: Sequence[SliceFile],
     rows_of: Mapping[Slice, int],
 ) -> dict[Slice, dict[str, Folded]]:
-    """The folds of large slices: their files are read once, and each share of the events is folded by a task."""
+    """The folds of large slices: files are read once, and each share of the events is folded by a task."""
     slices: list[Slice] = []
     shares: dict[Slice, range] = {}
     for key in dict.fromkeys(file.key for file in files):

@@ -1,4 +1,4 @@
-"""Rebuilds stale slices of a derived table: stages them, audits them in one pass, accepts those that pass and differ."""
+"""Rebuilds stale slices of a derived table: stages and audits them, and accepts those that pass and differ."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def builder_of(table: Table) -> Builder[Any]:
 
 
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
-"""Another run may publish between pins and records; with a ledger outside the catalog, it records its commit a moment later."""
+"""Another run may publish between pins and records; outside the catalog's database it records a moment later."""
 
 
 def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts) -> TableReport:
-    """Bring the candidate slices of one table up to date with their inputs, which include this load's own changes.
+    """Bring candidate slices up to date with their inputs, this load's own changes included, and accept those that pass.
 
-    Slices that pass are accepted into the load's draft. Raises PublishConflictError if other writers keep changing the inputs.
+    Raises PublishConflictError if other writers keep changing the inputs.
     """
     started_at = time.monotonic()
     base_id, pins, decided = _pinned(runtime, request, table, facts)
@@ -79,7 +79,7 @@ def rebuild_stale(runtime: LoadRuntime, request: LoadRequest, table: Table, fact
 def _pinned(
     runtime: LoadRuntime, request: LoadRequest, table: Table, facts: Facts
 ) -> tuple[int, dict[str, int], list[SlicePlan]]:
-    """The snapshots of the table and of its upstream tables, and decisions based on records of exactly these snapshots."""
+    """The pinned snapshots of the table and its upstream tables, and decisions from records of exactly these."""
     for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
         # Pinning syncs the ledger, so slices that another writer changed count as stale.
         own = {table.key: runtime.draft.pin(table)}
@@ -89,7 +89,7 @@ def _pinned(
         requested, accepted, now = request.slices_of(table.kind), request.accepted, request.now
         decided = decide_with_neighbours(runtime.ledger, read, table, requested, accepted, now)
         decided = await_lost(read, table, decided)
-        # The records may be newer than the pins, if another run published in between.
+        # Records are newer than the pins if another run published in between.
         if all(runtime.draft.still_pins(name, pin) for name, pin in (own | pins).items()):
             return own[table.key], pins, decided
     raise PublishConflictError(table.key, "what it is built from kept changing", "Load the days again later")
@@ -98,15 +98,12 @@ def _pinned(
 def _resolved(
     runtime: LoadRuntime, request: LoadRequest, table: Table, pins: Mapping[str, int], decisions: Sequence[SlicePlan]
 ) -> tuple[list[SlicePlan], CompetingRows | None]:
-    """Resolve every CHECK: of the neighbours of changed slices, only those that share a changed key are built.
-
-    Returns the decisions, and the competing rows if they were read for that.
-    """
+    """Resolve every CHECK: only neighbours that share a changed key are built. Returns competing rows if they were read."""
     unclear = [decision.key for decision in decisions if decision.todo is Todo.CHECK]
     if not unclear:
         return release_waits(decisions), None
     runtime.log(f"{table.key}: comparing the keys of {len(unclear)} slices with those of their neighbours")
-    # The slices to build are included, because the build needs their competing rows next.
+    # The build needs the competing rows of these slices next.
     competing = builder_of(table).competing_rows(
         runtime, pins, [decision.key for decision in decisions if decision.todo in (Todo.CHECK, Todo.REBUILD)]
     )
@@ -121,7 +118,6 @@ def _resolved(
 
 
 def _built(plan: TablePlan, draft: Draft) -> tuple[dict[Slice, JudgedSlice], Published | None]:
-    """Build, audit and judge the slices to build; those that pass and differ are accepted into the draft."""
     builder, publication = builder_of(plan.table), None
     build = builder.build(plan)
     try:
@@ -154,7 +150,6 @@ def _inputs_of_published(
 
 
 def _account(plan: TablePlan, judged: Sequence[JudgedSlice], publication: Published | None, changes: Changes) -> None:
-    """Add the ledger's rows of every slice to `changes`, and those of the publications."""
     table, settings = plan.table, plan.runtime.settings
     decisions = {decision.key: decision for decision in plan.slices}
     for one in sorted(judged, key=lambda one: one.record.key):

@@ -71,7 +71,7 @@ def raw_rows(runtime: Runtime, pins: Mapping[str, int], slices: Collection[Slice
 
 
 def with_source(inputs: Callable[[str], DataFrame], columns: Sequence[str]) -> DataFrame:
-    """The union of the rows of both raw tables (key -> rows): `columns`, `_source`."""
+    """Both raw tables' rows (key -> rows) together: `columns`, `_source`."""
     named = [
         inputs(table.key).select(*columns, F.lit(source.value).alias("_source")) for source, table in RAW_TABLES.items()
     ]
@@ -89,7 +89,7 @@ def without(raw: DataFrame, losers: Losers) -> DataFrame:
     """The rows that do not lose, of rows with PLACE."""
     if not losers:
         return raw
-    # Object and line identify a row only within a slice: another day may still hold rows of an older version of the object.
+    # By slice too: another day may still hold rows of an older version of the object.
     return raw.join(losing(raw.sparkSession, losers), on=list(PLACE), how="left_anti").select(*raw.columns)
 
 
@@ -117,14 +117,14 @@ _MOST_COMPARED_ROWS = 8_000_000
 def raw_files(
     runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]
 ) -> tuple[list[SliceFile], frozenset[Slice]]:
-    """The files of these slices in both raw tables, and the slices, left out there, of which only Spark can read some rows."""
+    """The raw files of these slices, and the slices, left out there, with rows that only Spark can read."""
     found = files_of(runtime, [Place(table, pins[table.key], frozenset(slices)) for table in RAW_TABLES.values()])
     foreign = frozenset(key for place in found.others for key in place.slices)
     return [file for file in found.files if file.key not in foreign], foreign
 
 
 def held_files(runtime: Runtime, base_id: int, slices: Sequence[Slice]) -> dict[Slice, list[SliceFile]]:
-    """Slices that can be written as a difference -> their files in refined.events."""
+    """Slice that can be written as a difference -> its files in refined.events."""
     found = files_of(runtime, [Place(REFINED_EVENTS, base_id, frozenset(slices))])
     held = {key: list(files) for key, files in groupby(found.files, lambda file: file.key)}
     return {key: files for key, files in held.items() if sum(file.rows for file in files) <= _MOST_COMPARED_ROWS}
@@ -146,7 +146,7 @@ def write_refined(
     )
     tables = {source.value: table.key for source, table in RAW_TABLES.items()}
     work = work_of(parts, {(key, tables[source]): rows for (key, source), rows in losers.items()}, held)
-    # All columns are read, of the files that a difference rewrites, too.
+    # All columns are read, also of files that a difference rewrites.
     read_bytes = sum(file.size_bytes for file in chain(files, *held.values()))
     refined = together(runtime.tasks.run(refining, work, read_bytes=read_bytes))
     runtime.skew.measured(REFINED_EVENTS.key, _STEP, refined.tasks, runtime)
@@ -154,7 +154,7 @@ def write_refined(
 
 
 def write_rows(runtime: Runtime, rows: DataFrame) -> list[str]:
-    """Write rows with the columns of refined, of whole slices, which only Spark can read; return the files."""
+    """Write whole slices with the columns of refined, for rows that only Spark reads; return the files."""
     at = (REFINED_EVENTS.day_column, "project_id")
     names = runtime.lakehouse.files
     writing = each_told(
@@ -166,7 +166,6 @@ def write_rows(runtime: Runtime, rows: DataFrame) -> list[str]:
 
 
 def _skew(files: Sequence[SliceFile], parts: Sequence[Sequence[SliceFile]], held: Collection[Slice]) -> StepSkew:
-    """The skew of the bytes to read over projects, event days, files and tasks."""
     names: dict[str, Callable[[SliceFile], str]] = {
         "project": lambda file: file.key.project_id,
         "event day": lambda file: file.key.event_date.isoformat(),
@@ -185,7 +184,6 @@ class RefinedBuilder(Builder[Table]):
         """The winners among the raw rows; a slice last built by the present code is written as a difference."""
         runtime, pins, todo = plan.runtime, plan.pins, sorted(plan.to_build)
         code = self.table.code_version(runtime.settings)
-        # Files from other code, or from other writers, are not reused.
         known = [] if plan.is_whole else [key for key in todo if _is_as_built(plan.to_build[key].record, code)]
         competing = plan.competing
         if competing is None or not competing.covers(todo):
@@ -199,7 +197,6 @@ class RefinedBuilder(Builder[Table]):
         def write() -> FileChange:
             refined = write_refined(runtime, files, losers, held)
             if foreign:
-                # Another program wrote or hid some of their rows.
                 refined.files.extend(write_rows(runtime, winning_rows(runtime, pins, foreign, losers)))
             wrong.update(refined.wrong)
             keys_of.update(refined.keys)
@@ -271,7 +268,7 @@ class RefinedBuilder(Builder[Table]):
         near = frozenset(neighbourhood(built, window))
         states = {
             BEFORE: [Place(REFINED_EVENTS, plan.base_id, near)],
-            # Only built slices are read from the staged snapshot, because a long-lived branch may hold older states of others.
+            # A long-lived branch may hold older states of slices that were not built.
             BUILT: [Place(REFINED_EVENTS, staged.snapshot_id, built)],
             RAW: [Place(table, plan.pins[table.key], near) for table in RAW_TABLES.values()],
         }
@@ -293,6 +290,6 @@ def rows_from_raw(runtime: Runtime, pins: Mapping[str, int], slices: Collection[
 
 
 def losers_among(inputs: Inputs, settings: Settings, slices: Collection[Slice]) -> Losers:
-    """The rows of these slices that lose, by these settings, to others among inputs of refined.events."""
+    """The rows of these slices that lose to others among these inputs, by these settings."""
     places = [place for table in RAW_TABLES.values() for place in inputs.places(table.key)]
     return CompetingRows(replace(inputs.runtime, settings=settings), places, slices).losers(slices)

@@ -1,4 +1,4 @@
-"""Audits staged slices of refined.events: measures them, reconciles them with raw, and counts how keys change, by cause."""
+"""Audits staged slices of refined.events: measures them, reconciles them with raw, and counts key changes by cause."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from pipeline_assets.transforms.keys import (
 from pipeline_assets.transforms.row_sums import RefinedSums, SummingRefined, Twice, keys_twice
 
 _MOST_KEYS = 20_000_000
-"""Up to this many rows of audited and nearby slices, the driver holds half a key of each, 8 bytes, and sorts them."""
+"""Up to this many rows of audited and nearby slices, the driver sorts half a key of each, 8 bytes."""
 _SECOND = 1_000_000
-"""In microseconds."""
+"""Microseconds."""
 _TAMPERED = "Something else than Tidemark changed the file: docs/operations.md, A row that differs from its hash"
 _DEFECT = "This is a defect of Tidemark: report it with the day's raw rows"
 
 
 def raw_counts(runtime: Runtime, pins: Mapping[str, int], slices: Sequence[Slice]) -> dict[Slice, int]:
-    """Rows per slice in both raw tables, from metadata, so that they do not depend on what the build read."""
+    """Rows per slice in both raw tables, from metadata, so independent of what the build read."""
     rows = dict.fromkeys(slices, 0)
     found = files_of(runtime, [Place(table, pins[table.key], frozenset(slices)) for table in RAW_TABLES.values()])
     for file in found.files:
         rows[file.key] += file.rows
-    # Metadata does not tell which rows are hidden by another program's delete files.
+    # Metadata does not show which rows another program's delete files hide.
     for key, count in each_of(runtime, replace(found, files=()), {"_line_number": "int"}, _row_count):
         rows[key] += count
     return rows
@@ -74,8 +74,8 @@ def measure_refined(
 ) -> dict[Slice, Mapping[str, Any]]:
     """Slice -> its digest and figures, from the stored hashes of its rows, and its duplicate keys.
 
-    `near`: snapshot -> the slices and neighbours whose present state it holds.
-    `is_checked`: recompute every hash from its row. Tasks that write files themselves have already checked a sample.
+    `near`: snapshot -> the slices and neighbours whose present state it holds. `is_checked`: recompute every hash from its row;
+    tasks that write files have already checked a sample.
     """
     audited = Place(REFINED_EVENTS, snapshot_id, frozenset(slices))
     others = [Place(REFINED_EVENTS, at, frozenset(keys) - audited.slices) for at, keys in near.items()]
@@ -103,7 +103,7 @@ def _measures(sums: RefinedSums, twice: Twice) -> dict[str, Any]:
 
 
 def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[bytes]) -> dict[Slice, Twice]:
-    """Rows that share a key, found by the first halves of all keys; second halves are read where one occurs twice."""
+    """Rows that share a key; second halves are read only where a first half occurs twice."""
     suspected, _ = occurring_twice(keys)
     if not len(suspected):
         return {}
@@ -113,7 +113,6 @@ def _twice(runtime: Runtime, found: Sequence[FilesOfSlices], keys: Sequence[byte
 
 
 def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[Slice, Twice]:
-    """The same, where one process should not hold all keys."""
     twice: dict[Slice, Twice] = {}
     window = runtime.settings.dedupe_window_days
     for part in each_range(runtime, found, lambda _, rows: keys_twice(rows, window)):
@@ -125,10 +124,9 @@ def _twice_by_ranges(runtime: Runtime, found: Sequence[FilesOfSlices]) -> dict[S
 def audit_of(
     row: Mapping[str, Any] | None, raw_rows: int, reasons: Mapping[str, int], competing_digests: str, wrong: str | None
 ) -> Audit:
-    """The audit of one slice from its measurements.
+    """The audit of one slice from its measurements (`row`: None without rows).
 
-    `row`: from `measure_refined`, None for a slice without rows; `reasons`: of `CompetingRows.reasons`; `wrong`: a mismatch
-    that a task found in raw while it wrote the slice's files.
+    `reasons`: of `CompetingRows.reasons`; `wrong`: a mismatch that a task found in raw while it wrote the slice's files.
     """
     digest = row["digest"] if row is not None else EMPTY
     twice = row["keys_twice"] if row is not None else 0
@@ -175,10 +173,7 @@ MOVED, CODE, DELIVERED, WITHDRAWN = "moved day", "code", "new delivery", "withdr
 
 
 def explain_keys(plan: TablePlan, staged: StagedSlices) -> dict[Slice, KeyChange]:
-    """Bounded slice whose content would change -> how its keys change.
-
-    Reads keys and stored hashes of these slices, published and staged, and the keys of their neighbours.
-    """
+    """Bounded slice whose content would change -> how its keys change, by its keys and those of its neighbours."""
     todo = plan.to_build
     compared = [key for key, decision in todo.items() if _is_compared(plan, decision, staged.audits[key])]
     if not compared:
@@ -197,13 +192,12 @@ def changed_keys(
 
 
 _Counts = dict[tuple[str, bool], int]
-"""(change, whether the key moved) -> number of keys."""
 
 
 def _compared(
     plan: TablePlan, staged_id: int, slices: Collection[Slice], contents: Contents
 ) -> dict[Slice, KeyDifference]:
-    """How the keys of these slices change, from all their keys; slices of many rows are compared in parts."""
+    """How the keys of these slices change; slices of many rows are compared in parts."""
     if not slices:
         return {}
     runtime = plan.runtime
@@ -240,7 +234,7 @@ def _weight(file: SliceFile | bytes) -> int:
 
 
 def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifference]) -> dict[Slice, _Counts]:
-    """Slice -> counts of its changes; only keys that it gains or loses are searched on other days."""
+    """Slice -> counts of changes; only gained or lost keys are searched on other days."""
     moves = _moved(plan, staged_id, {key: one.differing for key, one in known.items() if one.differing.num_rows})
     counted: dict[Slice, _Counts] = {}
     for key, one in known.items():
@@ -254,8 +248,7 @@ def _counted(plan: TablePlan, staged_id: int, known: Mapping[Slice, KeyDifferenc
 
 
 def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table]) -> dict[Slice, Mapping[bool, int]]:
-    """Slice -> how many of its added (True) and removed (False) keys moved; an added key from a day as it was published."""
-    # Rows that never change their day come from no other one.
+    """Slice -> how many of its added (True) and removed (False) keys moved."""
     if not differing or not plan.table.kind.exchange_days(plan.runtime.settings):
         return {}
     window = plan.table.kind.exchange_days(plan.runtime.settings)
@@ -276,7 +269,7 @@ def _moved(plan: TablePlan, staged_id: int, differing: Mapping[Slice, pa.Table])
 
 def _is_compared(plan: TablePlan, decision: SlicePlan, audit: Audit) -> bool:
     record = decision.record
-    # A slice whose files are gone is empty in the base, so that every key would count as added.
+    # A slice with lost files is empty in the base, so every key would count as added.
     if record is None or decision.cause.kind is CauseKind.FILES_GONE or record.digest in (EMPTY, audit.digest):
         return False
     then = record.baseline.figures.get("rows", 0) if record.baseline is not None else 0

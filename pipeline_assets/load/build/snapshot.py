@@ -32,7 +32,7 @@ _CORRECT = "Deliver the snapshot of the day again, corrected; what is published 
 
 
 def judge_whole(name: str, read: Mapping[str, Any], staged: int, ids: int) -> Evaluation:
-    """The check of one object: whether it was read without a problem, and whether exactly its items are staged.
+    """The check that one object was read without a problem, and exactly its items are staged.
 
     `read`: its summary from `read_objects`; `staged`, `ids`: number of staged rows and of their distinct ids.
     """
@@ -58,10 +58,9 @@ def judge_count(
     accepted: str | None,
     accepted_before: Callable[[], Digest | None],
 ) -> Evaluation:
-    """The check of a count against the latest snapshot before it; the first snapshot is not compared.
+    """The check of a count against the latest earlier snapshot, if any; published and accepted content passes.
 
-    Content that is already published, or that an operator accepted before, is not refused. `accepted`: the reason why an
-    operator accepts the count now; `accepted_before`: the content accepted last, asked only if the result depends on it.
+    `accepted`: why an operator accepts the count now; `accepted_before`: the content accepted last, read only if needed.
     """
     rows, former = staged.rows, former_day(counts, day)
     if former is None:
@@ -100,20 +99,20 @@ _CORRECT_INTERVALS = "Deliver the intervals again, corrected; what is published 
 
 
 def judge_unread(name: str, problem: str, detail: str) -> Evaluation:
-    """The refusal of an object that is no valid history or cannot be read; `problem`, `detail`: from `read_objects`."""
+    """The refusal of an invalid or unreadable object; `problem`, `detail`: from `read_objects`."""
     figures = {UNREAD_OBJECTS: int(problem in UNREAD_HINTS)}
     hint = UNREAD_HINTS.get(problem, _CORRECT_INTERVALS)
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, f"{name}: {detail}", hint, figures)
 
 
 def judge_doubled(name: str, other: str, day: date) -> Evaluation:
-    """The refusal of a day with two objects, because it is unknown which one is meant."""
+    """The refusal of a day with two objects, since it is unclear which one is meant."""
     reason = f"{name} and {other} are both the intervals as of {day}"
     return Evaluation(Check.INTERVALS_ARE_WHOLE, False, reason, "Remove one of them from landing")
 
 
 def with_trimmed(whole: Evaluation, name: str, trimmed: int, unit: str) -> Evaluation:
-    """A check with the number of items or intervals (`unit`) of the whole object whose white space was removed."""
+    """A check with the number of items or intervals (`unit`) of the object with white space removed."""
     if not whole.is_passed or not trimmed:
         return whole
     reason = f"{name}: white space around id or status of {trimmed:,} {unit} is left out"
@@ -123,10 +122,10 @@ def with_trimmed(whole: Evaluation, name: str, trimmed: int, unit: str) -> Evalu
 def judge_history(
     name: str, days: Mapping[date, Digest], recorded: Mapping[date, Digest], settings: Settings
 ) -> Evaluation | None:
-    """The refusal of a history whose counts change too much; None if it passes. Acceptances are not considered here.
+    """The refusal of a history whose counts change too much; None if it passes. Ignores acceptances.
 
     `days`, `recorded`: day -> digest of its items, as delivered and as published. A published day is compared with its
-    published count, a new day with the latest day before it. The first history is not compared.
+    published count, a new day with the latest day before it, the first history with nothing.
     """
     counts = {day: digest.rows for day, digest in recorded.items()}
     told: list[tuple[date, date, str, int]] = []
@@ -160,7 +159,7 @@ class SnapshotBuilder(Builder[Table]):
         """Read every object once, one task per object; a refused object has no rows."""
         runtime, table, todo = plan.runtime, plan.table, plan.to_build
         deliveries = {key.event_date: one.delivered for key, one in todo.items() if one.delivered is not None}
-        # Only a day whose object is excluded may be built without a delivery; it becomes empty.
+        # Only a day whose object is excluded becomes empty without a delivery.
         if any(decision.delivered is None and not decision.present.is_nothing for decision in todo.values()):
             reason = "is to be built from nothing that landing holds"
             raise LakehouseError(table.key, reason, "This is a defect: report it")
@@ -229,7 +228,6 @@ def _audits(
 
 
 def _of_none(plan: TablePlan, staged: Digest) -> tuple[Evaluation, ...]:
-    """The checks of a day whose object is excluded: no row may be left."""
     is_empty = staged == EMPTY
     reason = "the object is excluded" if is_empty else f"the object is excluded, and {staged.rows} rows are staged"
     hint = None if is_empty else "This is a defect of Tidemark: report it with the day"
@@ -239,6 +237,6 @@ def _of_none(plan: TablePlan, staged: Digest) -> tuple[Evaluation, ...]:
 
 
 def accepted_last(ledger: Ledger, table: Table, key: Slice) -> Digest | None:
-    """The content of a slice when an operator last accepted a change, rollbacks included; None if nobody did."""
+    """The content of a slice when an operator last accepted a change, rollbacks included; None without one."""
     published = ledger.publications(table.key, [key.project_id], [key.event_date])
     return next((one.digest_after for one in reversed(published) if one.accepted_reason is not None), None)

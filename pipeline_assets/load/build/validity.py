@@ -36,7 +36,7 @@ class ValidityBuilder(Builder[Table]):
     naming_columns = ("id", "active_start_date")
 
     def build(self, plan: TablePlan) -> Build:
-        """Build from the snapshots of the months, as of the pinned snapshot, or from a delivered history."""
+        """Build from the pinned snapshots of the months, or from a delivered history."""
         if self.table.reads_history(plan.runtime.settings):
             return _build_delivered(plan)
         snapshots = _snapshots_of(plan.runtime, self.table, plan.pins, plan.to_build)
@@ -54,7 +54,7 @@ class ValidityBuilder(Builder[Table]):
         *,
         on_published: bool,  # noqa: ARG002 - always so
     ) -> DataFrame:
-        """From published snapshots. Raises UsageError for delivered intervals, which are not built from tables."""
+        """From published snapshots; raises UsageError for delivered intervals."""
         self._require_inputs(runtime.settings)
         return self._rows(_snapshots_of(runtime, self.table, heads, [key]))
 
@@ -84,7 +84,6 @@ class ValidityBuilder(Builder[Table]):
 
 
 def _snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], months: Collection[Slice]) -> DataFrame:
-    """The published snapshots from which these months of intervals are built."""
     (name,) = table.upstream
     days = {one for key in months for one in table.kind.input_slices(name, key, runtime.settings)}
     upstream = table_by_key(name)
@@ -92,10 +91,7 @@ def _snapshots_of(runtime: Runtime, table: Table, pins: Mapping[str, int], month
 
 
 def _build_delivered(plan: TablePlan) -> Build:
-    """The build of the months in the plan, all from one delivery; no rows where it is excluded without another one.
-
-    Raises LakehouseError if there is no such delivery.
-    """
+    """The plan's months from one delivery; no rows if it is excluded. Raises LakehouseError without a delivery."""
     runtime, table, todo = plan.runtime, plan.table, plan.to_build
     if all(decision.delivered is None and not decision.present.upstream for decision in todo.values()):
         nothing, last = runtime.lakehouse.read(table, plan.base_id).limit(0), max(key.event_date for key in todo)
@@ -127,10 +123,7 @@ def _auditing(
 
 
 def _measured(plan: TablePlan, snapshot_id: int) -> dict[Slice, dict[str, Any]]:
-    """Month -> `digest`; `days`, the sum of the days of all intervals; and `overlaps`.
-
-    An interval overlaps that begins before the former one of its id has ended, or ends before it begins.
-    """
+    """Month -> `digest`, `days` (sum over intervals), `overlaps` (begins before the id's former one ends, or ends first)."""
     start, end = F.col("active_start_date"), F.col("active_end_date")
     by_id = Window.partitionBy(*plan.table.partition_columns, "id").orderBy("active_start_date", "active_end_date")
     overlaps = F.coalesce(F.lag("active_end_date").over(by_id) >= start, F.lit(False)) | (end < start)

@@ -23,9 +23,9 @@ from resources.iceberg.metadata import slices_condition
 
 
 def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice]) -> dict[Slice, tuple[Slice, ...]]:
-    """Slice -> the blocked slices that it is linked to, directly or through others; blocked slices are left out.
+    """Slice -> the blocked slices that it is linked to, also through others; blocked slices are left out.
 
-    `links` are pairs in either order: publishing one of the two alone would lose or double events.
+    `links`: pairs in either order; publishing one of a pair alone would lose or double events.
     """
     neighbours: dict[Slice, set[Slice]] = {}
     for left, right in links:
@@ -46,13 +46,13 @@ def blocked_by(links: Iterable[tuple[Slice, Slice]], blocked: Collection[Slice])
 def links_of(
     exchanged: Collection[tuple[Slice, Slice]], blocked: Collection[Slice], built: Collection[Slice]
 ) -> set[tuple[Slice, Slice]]:
-    """The pairs of slices that are both built or blocked; a slice that is up to date links nothing."""
+    """The pairs of slices that are both built or blocked."""
     relevant = {*blocked, *built}
     return {(left, right) for left, right in exchanged if left in relevant and right in relevant}
 
 
 def waiting_reason(days: Iterable[date]) -> str:
-    """Why a slice waits for these days; the text is the same for the same days."""
+    """Why a slice waits for these days; the same text for the same days."""
     named = ", ".join(day.isoformat() for day in days)
     return f"shares events with {named}, which cannot be published now; alone it would lose or double them"
 
@@ -63,9 +63,9 @@ WAITING_HINT = "It is published together with them: load or recover those days, 
 def brought_by_recoveries(
     plan: TablePlan, builder: Builder[Any], staged: StagedSlices, decision: SlicePlan
 ) -> Mapping[str, float]:
-    """Measure -> by how much the staged rows of these objects raise it; empty where nothing is lifted.
+    """Measure -> by how much rows of these objects, new to the baseline, raise it; empty if nothing is lifted.
 
-    Only objects count that arrived within the reprocessing window of the day, and that its baseline does not hold.
+    Only objects that arrived within the reprocessing window of the day count.
     """
     record, key, runtime = decision.record, decision.key, plan.runtime
     if record is None or not decision.was_final or plan.table.kind.is_shared:
@@ -83,14 +83,14 @@ def brought_by_recoveries(
     events = runtime.lakehouse.read(REFINED_EVENTS, snapshot).where(slices_condition(REFINED_EVENTS, [key]))
     is_theirs = F.col("_object_key").isin(names)
     if plan.table.kind is not AGGREGATE:
-        # No event adds more than one to a count of refined events, or of those that are joined with items.
+        # An event adds at most one to a count.
         return dict.fromkeys(plan.table.measures, events.where(is_theirs).count())
-    # Sums would do with these rows alone; of distinct users, some are counted without them.
+    # Sums could do with these rows alone; distinct users cannot.
     inputs = Inputs(runtime, lambda _: events.where(~is_theirs), lambda _: ())
     rows = builder.rows_from(runtime.settings, key, inputs)
     totals = rows.agg(*[measure.total().alias(name) for name, measure in plan.table.measures.items()]).collect()[0]
     after = staged.audits[key].measures
-    # Counts stay integers, by which they are told from money.
+    # Counts stay integers, which distinguishes them from money.
     return {name: value - type(value)(totals[name] or 0) for name, value in after.items()}
 
 
@@ -127,7 +127,7 @@ def judge(plan: TablePlan, builder: Builder[Any], staged: StagedSlices) -> dict[
             because = {"rejection": Rejection(present, judged_by), "refused_evaluations": evaluations}
             record = _blocked(prior, Verdict.REFUSED, (_reason(failed[key]), failed[key].hint), **because)
         else:
-            # Readers find no change where the same rows come back in other files.
+            # Readers see no change if the same rows return in other files.
             is_changed = audit.digest != prior.digest or decision.cause.kind is CauseKind.FILES_GONE
             record = _passed(
                 decision,
@@ -153,7 +153,6 @@ def judge(plan: TablePlan, builder: Builder[Any], staged: StagedSlices) -> dict[
 
 
 def _passed(decision: SlicePlan, prior: SliceRecord, **changes: Any) -> SliceRecord:
-    """The record of a slice that is built, or up to date."""
     finality: dict[str, Any] = {"is_final": decision.is_final, "final_at": decision.final_at}
     return replace(prior, reason=None, hint=None, rejection=None, refused_evaluations=(), **finality, **changes)
 
@@ -182,7 +181,7 @@ def _change(
 
 
 def baseline_of(record: SliceRecord | None) -> Baseline:
-    """The baseline that a change is measured against; the recorded figures if no baseline is on record."""
+    """The baseline to measure a change against; the recorded figures without one on record."""
     if record is None or record.digest == EMPTY:
         return Baseline()
     return record.baseline if record.baseline is not None else Baseline(record.figures, content=str(record.digest))
@@ -218,7 +217,6 @@ def _held_back(
     """Slice to build -> the blocked slices that it shares events with; reads tables only if a nearby slice is blocked."""
     todo = plan.to_build
     blocked = {decision.key for decision in plan.slices if decision.is_blocked}
-    # A slice without rows before and without shared keys cannot exchange events.
     able = [
         key
         for key, decision in todo.items()
@@ -228,7 +226,7 @@ def _held_back(
     if not failed and not neighbourhood(able, plan.table.kind.exchange_days(plan.runtime.settings)) & blocked:
         return {}
     exchanged = builder.links(plan, staged)
-    # If the other day is not built, a key on two days is not the fault of this slice, so it waits and is not refused.
+    # If the other day is not built, a key on two days is not this slice's fault: it waits.
     on_two_days = {key for key in failed if staged.audits[key].is_on_two_days}
     blocked |= failed.keys() - on_two_days
     while True:
@@ -251,7 +249,7 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
     """The verdict on a slice that is not built: its record keeps the published content and says why."""
     prior = decision.record or SliceRecord(plan.table.key, decision.key, Verdict.UNCHANGED)
     if decision.todo is Todo.KEEP:
-        # A settled slice keeps its baseline; its content is the baseline if it is newly settled or has none.
+        # If it is newly settled or has none, its content is the baseline.
         baseline = prior.baseline if decision.is_settled and decision.was_final else None
         if decision.is_settled and baseline is None:
             baseline = Baseline(prior.figures, content=str(prior.digest))
@@ -273,18 +271,17 @@ def stand(plan: TablePlan, decision: SlicePlan) -> JudgedSlice:
 
 
 def _standing(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> SliceRecord:
-    """The record of a slice that is blocked without a build."""
     if decision.todo is Todo.HOLD:
         return _blocked(prior, Verdict.HELD, (decision.reason, "Release it when the rollback has served its purpose"))
     if decision.todo is Todo.WAIT:
         hint = "It follows as soon as what it waits for is published; recover that first"
         return _blocked(prior, Verdict.WAITING, (decision.reason, hint))
     if (failure := decision.failure) is not None:
-        # The rejection keeps the load from reading the same delivery again.
+        # So that the load does not read the same delivery again.
         rejection = prior.rejection if decision.present.delivered is None else Rejection(decision.present, judged_by)
         why = _reason(failure), failure.hint
         return _blocked(prior, Verdict.REFUSED, why, rejection=rejection, refused_evaluations=(failure,))
-    # Other days may have changed in keys that do not matter here; the next comparison starts from their present state.
+    # Keys of other days may have changed without effect; the next comparison starts from here.
     rejection = replace(prior.rejection or Rejection(decision.present), inputs=decision.present)
     if decision.todo is Todo.WAIT_TIED:
         why = waiting_reason(rejection.waits_for), WAITING_HINT
@@ -295,7 +292,7 @@ def _standing(prior: SliceRecord, decision: SlicePlan, judged_by: str) -> SliceR
 
 
 def _is_already_reported(plan: TablePlan, prior: SliceRecord, record: SliceRecord) -> bool:
-    """Whether an earlier run (not an earlier attempt of this run) ended with the same verdict and reason."""
+    """Whether an earlier run, not an earlier attempt of this one, ended with the same verdict and reason."""
     return prior.run_id != plan.request.run_id and (prior.verdict, prior.reason) == (record.verdict, record.reason)
 
 
