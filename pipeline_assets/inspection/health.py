@@ -42,10 +42,8 @@ from resources.publishing import Promise, promise_of
 OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
 """Shown only if the lake has them; a month of intervals is shown on its first day."""
 _OF_BATCH = {BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED, BatchVerdict.MOVED.value: Verdict.WAITING}
-"""The verdicts of batches that slices do not have."""
 _NOT_AWAITED = {RAW_TABLES[Source.BACKFILL].key, *OF_DIMENSIONS}
-"""Tables in which no project is expected: a day may have no recovery, a dimension has no projects, and joined tables begin only
-with their dimension."""
+"""No project is expected in these: a day may have no recovery, and a dimension has no projects."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class DayState:
     verdict: Verdict
     """The worst among its projects."""
     projects: int
-    """Number of projects on record."""
     absent: int
     """Number of further projects expected, because their first deliveries came before that day."""
     faults: tuple[Fault, ...]
@@ -92,7 +89,7 @@ def calendar(
     first_days: Mapping[str, date],
     missing: frozenset[tuple[str, date]] = frozenset(),
 ) -> Calendar | None:
-    """The calendar from the first delivery to the last day on record; None where there is none. Earlier red days stay in it.
+    """The calendar from the first delivery to the last day on record, with earlier red days; None where nothing is on record.
 
     `missing`: (dimension table, day) pairs without a snapshot, where another day's may stand in.
     """
@@ -108,7 +105,6 @@ def calendar(
     states = {}
     for (table, day), counts in verdicts.items():
         place = (table, day)
-        # Late events reach far back: of the days before the first delivery, only red ones matter.
         if begun is None or day >= begun or place in told:
             awaited = sum(first <= day for first in first_days.values()) if table not in _NOT_AWAITED else 0
             verdict = next(one for one in WORST_FIRST if one in counts)
@@ -121,11 +117,11 @@ def calendar(
 
 
 MOST_DAYS = 184
-"""The days of a chart: the newest ones."""
+"""The newest days, which a chart shows."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile: the smallest value that at least this share of the values does not exceed; nan of none."""
+    """The smallest value that at least this share of the values does not exceed (nearest rank); nan of none."""
     return float(np.quantile(values, share, method="inverted_cdf")) if len(values) else math.nan
 
 
@@ -142,7 +138,7 @@ class Span:
         return [self.first + timedelta(days=shift) for shift in range((self.last - self.first).days + 1)]
 
     def newest(self) -> Span:
-        """The span of a chart: the newest of these days, at most `MOST_DAYS`."""
+        """The newest of these days, at most `MOST_DAYS`."""
         return Span(max(self.first, self.last - timedelta(days=MOST_DAYS - 1)), self.last)
 
 
@@ -156,7 +152,7 @@ class Volume:
     removed: int = 0
     late_rows: int = 0
     lags: array[float] = field(default_factory=lambda: array("d"))
-    """Seconds per slice with rows, ascending; in a compact array, because a long history has very many slices."""
+    """Seconds per slice with rows, ascending; an array, because a long history has very many slices."""
 
     def add(self, one: SliceFigures) -> None:
         """Add a slice; its lag goes to the end."""
@@ -187,7 +183,7 @@ class Volume:
 def volumes(
     slices: Iterable[SliceFigures], span: Span, recent_from: date, projects: Iterable[str], today: date
 ) -> dict[str, Any]:
-    """The sums over slices, by the names of the report's fields; consumes the slices one by one without keeping them."""
+    """The sums over slices, by the names of the report's fields; consumes the slices without keeping them."""
     by_day: dict[date, Volume] = {}
     recent, of_project = Volume(), {name: Volume() for name in projects}
     newest: dict[str, SliceFigures] = {}
@@ -237,9 +233,8 @@ def times_by_day(times: Iterable[RunTime], kind: str) -> Mapping[date, tuple[flo
 
 
 MOST_REVISIONS = 60
-"""The most revisions shown individually; all are counted."""
+"""The revisions shown; all are counted."""
 RECENT_DAYS = 28
-"""Number of days that the page calls recent."""
 MISMATCH, DUPLICATES = "mismatch_count", "duplicate_keys_per_1000"
 
 
@@ -252,13 +247,11 @@ class HealthReport:
     calendar: Calendar | None
     """None where nothing is on record."""
     span: Span
-    """The days on record up to today; charts show the newest of them."""
+    """The days on record up to today."""
     volumes: Mapping[date, Volume]
-    """Day of the charts -> rows into and out of refined.events, all projects together."""
+    """Day -> rows into and out of refined.events, all projects together."""
     recent: Volume
-    """The same of the latest 28 days."""
     of_project: Mapping[str, Volume]
-    """Project -> the same of all its days."""
     newest: Mapping[str, SliceFigures]
     """Project -> its newest slice with published rows, up to today."""
     questions: tuple[Question, ...]
@@ -268,7 +261,7 @@ class HealthReport:
     troubles: tuple[ReceiverTrouble, ...]
     golden_faults: tuple[GoldenFault, ...]
     mismatches: Sequence[CheckFigure]
-    """Number of rows, measures or golden totals that do not agree; only days that have some."""
+    """Days with rows, measures or golden totals that do not agree, and how many."""
     duplicate_keys: Sequence[CheckFigure]
     """Keys per thousand that occur twice in published or refused content."""
     lateness: Mapping[str, Lateness]
@@ -295,7 +288,7 @@ class HealthReport:
 
     @property
     def waiting(self) -> int:
-        """Number of things that wait for the operator."""
+        """The number of questions, troubles and golden faults for the operator."""
         return len(self.for_a_person) + len(self.troubles) + len(self.golden_faults)
 
     @property
@@ -305,7 +298,7 @@ class HealthReport:
 
     @property
     def recent_revisions(self) -> int:
-        """Number of changes to final days within 28 days before this report."""
+        """The number of changes to final days within 28 days before this report."""
         since = (self.made_at - timedelta(days=RECENT_DAYS)).isoformat()
         return sum(one.published_at >= since for one in self.revisions)
 
@@ -316,7 +309,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
-    # The other source's record says what a recovery brought since.
+    # A recovery's record may show the hours that a regular record lacks.
     short = []
     for one in summaries.short_batches(projects):
         key = BatchKey(Source.REGULAR, one.project_id, one.day)
@@ -379,7 +372,7 @@ def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
 
 
 def _golden(ledger: Ledger, settings: Settings, projects: Sequence[str]) -> list[CheckFigure]:
-    """Number of golden totals per table and day that do not agree, compared now: new totals may arrive without a load."""
+    """The golden totals per table and day that do not agree, compared now: new totals may arrive without a load."""
     found: Counter[tuple[str, date, str]] = Counter()
     for one in compare_recorded(ledger, settings, projects):
         if not one.is_good:

@@ -1,4 +1,4 @@
-"""Recompute a publication from its original or the current inputs, compare it with the record, and share out the difference."""
+"""Recompute a publication from its original or the current inputs, and attribute its difference from the record to causes."""
 
 from __future__ import annotations
 
@@ -67,11 +67,7 @@ from resources.iceberg.metadata import slices_condition
 
 
 def changes_between(table: Table, before: State, after: State) -> DataFrame:
-    """The change of each key, as `key_changes` gives it; a key that moves to another day shows only as removed or added.
-
-    All content columns are hashed again: the digest also covers how an event travelled, and stored hashes are wrong where
-    somebody changed a file in place.
-    """
+    """The change of each key, as `key_changes` gives it; a key that moves to another day shows only as removed or added."""
     then, now = (
         with_row_hashes(builder_of(table).with_keys(state.rows), table.content_columns).select(
             "event_date", "project_id", *KEY, HASH_A, HASH_B
@@ -105,10 +101,9 @@ class Then:
 def shares_of(
     runtime: Runtime, table: Table, key: Slice, then: Then, present: Present, today: State
 ) -> Iterator[Share]:
-    """The shares of the difference between the publication and `today`, in the order in which causes are switched.
+    """The shares of the difference between the publication and `today`: code, then each setting, then the inputs.
 
-    Code first, then each setting, then the inputs: each step builds the slice with one more part as of today, and the change
-    in that step is the part's share. So the shares add up to the whole difference.
+    Each step builds the slice with one more part as of today, so the shares add up to the whole difference.
     """
     settings, builder = then.origin.settings, builder_of(table)
     with ExitStack() as stack:
@@ -146,8 +141,7 @@ def shares_of(
 
 
 def _widened(runtime: Runtime, table: Table, key: Slice, settings: Settings, then: Then) -> dict[InputDay, int | None]:
-    """The original inputs for the days that these settings read; days not read originally come from the pinned snapshot."""
-    # No setting of the table decides which dimension snapshot stands for a day.
+    """The original inputs for the days that these settings read; other days come from the pinned snapshot."""
     where: dict[InputDay, int | None] = {day: place for day, place in then.where.items() if is_dimension(day.table)}
     for day in input_days(table, key, settings):
         if day in then.where:
@@ -169,7 +163,7 @@ def _share(table: Table, cause: str, before: State, after: State) -> Share:
 
 
 def _batches(key: Slice, settings: Settings, changes: DataFrame, then: Inputs, now: Inputs) -> Iterator[Share]:
-    """Shares by the batch that decides about a key: one that was added and wins, else one that was removed and had won."""
+    """Shares by the batch that decides about a key: an added one that wins, else a removed one that had won."""
     raw = [_narrow(inputs) for inputs in (then, now)]
     place = [*PLACE, HASH_A, HASH_B]
     left, came = raw[0].join(raw[1], place, "left_anti"), raw[1].join(raw[0], place, "left_anti")
@@ -215,7 +209,7 @@ def _narrow(inputs: Inputs) -> DataFrame:
 
 
 def _decided(moved: DataFrame, inputs: Inputs, settings: Settings, *, is_came: bool) -> DataFrame:
-    """Added or removed rows, with the keys of refined.events and `_decides`: 3 or 2 for a winner, 1 or 0 for a loser."""
+    """Added or removed rows with their event keys and `_decides`: 3 or 2 for a winner, 1 or 0 for a loser."""
     named = with_event_keys(moved).select(
         *PLACE, "_arrival_date", *[F.col(old).alias(new) for old, new in zip(KEY, _NAME, strict=True)]
     )
@@ -228,7 +222,7 @@ def _decided(moved: DataFrame, inputs: Inputs, settings: Settings, *, is_came: b
 
 
 SNAPSHOTS = frozenset(dimension.snapshot.key for dimension in DIMENSIONS)
-"""Tables whose slices are each one object in landing."""
+"""Tables in which each slice is one object in landing."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +231,6 @@ class Chosen:
 
     publication: PublicationRecord
     is_standing: bool
-    """Whether it is the slice's last publication."""
 
 
 def derived_table(name: str) -> Table:
@@ -260,9 +253,9 @@ def choose(
     number: int | None = None,
     run: str | None = None,
 ) -> list[Chosen]:
-    """The last publication of a day for each project, or the one with this number or by this run; sorted by project.
+    """Each project's last publication of a day, or the one with this number or run; `records`: the table's, oldest first.
 
-    `records`: the table's publications, oldest first. Raises UsageError where none matches.
+    Raises UsageError where none matches.
     """
     by_project: dict[str, list[PublicationRecord]] = {}
     for record in records:
@@ -289,7 +282,7 @@ def choose(
 def replay(runtime: Runtime, table: Table, chosen: Chosen, basis: ReplayBasis, samples: int = 0) -> Replay:
     """Recompute one publication; reads tables and ledger, and writes nothing.
 
-    If it cannot be computed, the result says why. Raises only where catalog, ledger or engine cannot be reached.
+    Raises only where catalog, ledger or engine cannot be reached; other obstacles are part of the result.
     """
     publication, settings = chosen.publication, runtime.settings
     code = publication.code_version, table.code_version(settings)
@@ -313,13 +306,10 @@ def _because(done: Replay, causes: Sequence[Obstacle]) -> Replay:
 
 @dataclass(frozen=True)
 class _Replay:
-    """The replay of one publication."""
-
     runtime: Runtime
     table: Table
     chosen: Chosen
     none: Replay
-    """The result before anything is computed."""
     samples: int
 
     @property
@@ -331,7 +321,6 @@ class _Replay:
         return self.chosen.publication.digest_after
 
     def as_published(self, origin: Origin | Obstacle) -> Replay:
-        """Replay with the inputs and settings on record."""
         if isinstance(origin, Obstacle):
             return _because(self.none, [origin])
         inputs = find_inputs(self.runtime, self.table, self.key, origin)
@@ -355,7 +344,6 @@ class _Replay:
             return self._compared(_because(done, causes), state, self._published(stack, today))
 
     def current(self, origin: Origin | Obstacle) -> Replay:
-        """Replay with the current inputs and settings, and the share of each differing one in the difference."""
         if isinstance(origin, Obstacle) and self.recorded.version != ROW_HASH_VERSION:
             return _because(self.none, [origin])
         present = present_inputs(self.runtime, self.table, self.key, self.runtime.settings)
@@ -381,7 +369,6 @@ class _Replay:
             return self._with_shares(done, origin, present, state, published)
 
     def _without_items(self, origin: Origin | Obstacle, present: Present) -> Replay:
-        """The result where the current settings choose no items."""
         causes = without_items(
             self.table,
             origin,
@@ -456,7 +443,6 @@ class _Replay:
             return replace(done, figures=figures, keys=count_keys(changes), samples=samples)
 
     def _settings(self, origin: Origin) -> dict[str, tuple[object, object]]:
-        """Settings that differ: name -> (then, now)."""
         sides = (self.table.recorded_settings(settings) for settings in (origin.settings, self.runtime.settings))
         return differing(*sides)
 

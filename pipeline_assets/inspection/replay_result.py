@@ -1,4 +1,4 @@
-"""The values and the wording of a replay: what a publication was built from, what was computed, why the two differ."""
+"""The values and the wording of a replay: a publication's inputs, the computed rows, and why the two differ."""
 
 from __future__ import annotations
 
@@ -200,7 +200,6 @@ def _comparison(replay: Replay) -> Iterator[str]:
     for sample in replay.samples:
         yield ""
         yield f"  {sample.change}: {sample.name}"
-        # A key on only one side would list all columns, which add nothing to its name.
         for column, (then, now) in sample.values.items() if sample.change == CHANGED else ():
             yield f"    {column}: {then} -> {now}"
 
@@ -294,10 +293,9 @@ class Obstacle:
 def origin_of(
     table: Table, publication: PublicationRecord, confirmed: SliceRecord | None, settings: Settings
 ) -> Origin | Obstacle:
-    """What a publication was built from, or why that is unknown.
+    """The inputs of a publication, or why they are unknown. `confirmed`: the slice's record if the publication is its last one.
 
-    `confirmed`: the slice's record if the publication is its last one, else None. `settings`: the current ones. Raises
-    SettingsError for a recorded setting that cannot be read.
+    Raises SettingsError for a recorded setting that cannot be read.
     """
     state, code, notes = publication.input_state, publication.code_version, []
     if state is None and confirmed is not None and confirmed.digest == publication.digest_after:

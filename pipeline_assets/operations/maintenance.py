@@ -37,16 +37,13 @@ from resources.ledger.changes import Changes
 from resources.publishing import PublishRequest, publisher_of
 
 _COLD_AFTER = timedelta(days=7)
-"""Older event days are cold."""
 JOINED_FROM = 4
-"""So many small files of a cold slice are joined."""
 _SLICES_AT_ONCE = 200
-"""Number of slices staged, proven and published together."""
+"""The slices staged, proven and published together."""
 _SMALL_BYTES = 8 * 1024**2
-"""Size of a data file from which on it is left as it is: reading a day costs little more for a few of these."""
+"""A larger data file is left as it is: reading a day costs little more for a few of these."""
 _ALL = "true"
 _SHOWN = 20
-"""The most paths per table that a dry run lists."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,9 @@ class Rewritten:
 
 
 def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) -> Rewritten:
-    """Join the small files of these slices; the result is published only once its rows are proven to match the ledger.
+    """Join the small files of these slices, also of held ones; publish only if the rows are proven to match the ledger.
 
-    A load that publishes one of them meanwhile wins. Held slices are compacted as well, because their rows do not change.
-    Raises LakehouseError, with the slices unchanged, where the compacted files hold other rows.
+    A load that publishes one of them meanwhile wins. Raises LakehouseError, with the slices unchanged, where rows differ.
     """
     return _rewritten(runtime, table, cold, run_id, None)
 
@@ -73,7 +69,7 @@ def _rewritten(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: 
     """Rewrite slices, a part at a time. `keeps`: SQL condition of the rows that stay; None: all stay, small files are joined."""
     done = []
     for number, start in enumerate(range(0, len(slices), _SLICES_AT_ONCE)):
-        # The name of a branch shows others that the run is at work.
+        # The branch name shows other processes which run is at work.
         attempt = f"{run_id.replace('-', '')}_rewrite{number}"
         done.append(_rewrite(runtime, table, slices[start : start + _SLICES_AT_ONCE], run_id, attempt, keeps))
     return Rewritten(
@@ -87,7 +83,6 @@ def _rewritten(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: 
 def _rewrite(
     runtime: Runtime, table: Table, slices: Collection[Slice], run_id: str, attempt: str, keeps: str | None
 ) -> Rewritten:
-    """Stage, prove, publish; or leave the slices alone."""
     lakehouse = runtime.lakehouse
     # The ledger records no slices of quarantine.
     base_id = lakehouse.head(table) if table is QUARANTINE else sync_ledger(runtime, table, run_id)
@@ -113,7 +108,7 @@ def _rewrite(
         publisher = publisher_of(runtime.settings, lakehouse, runtime.ledger)
         publisher.publish(PublishRequest(run_id, attempt, [change], steps, minds_holds=False))
     except BaseException as error:
-        # A branch that cannot be dropped is swept later with the branches of dead runs.
+        # The sweep of dead runs' branches drops it later.
         with suppress(*FAILURES):
             lakehouse.drop(staged)
         if not isinstance(error, PublishConflictError):
@@ -127,7 +122,7 @@ def _rewrite(
 def _require_same(
     runtime: Runtime, table: Table, staged: Staged, before: Mapping[Slice, SliceFiles], keeps: str | None
 ) -> None:
-    """Raise LakehouseError unless the staged slices hold exactly the rows on record, of raw each with its object and line."""
+    """Raise LakehouseError unless the staged slices hold the recorded rows, and raw rows their object and line."""
 
     def quarantined(snapshot_id: int, condition: str) -> dict[Slice, Digest]:
         rows = runtime.lakehouse.read(QUARANTINE, snapshot_id).where(slices_condition(QUARANTINE, before))
@@ -156,7 +151,6 @@ def _require_same_batches(
     for project_id, days in days_by_project(parts).items():
         known = runtime.ledger.batch_days_of(SOURCE_OF_TABLE[table.key], project_id, sorted(days))
         for day, batch, part in ((day, *one) for day, of_day in known.items() for one in of_day.items()):
-            # Records of older versions cannot be compared.
             is_known = part.lineage is not None and part.lineage.startswith(f"{LINEAGE}:")
             is_comparable = is_known and part.digest.rows and part.digest.version == ROW_HASH_VERSION
             if is_comparable and parts[Slice(day, project_id)].get(batch.arrival_date) != part:
@@ -185,37 +179,34 @@ def _on_record(runtime: Runtime, table: Table, slices: Mapping[Slice, SliceFiles
 
 @dataclass(frozen=True, kw_only=True)
 class TableUpkeep(Rewritten):
-    """The work done on one table, or planned in a dry run; no leftover was removed where there is a failure."""
+    """The work done on one table, or planned in a dry run; nothing is removed where there is a failure."""
 
     table: str
     branches: tuple[str, ...] = ()
-    """Dropped branches that dead runs left."""
+    """Dropped branches of dead runs."""
     compacted: tuple[Slice, ...] = ()
     """Cold slices whose files were compacted; in a dry run there are as many files after as before."""
     snapshots: int = 0
-    """Number of expired snapshots."""
     files_deleted: int = 0
     """Number of files that only expired snapshots needed; 0 in a dry run, where it is unknown."""
     quarantined: int = 0
-    """Number of quarantine rows past their source's retention."""
+    """Number of quarantine rows past retention."""
     orphans: tuple[str, ...] = ()
     """Paths of files that no snapshot and no history needs."""
     metadata: tuple[str, ...] = ()
     """Paths of metadata files that are older than the table's history."""
     others: tuple[str, ...] = ()
-    """Paths of files that no snapshot knows, and that neither Tidemark nor Iceberg names so: they stay."""
+    """Paths of unknown files whose names neither Tidemark nor Iceberg gives: they stay."""
     note: str = ""
-    """A note for the operator."""
     failure: TidemarkError | None = None
-    """Why neither orphans nor anything else of the table may be removed."""
 
 
 def _leftovers(
     upkeep: Upkeep, table: Table, name: str, now: datetime, span: timedelta, youngest: timedelta, max_share: float
 ) -> TableUpkeep:
-    """A report of the files that may be removed below a table's location; removes nothing.
+    """The removable files below a table's location; removes nothing.
 
-    `span`: how long the table's history is kept; `youngest`: the age below which nothing is removed, no longer than `span`.
+    `span`: how long the table's history is kept; `youngest` (at most `span`): the age below which nothing is removed.
     """
     below = upkeep.below(table)
     foreign = [file for file in below.unknown if file.commits and file.table_uuid != below.table_uuid]
@@ -227,7 +218,6 @@ def _leftovers(
         )
         return TableUpkeep(table=table.key, failure=LakehouseError(name, reason, hint))
     note = ""
-    # File times come from the store's clock.
     clock = min(now, datetime.now(UTC))
     before = clock - youngest
     if _is_forked(below, clock):
@@ -237,10 +227,10 @@ def _leftovers(
         hint = "Stop what uses the other catalog. If this one was restored from a backup, run maintenance again after a day"
         return TableUpkeep(table=table.key, failure=LakehouseError(name, f"{reason}, and nothing was touched", hint))
     if any(file.commits and file.updated_at >= clock - span for file in below.unknown):
-        # A failed commit leaves the same files as a commit that a restored catalog forgot: both are kept as long as snapshots.
+        # A failed commit leaves the same files as a commit that a restored catalog forgot, so both stay as long as snapshots.
         before = clock - span
         note = f"its folder holds metadata that the catalog does not know, so orphans are kept for {span.days} days"
-    # Metadata files stay as long as the table's history. Names are unique: a path may be spelled in several ways.
+    # File names are unique, but a path may be spelled in several ways.
     unknown = {
         f"{below.location}/{file.name}": file.name
         for file in below.files
@@ -275,13 +265,10 @@ def _is_forked(below: Below, now: datetime) -> bool:
 def maintain(
     runtime: Runtime, run_id: str, now: datetime, is_live: Callable[[str], bool | None], *, is_dry_run: bool
 ) -> Iterator[TableUpkeep]:
-    """Maintain every table that the catalog knows; yields a report per table as soon as it is done.
+    """Maintain every table that the catalog knows, safely beside loads; yields a report per table as soon as it is done.
 
-    `is_live`: whether the attempt that a branch is named after still runs; None = unknown. Safe beside loads: nothing
-    younger than a day or than the oldest live run is removed, and a load that publishes a slice during its compaction wins.
-    Creates no table. Raises LakehouseError, before touching anything, if the catalog knows no table or lacks one whose files
-    are in the warehouse.
-    A failure of one table goes into its report, and the other tables are still maintained.
+    A table's failure goes into its report. `is_live`: whether the attempt that a branch is named after runs; None = unknown.
+    Raises LakehouseError, before any change, if the catalog knows no table or lacks one whose files are in the warehouse.
     """
     with lakehouse_failures("tables"):
         tables = _known_tables(runtime, is_dry_run=is_dry_run)
@@ -317,7 +304,6 @@ def require_done(reports: Sequence[TableUpkeep]) -> None:
 
 
 def _listing(paths: Sequence[str]) -> list[str]:
-    """The first paths, and how many more there are."""
     more = len(paths) - _SHOWN
     return [*paths[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
@@ -348,7 +334,6 @@ def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
 def summary(report: TableUpkeep, *, is_dry_run: bool) -> str:
     """The report as one line for the log."""
     is_refused = report.failure is not None
-    # Only the actual compaction shows how many files result.
     compacted = (
         f"slices of {report.files_before} files compacted"
         if is_dry_run
@@ -383,7 +368,7 @@ def _maintain(
 ) -> TableUpkeep:
     branches = tuple(runtime.lakehouse.branches.dead(table, is_live))
     history = max(timedelta(days=runtime.settings.rollback_days), youngest)
-    # Checked first: files that another catalog's table may need must not be compacted away or expired.
+    # Files that another catalog's table may need must not be compacted away or expired.
     name, max_share = runtime.lakehouse.identifier(table), runtime.settings.max_orphan_share
     find = partial(_leftovers, upkeep, table, name, now, history, youngest, max_share)
     left = find()
@@ -393,7 +378,7 @@ def _maintain(
         runtime.lakehouse.branches.sweep([table], is_live)
         upkeep.keep_properties(table)
     if table is not QUARANTINE and not is_dry_run:
-        # Synced before expiry, because the sync needs the snapshots since the last one.
+        # The sync needs the snapshots since the last one.
         sync_ledger(runtime, table, run_id)
     cold, files = _cold(runtime, table, now)
     compacted = Rewritten(files, files) if is_dry_run else compact(runtime, table, cold, run_id)

@@ -44,7 +44,7 @@ from resources.landing.store import LandingStore
 from resources.ledger.rebuilds import Recoveries
 
 HOURS_AT_ONCE = 24
-"""Number of hours in one request to the vendor; if the process dies, these are fetched again."""
+"""The hours of one request to the vendor; if the process dies, these are fetched again."""
 _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError, SettingsError)
 """Errors that all other hours of the project would meet as well."""
 _OF_THE_RANGE = (ExportContentError, ExportRefusedError)
@@ -54,7 +54,7 @@ _DEEPEST = 6
 _PLACES = (lambda _: -1, lambda _: 0, lambda count: count // 2)
 """Where to ask while the vendor refuses whole days: newest, oldest, between. Then the project ends."""
 NO_DATA_MARKER = b"no data, said the vendor; the same keys brought other hours of this project\n"
-"""The marker of an hour that the vendor has no data of; that of an hour with objects is empty."""
+"""The marker of an hour without data; an hour with objects has an empty marker."""
 _CURE_OF_KEYS = (
     "Check that the keys are those of this project, and how long the vendor keeps its data; no hour of it got a marker"
 )
@@ -64,13 +64,11 @@ class HourFate(StrEnum):
     """The fate of a requested hour."""
 
     RECOVERED = "recovered"
-    """Its objects and its marker are below the backfill prefix."""
     NO_DATA = "no data"
     """The vendor has no data, as its marker says; only `--ask-again` asks for it again."""
     ALREADY = "already there"
-    """An earlier recovery wrote it."""
     NOT_EXPORTED = "not exported yet"
-    """The vendor's export is not due yet; nothing was written."""
+    """The export is not due yet; nothing was written."""
     FAILED = "not recovered"
     """The hour may be incomplete, so it has no marker."""
 
@@ -89,12 +87,12 @@ class HourOutcome:
     fate: HourFate
     objects: int = 0
     size_bytes: int = 0
-    """Size of the objects as stored in landing."""
+    """As stored in landing."""
     error: TidemarkError | None = None
 
 
 def whole_days(outcomes: Sequence[HourOutcome]) -> tuple[list[Slice], list[Slice]]:
-    """The days to load, and the days to hold back because an hour was not recovered: a load would publish them incomplete."""
+    """The days to load, and the days to hold back because a load would publish them incomplete."""
     days = {Slice(outcome.hour.day, outcome.project_id) for outcome in outcomes if outcome.fate.is_good}
     short = {Slice(outcome.hour.day, outcome.project_id) for outcome in outcomes if not outcome.fate.is_good}
     return sorted(days - short), sorted(short)
@@ -102,12 +100,10 @@ def whole_days(outcomes: Sequence[HourOutcome]) -> tuple[list[Slice], list[Slice
 
 @dataclass(frozen=True)
 class Progress:
-    """Callbacks for the progress of a recovery."""
+    """Callbacks: downloaded bytes, and each hour's outcome."""
 
     received: Callable[[int], None] = lambda _: None
-    """Called with the number of downloaded bytes."""
     settled: Callable[[HourOutcome], None] = lambda _: None
-    """Called with the outcome of an hour."""
 
 
 @dataclass
@@ -116,9 +112,8 @@ class _Keys:
 
     is_proven: bool = False
     doubt: TidemarkError | None = None
-    """Why no "no data" of these keys is believed in this run."""
     silent: list[tuple[Hour, datetime]] = field(default_factory=list)
-    """Hours without data, and when the vendor said so: believed once an answer of the run proves the keys."""
+    """Hours without data and when the vendor said so; believed once an answer of the run proves the keys."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +131,7 @@ class Recovery:
         """Recover the hours that the plan fetches; one outcome per requested hour, in the order of the plan.
 
         An error of one hour, range or project affects only that one. Raises LandingAccessError, LandingUnavailableError,
-        LedgerUnavailableError and DiskFullError, which affect all hours, and SettingsError where no project has keys. Hours
-        recovered until then stay, and the same call continues from there.
+        LedgerUnavailableError, DiskFullError, and SettingsError where no project has keys. The same call continues from there.
         """
         outcomes: dict[tuple[str, Hour], HourOutcome] = {}
         for one in plan.asked:
@@ -157,7 +151,7 @@ class Recovery:
     def _project(
         self, project: str, planned: Mapping[Hour, PlannedHour], control: Hour | None
     ) -> Iterator[HourOutcome]:
-        """`control`: an hour of which raw holds rows, asked for once, and only where nothing else proves the keys."""
+        """`control`: an hour with rows in raw, asked for once, and only where nothing else proves the keys."""
         pending, keys, futile = hour_ranges(planned, HOURS_AT_ONCE), _Keys(), 0
         error: TidemarkError | None = None
         while pending and error is None:
@@ -181,16 +175,16 @@ class Recovery:
     def _part(
         self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
     ) -> Generator[HourOutcome, None, ExportRefusedError | None]:
-        """The outcomes of hours of a day, newest halves first where halving helps; returns a refusal where none was served.
+        """The outcomes of hours of a day, halved where halving helps, newest first; returns a refusal where none was served.
 
-        Raises the errors of the project, once each of the hours has its outcome.
+        Raises the project's errors once each hour has its outcome.
         """
         pending, refusals, is_served = [hours], 0, False
         while pending:
             # The oldest hours are tried once before the day is given up.
             part = pending.pop(-1 if refusals < _DEEPEST else 0)
             try:
-                # Landing's errors have types of their own; other OS errors come from the disk that downloads pass through.
+                # Landing's errors have types of their own, so other OS errors come from the disk of downloads.
                 with naming_the_disk(of_downloads=True):
                     yield from self._range(project, part, planned, keys)
                 refusals, is_served = 0, True
@@ -223,7 +217,7 @@ class Recovery:
             archive, file = self._archive(project, hours, answer)
             keys.is_proven |= bool(archive.members)
             there = self._there(project, hours)
-            # A recovery that was killed between two objects of an hour may have left one.
+            # A killed recovery may have left one of an hour's objects.
             delivered = {Hour(found.batch.arrival_date, found.hour) for found in there.values()}
             brought = archive.members.keys() | archive.bad_hours.keys()
             silent = [hour for hour in hours if hour not in brought and self._is_due(hour, answer.answered_at)]
@@ -231,7 +225,7 @@ class Recovery:
             doubt = _contradiction(project, hours, denied) if denied else None
             waiting: Collection[Hour] = ()
             if not archive.members:
-                # An archive without a whole hour shows no more of the keys than a "no data".
+                # An archive without a whole hour proves the keys no more than "no data".
                 keys.doubt, waiting = keys.doubt or doubt, silent
                 keys.silent += [(hour, answer.answered_at) for hour in silent]
             for hour in hours:
@@ -253,13 +247,13 @@ class Recovery:
         return None if archive.members else bad or _contradiction(project, hours, [control])
 
     def _archive(self, project: str, hours: HourRange, answer: Download) -> tuple[Archive, IO[bytes]]:
-        """What an answer holds, and the file that it lies in; "no data" is an archive of nothing."""
+        """The archive of an answer and its file; "no data" is an empty archive."""
         if answer.file is None:
             return Archive({}, {}), io.BytesIO()
         return read_archive(answer.file, self._grammar, project, hours, self.settings.max_object_bytes), answer.file
 
     def _is_due(self, hour: Hour, answered_at: datetime) -> bool:
-        """Whether the vendor must have exported the hour, by its own clock: this machine's may be ahead."""
+        """By the vendor's clock, because this machine's may be ahead."""
         return hour.end + EXPORT_DELAY <= answered_at
 
     def _hour(
@@ -311,13 +305,12 @@ class Recovery:
             failpoint(Failpoint.AFTER_OBJECT, key)
         marker = self._grammar.format_marker(batch, hour.hour)
         failpoint(Failpoint.BEFORE_MARKER, marker)
-        # A marker that another recovery wrote is equally valid.
         self.landing.create(marker, io.BytesIO(b"" if members else NO_DATA_MARKER))
         self.claims.end(project, hour)
 
     def _there(self, project: str, hours: HourRange) -> dict[str, Delivery]:
         listing = self.landing.list(Source.BACKFILL, [project], hours.first.day, hours.last.day)
-        # A copier may have spelled the same name otherwise; the vendor's spelling goes first.
+        # A copier may have spelled the same name otherwise.
         spelled = {self._grammar.format_delivery(one.batch, one.hour, one.shard): one for one in listing.deliveries}
         return {**spelled, **{delivery.key: delivery for delivery in listing.deliveries}}
 
@@ -386,7 +379,6 @@ def in_lines(plan: RecoveryPlan, say: Callable[[str], None]) -> Progress:
         settled[place] += 1
         good[place] += outcome.fate.is_good
         if error and error != last_error:
-            # An error of a whole project is reported only for its first hour.
             say(f"{outcome.project_id} {outcome.hour} {outcome.fate}: {error}")
         last_error = error
         if settled[place] == asked[place]:

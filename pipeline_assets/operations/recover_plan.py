@@ -1,4 +1,4 @@
-"""Which hours a recovery fetches, and which runs repair days that do not agree; from ledger and landing, no JVM."""
+"""Plan a recovery's hours, and the runs that repair days that do not agree, from ledger and landing, without a JVM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger
 
 EXPORT_DELAY = timedelta(hours=2)
-"""How long after its end the vendor takes to export an hour; until then no answer says that it has no data."""
+"""The vendor's time to export an hour after its end; until then no answer says that it has no data."""
 _DAYS_AT_ONCE = 31
 
 
@@ -36,17 +36,16 @@ class HourState(StrEnum):
     RECOVERED = "recovered"
     """The backfill prefix holds the complete hour: its marker exists."""
     NO_DATA = "no data"
-    """The backfill prefix holds its marker alone: the vendor had no data when a recovery asked."""
+    """The backfill prefix holds only its marker: the vendor had no data when asked."""
     WHOLE = "whole"
     """Raw holds the hour, or it was accepted as empty."""
     DELIVERED = "delivered"
     """Landing holds objects or a marker of it that no load has read yet."""
     REFUSED = "refused"
-    """Its batch is refused, so raw does not hold the delivered data."""
+    """Its batch is refused, so raw does not hold it."""
     LOST = "lost"
     """Raw holds objects of the hour that landing lost; its batch is refused for that."""
     MISSING = "missing"
-    """Neither objects nor a marker arrived."""
     UNFINISHED = "unfinished"
     """The backfill prefix holds objects of it, and the recovery that wrote them has not ended."""
 
@@ -65,11 +64,11 @@ class RecoveryRequest:
     is_refused_only: bool = False
     """True: only bad hours of days that are refused, short of hours or half recovered; False: every hour of the range."""
     is_asking_again: bool = False
-    """Whether hours are fetched of which the vendor had no data before."""
+    """Whether to fetch hours again of which the vendor had no data."""
 
 
 def recovery_request(settings: Settings, request: Recover) -> RecoveryRequest:
-    """The request, parsed; raises UsageError and SettingsError. One for refused days needs no range: it looks at the calendar."""
+    """The request, parsed; raises UsageError and SettingsError. One for refused days defaults to the whole calendar."""
     chosen = settings.require_projects(tuple(request.projects))
     if not request.refused and not (request.first and request.last):
         hint = "Give --from and --to, or --refused for what `tidemark status` calls refused"
@@ -88,15 +87,14 @@ class PlannedHour:
     reason: str | None
     """The reason of the refusal; None for other states."""
     is_asked: bool
-    """Whether the request includes the hour."""
     is_exported: bool
     """Whether the hour is older than the vendor's export delay."""
     has_rows: bool
-    """Whether a delivery of it holds rows or was unreadable: the vendor must have had data then."""
+    """Whether a delivery of it holds rows or was unreadable, so the vendor must have had data."""
     is_settled: bool
-    """Whether an earlier recovery ended, so that the vendor is not asked again."""
+    """Whether an earlier recovery ended, so the vendor is not asked again."""
     is_gap: bool = False
-    """Whether the ledger tells that nothing came of the hour, of a day of which other hours came."""
+    """Whether the ledger says that nothing came of the hour, while other hours of the day came."""
 
     @property
     def is_fetched(self) -> bool:
@@ -115,7 +113,7 @@ class RecoveryPlan:
 
     hours: tuple[PlannedHour, ...]
     controls: Mapping[str, Hour] = field(default_factory=dict)
-    """Project -> an hour of which raw holds rows: keys that do not bring it are another project's."""
+    """Project -> an hour with rows in raw: keys that do not bring it are another project's."""
 
     @property
     def asked(self) -> tuple[PlannedHour, ...]:
@@ -133,7 +131,7 @@ class RecoveryPlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning per refused day that a load would then publish without hours missing from raw and not requested."""
+        """A warning per refused day that a load would publish without hours that are neither in raw nor requested."""
         left: dict[tuple[str, date], list[int]] = {}
         touched = {(one.project_id, one.hour.day) for one in self.asked if one.is_fetched}
         refused = {(one.project_id, one.hour.day) for one in self.hours if one.state is HourState.REFUSED}
@@ -180,7 +178,7 @@ def plan_recovery(
             days = sorted(bad | claimed)
         for part in stretches(days, _DAYS_AT_ONCE):
             hours = _planned(ledger, landing, settings, project, part, request, now)
-            # Of a day that is accepted, hours without any object or marker are silent.
+            # On an accepted day, hours without any object or marker are silent.
             planned += [one for one in hours if one.hour.day not in claimed or one.state is HourState.UNFINISHED]
         near = ledger.near_with_rows(project, last)
         if near and (control := _hour_of(grammar, near[0])) is not None:
@@ -190,7 +188,7 @@ def plan_recovery(
 
 @dataclass
 class _SourceHours:
-    """Sets of hours of one source, by what ledger and landing know about them."""
+    """The hours of one source, by what ledger and landing know about them."""
 
     listed: set[Hour] = field(default_factory=set)
     marked: set[Hour] = field(default_factory=set)
@@ -202,7 +200,7 @@ class _SourceHours:
 
     @property
     def there(self) -> set[Hour]:
-        """Hours of which landing holds anything."""
+        """The hours of which landing holds anything."""
         return self.listed | self.marked
 
     def is_whole(self, hour: Hour) -> bool:
@@ -250,7 +248,6 @@ def _planned(
     request: RecoveryRequest,
     now: datetime,
 ) -> list[PlannedHour]:
-    """Every hour of some days of a project."""
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     sources = {source: _source_hours(ledger, landing, grammar, source, project, days) for source in Source}
     # Where the vendor was asked again, a marker may lie beside half an hour.
@@ -262,7 +259,7 @@ def _planned(
     for hour in (Hour(day, number) for day in days for number in range(24)):
         state, reason = _state(hour, sources, claimed)
         is_in_range = request.hours.first <= hour <= request.hours.last
-        # The coming hours of a refused day that is not over are not missing yet.
+        # The future hours of a refused day are not missing yet.
         is_bad = state.is_bad and hour.end <= now
         is_on_record = any(hour.hour in hours_on_record(known.batches.get(hour.day)) for known in sources.values())
         planned.append(
@@ -343,7 +340,7 @@ def _obstacle(one: Repair) -> str | None:
 def _facts(
     ledger: Ledger, landing: LandingStore, settings: Settings, project: str, days: Sequence[date], now: datetime
 ) -> Iterator[DayFacts]:
-    """The facts about consecutive days of a project, but for what they lack."""
+    """The facts about consecutive days of a project, except what they lack."""
 
     def reach(first: date, last: date) -> tuple[date, date]:
         # Arrival days whose objects usually hold events of these days; an event may be a day ahead of its arrival.
@@ -390,7 +387,7 @@ def _facts(
 def _objects(
     ledger: Ledger, landing: LandingStore, project: str, first: date, last: date
 ) -> tuple[dict[Source, set[date]], dict[str, tuple[date, str]]]:
-    """Source -> arrival days with objects that no load has read; excluded object -> its arrival day and why."""
+    """Source -> arrival days with objects that no load has read; excluded object -> its arrival day and reason."""
     unread: dict[Source, set[date]] = {}
     excluded: dict[str, tuple[date, str]] = {}
     for source in Source:

@@ -45,7 +45,7 @@ class SliceRestore:
 
     @property
     def is_there(self) -> bool:
-        """Whether the slice already has the target state, so that it is only held."""
+        """Whether the slice already has the target state, so it is only held."""
         return self.digest == self.present.digest
 
 
@@ -56,7 +56,7 @@ def restores_of(
     to: datetime | int,
     own: Mapping[Slice, int] | None = None,
 ) -> list[SliceRestore]:
-    """The restores of these slices of a table; `to` and `own` (for single slices) as in RollbackRequest.
+    """The restores of these slices; `to` and `own` (for single slices) as in RollbackRequest.
 
     Raises LakehouseError where a target state is unknown.
     """
@@ -86,10 +86,7 @@ def restores_of(
 
 
 def published_by(records: Sequence[PublicationRecord], to: datetime | int, now: datetime) -> int:
-    """How many of a slice's publications (oldest first) existed at that time.
-
-    No publication counts as later than one that followed it, or as later than now, even if its clock was ahead.
-    """
+    """The number of a slice's publications (oldest first) that existed at that time, even if their clock was ahead."""
     if isinstance(to, int):
         return max((place for place, record in enumerate(records, 1) if record.number <= to), default=0)
     if to >= now:
@@ -111,7 +108,7 @@ def _require_empty_then(
     """Raise LakehouseError unless the slice is known to have been empty; a missing record alone does not prove that."""
     if first is not None and first.digest_before == EMPTY and not first.cause.is_found:
         return
-    # A change found afterwards does not show the state before it; a kept snapshot from that time does.
+    # A kept snapshot shows the state before a change that was found afterwards.
     if isinstance(to, datetime):
         then = next((snapshot_id for snapshot_id, at in ancestry.items() if at <= to), None)
     else:
@@ -134,7 +131,7 @@ def _kept_snapshot(
 ) -> int:
     """A kept snapshot with the slice as `target` left it: its own, or the one before the next change."""
     candidates = [target.snapshot_id, later.parent_id if later is not None else None]
-    # Main's history first: other kept snapshots may belong to another rollback and vanish with it.
+    # Other kept snapshots may belong to another rollback and vanish with it.
     for there in (ancestry, kept):
         for snapshot_id in candidates:
             if snapshot_id is not None and snapshot_id in there:
@@ -147,7 +144,7 @@ def _kept_snapshot(
 
 
 def _require_rows(runtime: Runtime, table: Table, restores: Sequence[SliceRestore]) -> None:
-    """Raise LakehouseError unless the earlier files hold the recorded number of rows, by metadata."""
+    """Raise LakehouseError unless the earlier files hold the recorded number of rows."""
     by_snapshot: dict[int, list[SliceRestore]] = {}
     for restore in restores:
         if restore.snapshot_id is not None:
@@ -174,17 +171,11 @@ class RollbackRequest:
     first: date
     last: date
     to: datetime | int
-    """An aware time: the state published at that time. Or the number of a publication: the state right after its run.
-
-    A run's publications belong together: one commit may move events from one day to another, and aggregates follow it.
-    """
+    """An aware time: the state published then. Or a publication's number: the state after its whole run, as commits span days."""
     reason: str
     run_id: str
     only: Mapping[str, Mapping[Slice, int]] | None = None
-    """Table -> slice to roll back -> number of a publication: exactly the state right after it, instead of `to`.
-
-    None to roll back all of the days.
-    """
+    """Table -> slice -> a publication's number: the state right after it, instead of `to`. None: all slices of the days."""
 
     @property
     def attempt(self) -> str:
@@ -194,8 +185,6 @@ class RollbackRequest:
 
 @dataclass(frozen=True)
 class _Look:
-    """The restores of one table's slices, based on a head of main."""
-
     table: Table
     base_id: int
     restores: Sequence[SliceRestore]
@@ -206,18 +195,17 @@ class _Look:
 
 
 def plan(runtime: Runtime, request: RollbackRequest, *, is_preview: bool = False) -> list[SliceRestore]:
-    """The restores of a rollback, tables in topological order; writes nothing but the results of ledger syncs.
+    """The restores of a rollback, tables in topological order; writes only results of ledger syncs (none if `is_preview`).
 
-    `is_preview`: these may publish nothing.
-    Raises UsageError for tables, days or a publication that cannot be served. Raises LakehouseError where earlier files
-    are gone, or where events that moved between a chosen and another day would be lost or doubled.
+    Raises UsageError for tables, days or a publication that cannot be served; LakehouseError where earlier files are gone,
+    or where events that moved between a chosen and another day would be lost or doubled.
     """
     looks = _looks(runtime, _after_its_run(runtime, request), may_publish=not is_preview)
     return [restore for look in looks for restore in look.restores]
 
 
 def _looks(runtime: Runtime, request: RollbackRequest, *, may_publish: bool = True) -> list[_Look]:
-    """All tables are looked at and checked: if one cannot go back, none does."""
+    """All tables are checked first: if one cannot go back, none does."""
     tables = _tables_of(runtime, request)
     if not request.reason.strip():
         raise UsageError("rollback", "needs a reason", "Say why; it stays on record")
@@ -263,10 +251,7 @@ def _after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackReques
 
 
 def _tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
-    """The tables to roll back, in topological order; raises UsageError for one that cannot be.
-
-    Dimensions belong to all projects, so they are included only where the request names them.
-    """
+    """The tables in topological order; shared dimensions only if the request names them. Raises UsageError for unknown ones."""
     is_there = {table.key for table in OPTIONAL_TABLES if runtime.ledger.head(table.key) is not None}
     known = {table.key: table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in is_there}
     for name in request.tables:
@@ -290,10 +275,9 @@ def _require_whole_exchanges(runtime: Runtime, request: RollbackRequest, look: _
     known = runtime.ledger.slices(table.key, request.projects)
     near = {key for key in neighbourhood(chosen, window) if key in known} - chosen
     own = (request.only or {}).get(table.key)
-    # Neighbouring days are compared with their state right before the first change that is taken back.
+    # Compare neighbouring days with their state right before the first change that is taken back.
     then = min(own.values()) if own else request.to
     beside = [restore for restore in restores_of(runtime, table, near, then) if not restore.is_there]
-    # A neighbouring day that has not changed since exchanged no events.
     if not beside or not look.changing:
         return
     head, both = runtime.lakehouse.head(table), [*look.changing, *beside]
@@ -314,11 +298,10 @@ RELEASE_HINT = "Release it when the rollback has served its purpose (tidemark re
 
 
 def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
-    """Hold the slices, then restore each one; returns the restores, including slices that were only held.
+    """Hold the slices against loads, then restore all tables in one publish; returns the restores, also of slices only held.
 
-    Held slices are left alone by loads; then one publish restores all tables. After a crash, another call completes the
-    rollback to the same state. Raises the errors of `plan` with nothing changed, and PublishConflictError where loads keep
-    winning.
+    After a crash, another call completes the rollback to the same state. Raises the errors of `plan` with nothing changed, and
+    PublishConflictError where loads keep winning.
     """
     request, decisions = _after_its_run(runtime, request), runtime.ledger.interventions
     before = {
@@ -335,7 +318,7 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
                 if done and not any(look.changing for look in looks):
                     break
                 for look in looks:
-                    # Target snapshots stay until they are live again, whatever maintenance does meanwhile.
+                    # Maintenance must not expire target snapshots before they are live again.
                     snapshots = {one.snapshot_id for one in look.restores if one.snapshot_id is not None}
                     kept.enter_context(runtime.lakehouse.branches.keeping(look.table, snapshots, request.attempt))
                     held.setdefault(look.table.key, set()).update(restore.key for restore in look.restores)
@@ -355,7 +338,7 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
                 runtime.log(f"{look.table.key}: {len(look.changing)} slices rolled back, {len(look.restores)} held")
                 fresh = {(one.table, one.key): one for one in look.restores if not (done and one.is_there)}
                 done = {**done, **fresh}
-            # A load that was about to commit during the hold may have published a slice since: looked at once more.
+            # A load that was about to commit during the hold may have published a slice since, so look again.
     return list(done.values())
 
 
@@ -375,7 +358,7 @@ def _hold_as_before(
     request: RollbackRequest,
     refusal: LakehouseError,
 ) -> None:
-    """Undo the holds of a refused rollback; slices that others held stay held without interruption."""
+    """Undo the holds of a refused rollback; slices that others held stay held."""
     decisions = runtime.ledger.interventions
     alone = {table: [key for key in keys if (table, key) not in before] for table, keys in held.items()}
     decisions.release(alone, f"the rollback was refused: {refusal.reason}", request.run_id)
@@ -386,7 +369,6 @@ def _hold_as_before(
 
 
 def _snapshots_of(look: _Look) -> dict[Slice, int | None]:
-    """Slice to change -> the snapshot whose files it gets; None for no files."""
     return {restore.key: restore.snapshot_id for restore in look.changing}
 
 
@@ -433,7 +415,7 @@ def _changes(ledger: Ledger, request: RollbackRequest, look: _Look, files: Mappi
         held = replace(present, verdict=Verdict.HELD, reason=f"held: {request.reason}", hint=RELEASE_HINT)
         if restore.key in files:
             figures = publication.figures or {"rows": restore.digest.rows}
-            # An operator decided on this state, so it is the baseline for later changes. It holds what its own run read.
+            # An operator chose this state, so it is the baseline for later changes. It holds the inputs of its own run.
             is_settled = held.is_final or held.baseline is not None
             since = ledger.began(target) if target else None
             held = replace(

@@ -1,4 +1,4 @@
-"""Recovered objects among a project's regular ones: found by list, upload time or evidence, moved under the backfill grammar."""
+"""Find recovered objects among a project's regular ones, by list, upload time or evidence, and move them to backfill keys."""
 
 from __future__ import annotations
 
@@ -33,30 +33,29 @@ from resources.ledger.store import Ledger
 AFTER_MARKER = timedelta(hours=1)
 """A regular object is never this much later than its hour's marker: an exporter writes both within minutes."""
 ORDINARY_DELAY = timedelta(hours=3)
-"""A regular object comes within this time after the end of its hour; the vendor's exports are ready within two hours."""
+"""A regular object comes within this time after its hour ends: the vendor exports within two hours."""
 _FEW = 50
-"""An operator can check this many objects; with more, upload times that speak against most of them are not believed."""
+"""An operator can check this many objects; with more, late uploads of most of them count as a copied landing."""
 _SHARE = 0.5
-"""Shared events that make a double, as a share of the smaller object: the vendor repeats a few events, a recovery an hour."""
+"""The shared events that make a double, as a share of the smaller object."""
 _LEAST_EVENTS = 3
-"""The fewest shared events that count: in a quiet hour, one event repeated by the vendor may be half of an object."""
+"""In a quiet hour, one event that the vendor repeats may be half of an object, so fewer shared events do not count."""
 _BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
 _READ_BYTES = 1024**2
 
 
 @dataclass(frozen=True, order=True)
 class Placed:
-    """One object whose name tells its hour."""
+    """One object whose name gives its hour."""
 
     arrival_date: date
     hour: int
-    """UTC, 0 to 23."""
     is_marker: bool
     upload: Listed
     target_key: str
-    """Its key under the backfill grammar."""
+    """Its backfill key."""
     is_named_backfill: bool = False
-    """Whether it has a recovery's name among regular objects; no load reads it there."""
+    """Whether a recovery's name lies among regular objects, where no load reads it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ class PrefixListing:
     """A project's regular prefix, or some arrival days of it."""
 
     deliveries: tuple[Placed, ...]
-    """Deliveries with regular names, by day and hour."""
     misnamed: tuple[Placed, ...]
     """Deliveries and markers with a recovery's name."""
     markers: Mapping[tuple[date, int], Placed]
@@ -100,7 +98,6 @@ class Relocation(NamedTuple):
 
     recovered: Recovered
     refusal: TidemarkError | None = None
-    """Why it was not moved; None where it was."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,6 @@ class Search:
 
     project_id: str
     keys: tuple[str, ...] | None = None
-    """Exactly these objects; None for all."""
     uploaded_after: datetime | None = None
     uploaded_before: datetime | None = None
     """Aware; both inclusive."""
@@ -154,7 +150,7 @@ def read_prefix(
     unrecognized: dict[str, UnrecognizedObject] = {}
     for upload in listed:
         if upload.oddity or upload.key.endswith("/"):
-            # No object; loads report it.
+            # Loads report it.
             continue
         placed = _placed(upload, project_id, grammar)
         if isinstance(placed, UnrecognizedObject):
@@ -170,12 +166,10 @@ def read_prefix(
 
 
 def _placed(upload: Listed, project_id: str, grammar: ObjectKeys) -> Placed | UnrecognizedObject:
-    """An object of the regular prefix by its key alone."""
     parsed = grammar.parse(Source.REGULAR, project_id, upload.key, upload.etag, upload.size_bytes)
     is_named_backfill = False
     if isinstance(parsed, UnrecognizedObject) and parsed.oddity is Oddity.WRONG_PREFIX:
         folder, name = Source.BACKFILL.prefix(project_id), upload.key.rpartition("/")[2]
-        # Only this project's recoveries are recognized; names of other projects are not.
         if name.startswith(folder):
             there = grammar.parse(Source.BACKFILL, project_id, f"{folder}/{name}", upload.etag, upload.size_bytes)
             parsed, is_named_backfill = (there, True) if not isinstance(there, UnrecognizedObject) else (parsed, False)
@@ -194,7 +188,6 @@ def _placed(upload: Listed, project_id: str, grammar: ObjectKeys) -> Placed | Un
 def _by_list(
     listing: PrefixListing, keys: Sequence[str], project_id: str, landing: LandingStore, grammar: ObjectKeys
 ) -> Selection:
-    """The objects that the operator names."""
     known, moved = listing.by_key, 0
     recovered: list[Recovered] = []
     refusals: list[UsageError] = []
@@ -285,11 +278,11 @@ def find_doubles(
     settings: Settings,
     say: Callable[[str], None],
 ) -> tuple[dict[Placed, str], list[str]]:
-    """Object -> which earlier upload of its hour it repeats, in words; and the keys of objects that cannot be read.
+    """Object -> the earlier upload of its hour that it repeats, in words; and the keys of objects that cannot be read.
 
     A repeated export keeps the hour of an event's file, so the events of an hour's objects are compared. Doubles and `known`
-    ones, which are recovered by other evidence, never serve as originals, so the result does not depend on which doubles were
-    moved already. Memory holds a number for each event of one hour.
+    recovered objects never serve as originals, so the result does not depend on which doubles were moved already. Memory
+    holds a number for each event of one hour.
     """
     reasons: dict[Placed, str] = {}
     unread: list[str] = []
@@ -352,28 +345,25 @@ def relocate(
 ) -> Iterator[Relocation]:
     """Move objects of a project, hour by hour; yields the result for each.
 
-    All objects of an hour are copied and compared. Then the hour's marker is written, so that a load that waits for markers
-    finds whole hours. Then the sources are deleted. So a repetition only needs the remaining sources: a deleted source has
-    a verified copy and a marker. If an object is refused, no source of its hour is deleted.
-
-    `excluded`: keys of which an operator excluded a version. `is_claimed`: whether a recovery of an hour began and has not
-    ended. Until its marker exists, such an hour stays, because the move's marker would call it complete.
-
-    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses, and LedgerError where claims
-    cannot be read; objects that were moved stay moved.
+    All objects of an hour are copied and compared, then its marker is written, then the sources are deleted: a load that waits
+    for markers finds whole hours, and a repetition needs only the remaining sources. A refused object keeps all sources of its
+    hour. `excluded`: keys of which an operator excluded a version. `is_claimed`: whether a recovery of an hour has not ended;
+    such an hour stays until its marker exists, because the move's marker would call it complete.
+    Raises LandingAccessError and LandingUnavailableError where landing as a whole refuses, and LedgerError where claims cannot
+    be read; objects that were moved stay moved.
     """
     for (day, hour), of_hour in groupby(sorted(recovered), key=lambda one: (one.placed.arrival_date, one.placed.hour)):
         objects = list(of_hour)
         at, marker = Hour(day, hour), grammar.format_marker(BatchKey(Source.BACKFILL, project_id, day), hour)
         copies: dict[Recovered, Listed | TidemarkError] = {}
-        # Data first. The claim is read again behind it, because a recovery may have begun during the copies.
+        # A recovery may begin during the copies, so the claim is read again after the data.
         for of_kind in ([one for one in objects if one.placed.is_marker is kind] for kind in (False, True)):
             if is_claimed(at) and landing.find(marker) is None:
                 copies = {one: _claimed(one, project_id, at) for one in objects}
                 break
             copies |= {one: _copied(one, landing, excluded) for one in of_kind}
             if any(isinstance(copy, TidemarkError) and not one.placed.is_marker for one, copy in copies.items()):
-                # The sources stay, so that a repetition finds the hour and writes its marker.
+                # A repetition then finds the hour and writes its marker.
                 refused = {one: copy for one, copy in copies.items() if isinstance(copy, TidemarkError)}
                 copies = {one: refused.get(one, _waiting(one)) for one in objects}
                 break
@@ -395,7 +385,7 @@ def _waiting(one: Recovered) -> TidemarkError:
 
 
 def _copied(one: Recovered, landing: LandingStore, excluded: Collection[str]) -> Listed | TidemarkError:
-    """A copy that is equal byte for byte, made unless it is there already; or why there is none."""
+    """A copy that is equal byte for byte, made unless it exists; or why there is none."""
     source, target_key = one.placed.upload, one.placed.target_key
     if source.is_link:
         return UsageError(source.key, "is a link, and what it leads to would stay", "Move the file it leads to by hand")
@@ -432,7 +422,7 @@ def _mark(landing: LandingStore, marker: str) -> None:
 
 
 def _deleted(one: Recovered, copy: Listed, landing: LandingStore) -> TidemarkError | None:
-    """Delete the copied version while its equal copy is still there; why it stays, where it does."""
+    """Delete the copied version while its equal copy exists; returns why it stays, if it does."""
     source, again = one.placed.upload, "Run the same command again"
     try:
         if landing.find(copy.key) != copy:
