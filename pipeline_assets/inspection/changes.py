@@ -88,11 +88,11 @@ def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> 
 
 
 def _changes(ledger: Ledger, published: Sequence[Publication], notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """The recorded notices, and notices derived from publications that have none on record (any more)."""
+    """The recorded notices, and notices derived from publications without one."""
     found = {notice.id: notice for notice in notices if notice.kind is NoticeKind.CHANGE}
     changed = [one for one, was_final in published if was_final and one.digest_before != one.digest_after]
     bare = {change_id(record): record for record in changed}
-    # A change recorded after the given time may have its notice before it, and the other way round.
+    # A change and its notice may lie on different sides of the given time.
     found |= {notice.id: notice for notice in ledger.outbox.of_ids(bare.keys() - found.keys())}
     found |= {notice.id: notice for notice in _derived(ledger, [bare[name] for name in bare if name not in found])}
     return tuple(sorted(found.values(), key=lambda notice: (notice.at, notice.table, notice.key)))
@@ -111,7 +111,7 @@ def _derived(ledger: Ledger, published: Sequence[PublicationRecord]) -> Iterator
 
 
 def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> tuple[Refusal, ...]:
-    """Pair refusals with their ends; if a day was refused repeatedly, its end closes all of these refusals."""
+    """Pair refusals with their ends; an end closes all refusals of its day."""
     recorded = {notice.id: notice for notice in notices if notice.kind in _OF_REFUSALS}
     began = {one.refusal_id for one in recorded.values() if one.refusal_id is not None}
     found: dict[str, Refusal] = {}
@@ -129,7 +129,6 @@ def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> tuple[Refusal, ...]:
 
 
 def _stale_copies(published: Sequence[Publication], tables: Sequence[str]) -> Iterator[StaleCopy]:
-    """The slices of these tables whose content differs from before the publications, by table and day."""
     changes: dict[tuple[str, Slice], list[Publication]] = {}
     for one in published:
         changes.setdefault((one[0].table, one[0].key), []).append(one)

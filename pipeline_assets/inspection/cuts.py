@@ -66,15 +66,12 @@ def cut_of_run(ledger: Ledger, text: str) -> Cut:
 
 
 def tables_at_rest(settings: Settings, cut: Cut) -> dict[str, TableAtRest]:
-    """The tables of a cut as the catalog has them now, without tables that it does not know.
-
-    Raises LakehouseError for a table whose snapshot has expired.
-    """
+    """The cut's tables that the catalog knows, as they are now; raises LakehouseError for an expired snapshot."""
     by_key = {table.key: table for table in EVERY_TABLE}
     found: dict[str, TableAtRest] = {}
     with closing(CatalogAtRest(settings)) as catalog:
         for name, snapshot_id in cut.snapshots.items():
-            # A user's own table may no longer be configured.
+            # A user's own table may be out of the configuration.
             resting = catalog.table(by_key[name]) if name in by_key else None
             if resting is None:
                 continue
@@ -98,7 +95,7 @@ def reading_lines(
 ) -> list[str]:
     """Code lines for reading these tables (table -> snapshot) with an engine; secrets in the catalog URL are masked.
 
-    DuckDB has no SQL catalog, so for it only tables with a known metadata file are included.
+    DuckDB has no SQL catalog, so it gets only tables with a known metadata file.
     """
     names = {key.replace("/", "."): number for key, number in snapshots.items()}
     catalog = settings.catalog_name

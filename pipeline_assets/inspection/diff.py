@@ -39,7 +39,7 @@ class Sample:
     change: str
     cause: str
     name: str
-    """The row's identifying columns, for display."""
+    """The row's identifying columns."""
     values: Mapping[str, tuple[str | None, str | None]]
     """Column -> (published, proposed) value, for columns that differ."""
 
@@ -78,7 +78,7 @@ class Difference:
 
 
 def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[str]:
-    """The difference as lines of text; without values, a sample lists only its differing columns and does not name its row."""
+    """The difference as lines of text; without values, a sample lists its differing columns and does not name its row."""
     found = difference
     yield f"{found.table} {found.key}"
     yield f"  on record: {found.standing}"
@@ -98,7 +98,7 @@ def lines_of(difference: Difference, *, with_values: bool = True) -> Iterator[st
     for sample in found.samples:
         yield ""
         if not with_values:
-            # The name of a row is delivered data as well: its ids, its time, a currency.
+            # A row's name is delivered data as well: its ids, its time.
             yield f"  {sample.change} ({sample.cause}): {', '.join(sample.values)}"
             continue
         yield f"  {sample.change} ({sample.cause}): {sample.name}"
@@ -118,7 +118,7 @@ def _by(causes: Mapping[str, int]) -> str:
 
 
 def page_of(difference: Difference) -> str:
-    """The whole page as HTML, including its style."""
+    """The page as HTML, with its style."""
     keys = difference.keys
     parts = (
         ("kept", "equal", {"": keys.kept}),
@@ -131,7 +131,7 @@ def page_of(difference: Difference) -> str:
 
 
 def write_page(difference: Difference, folder: Path) -> Path:
-    """Write the page to a file in the folder, which is created if missing; returns the file's path."""
+    """Write the page to a file in the folder, created if missing; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     key = difference.key
     path = folder / f"{difference.table.replace('/', '.')}_{key.event_date}_{key.project_id}.html"
@@ -145,7 +145,7 @@ _LONGEST_VALUE = 200
 def samples_of(
     table: Table, live: DataFrame, proposed: DataFrame, changes: DataFrame, keys: KeyChange, most: int
 ) -> Iterator[Sample]:
-    """At most a third of `most` samples (at least one) for each kind of change, chosen by the smallest key hashes.
+    """At most a third of `most` samples (at least one) per kind of change, by the smallest key hashes.
 
     `changes`: the result of `key_changes` for the two frames, which hold the table's columns.
     """
@@ -225,9 +225,8 @@ def compare(
 ) -> Difference:
     """Compare the published slice with a build from its current inputs; publishes nothing.
 
-    By default an aggregate is built from refined.events as the current raw rows would make it. With `on_published` it is
-    built from the published refined.events, like a load that leaves refined.events alone. Raises UsageError for a table
-    that is not derived, or a slice that is empty on both sides and not on record.
+    An aggregate is built from refined.events as current raw rows would make it, or, with `on_published`, as published. Raises
+    UsageError for a table that is not derived, or a slice that is empty on both sides and not on record.
     """
     known = (*DERIVED, *(table for table in AS_OF_TABLES if runtime.ledger.head(table.key) is not None))
     table = next((table for table in known if table.key == name), None)
@@ -237,7 +236,7 @@ def compare(
     heads = {pinned.key: runtime.lakehouse.head(pinned) for pinned in (*ancestors(table), table)}
     facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [project], [day]), [table], now)
     plan = next(plan for plan in decide(facts, table, [key], {}, now) if plan.key == key)
-    # Where the ledger does not agree with the current tables, a load first examines what else changed them.
+    # A load first examines other changes of tables that the ledger does not agree with.
     is_settled = all(ledger.head(name) in (Head(head), None) for name, head in heads.items())
     live, builder = runtime.lakehouse.read(table, heads[name]), builder_of(table)
     own = live.where(slices_condition(table, [key]))
@@ -315,10 +314,9 @@ _SAMPLES = 9
 
 
 def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: int) -> Iterator[Difference]:
-    """The differences of the first `most` slices whose change this load refused, if no earlier load had refused it.
+    """The differences of the first `most` slices whose change this load refused first; failed comparisons are logged.
 
-    Each slice is built again for this: refusals are rare, and the staged data is gone by then. A slice that cannot be
-    compared is logged and skipped, so that the load can still report the refusal.
+    Each slice is built again: refusals are rare, and the staged data is gone.
     """
     refused = (one for one in report.outcomes if one.verdict is Verdict.REFUSED and not one.is_repeat)
     failed = ((one, {of.check for of in one.evaluations if not of.is_passed}) for one in refused)

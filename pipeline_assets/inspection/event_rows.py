@@ -40,7 +40,7 @@ _IDENTITY = ("event_date", "project_id", *EXPORT_FORMAT.identity.names, "_source
 
 @dataclass(frozen=True)
 class FoundRow:
-    """A raw row of the event, with the columns that are only shown."""
+    """A raw row of the event, with columns only for display."""
 
     row: RawRow
     etag: str
@@ -69,7 +69,7 @@ class Search:
 
     runtime: Runtime
     pins: Mapping[str, int]
-    """Table key -> snapshot id; the same for all reads, so that they are consistent."""
+    """Table key -> snapshot id, the same for all reads."""
     identifier: str
     projects: tuple[str, ...]
     first: date | None = None
@@ -115,7 +115,7 @@ def pin(runtime: Runtime) -> dict[str, int]:
     tables: tuple[Table, ...] = (*RAW_TABLES.values(), REFINED_EVENTS, QUARANTINE)
     for table in tables:
         name = runtime.lakehouse.identifier(table)
-        # Checked first, because asking for the head of a missing table would create it.
+        # Asking for the head of a missing table would create it.
         if not runtime.spark.catalog.tableExists(name):
             raise LakehouseError(name, "is not there: nothing is loaded yet", "Load days first: tidemark load --help")
     return {table.key: runtime.lakehouse.head(table) for table in tables}
@@ -124,8 +124,7 @@ def pin(runtime: Runtime) -> dict[str, int]:
 def find_slices(search: Search) -> tuple[Search, set[Slice]]:
     """The slices of raw and refined with rows of the event, and the search extended by the keys found.
 
-    Reads a handful of columns; the later reads of more columns touch only these slices. If there are very many slices, only
-    the newest are returned.
+    Reads few columns; later reads touch only these slices. Of very many slices, only the newest are returned.
     """
     is_other = named(_SEND_ID).isNotNull() & (F.col(_SEND_ID) != search.identifier)
     columns = ("event_date", "project_id", *EXPORT_FORMAT.identity.names)
@@ -154,10 +153,7 @@ def find_slices(search: Search) -> tuple[Search, set[Slice]]:
 
 
 def raw_rows(search: Search, slices: Collection[Slice]) -> tuple[list[FoundRow], bool]:
-    """The raw rows of the event, and whether raw has more than were collected.
-
-    The rows of highest rank are collected, so every row that beats a collected one is collected as well.
-    """
+    """The raw rows of the event, those of highest rank, and whether raw has more than were collected."""
     extra = ("_object_etag", "_arrival_date", F.unix_micros(EVENT_TIME).alias("_event_time"))
     rows = (
         _hashed(search.raw(), search, slices)

@@ -1,4 +1,4 @@
-"""Explain one event: all of its deliveries, which row won, why the others lost, and where it was published."""
+"""Explain one event: all of its deliveries, the row that won, why the others lost, and where it was published."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pipeline_assets.load.staleness.scan import decide_with_neighbours
 from pipeline_assets.tables.refined_events import REFINED_EVENTS
 
 MAX_SNAPSHOTS = 50
-"""How many publications are examined, newest first; each is a read of the table."""
+"""The newest publications are examined; each is a read of the table."""
 _IDENTITY = EXPORT_FORMAT.identity
 _RECEIVED, _PROCESSED = EXPORT_FORMAT.rank_columns
 
@@ -54,7 +54,7 @@ class Delivered(FoundRow):
 
     @property
     def reason(self) -> str:
-        """Why the row won or lost: for a loser, the row that beat it and the part of the rank that decided."""
+        """Why the row won or lost: for a loser, the row that beat it and the deciding part of the rank."""
         if self.defeat is None:
             return "winner"
         row, better = self.row, self.defeat.by
@@ -120,7 +120,6 @@ class Standing:
     live: tuple[RawRow, ...]
     record: SliceRecord | None
     decision: SlicePlan | None
-    """What a load of the day would do now."""
 
     @property
     def agrees(self) -> bool:
@@ -146,7 +145,7 @@ class Standing:
 
     @property
     def hint(self) -> str | None:
-        """What the operator can do; None where nothing is wrong."""
+        """The operator's remedy; None where nothing is wrong."""
         if self.reason is None:
             return None
         if self.record is not None and not self.record.verdict.is_good and self.record.hint:
@@ -164,12 +163,11 @@ class Event:
     """Winners first, then by rank. Empty where refined.events holds the event but raw no longer does."""
     live: tuple[RawRow, ...]
     publications: tuple[Published, ...] = ()
-    """Oldest first."""
     standings: tuple[Standing, ...] = ()
 
     @property
     def project_id(self) -> str:
-        """The project, which is the first part of each key."""
+        """The first part of the key."""
         return str(self.key[0])
 
     @property
@@ -179,7 +177,7 @@ class Event:
 
     @property
     def winners(self) -> tuple[RawRow, ...]:
-        """The rows that the current rule keeps; more than one where they lie further apart than the dedupe window."""
+        """The rows that the current rule keeps; several where they lie further apart than the dedupe window."""
         return tuple(delivered.row for delivered in self.deliveries if delivered.outcome is RowFate.WINNER)
 
     @property
@@ -222,9 +220,7 @@ class Explanation:
     quarantined: tuple[QuarantinedLine, ...] = ()
     """Searched, like the two below, only where raw and refined hold no matching row."""
     not_in_raw: tuple[BatchRecord, ...] = ()
-    """Batches whose latest deliveries are not in raw."""
     excluded: tuple[Exclusion, ...] = ()
-    """Deliveries that an operator excluded and raw does not hold."""
 
     @property
     def is_found(self) -> bool:
@@ -233,7 +229,7 @@ class Explanation:
 
     @property
     def searched(self) -> str:
-        """What was searched, in words."""
+        """The searched tables, days and projects in words."""
         days = f"event days {self.first or 'from the first'} to {self.last or 'the last'}"
         span = days if self.first or self.last else "all event days"
         return (
@@ -252,10 +248,9 @@ def explain(
     last: date | None = None,
     now: datetime | None = None,
 ) -> Explanation:
-    """Everything about the events whose send id or row id is `identifier`, at the current snapshots.
+    """Explain the events whose send id or row id is `identifier`, at the current snapshots; writes nothing.
 
-    Writes nothing. `first` and `last` bound the event days. Raises UsageError, SettingsError, and LakehouseError
-    before the first load.
+    `first` and `last` bound the event days. Raises UsageError, SettingsError, and LakehouseError before the first load.
     """
     if named(identifier) is None:
         hint = f"Give the {_IDENTITY.send_id} or the {_IDENTITY.row_id} of an event"
@@ -300,7 +295,7 @@ def _events(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *
             )
             rows = (*(one.row for one in event.deliveries), *event.live)
             is_asked = any(search.identifier in (row.send_id, row.row_id) for row in rows)
-            # An event without raw rows is skipped if rows were cut: its own may be among those.
+            # The event's raw rows may be among those cut.
             if is_asked and _inside(group, search, 0) and (event.deliveries or not is_cut):
                 events.append(event)
     kinds: list[object] = [*KeyKind]
@@ -308,7 +303,6 @@ def _events(search: Search, found: Sequence[FoundRow], live: Sequence[RawRow], *
 
 
 def _judge(found: Sequence[FoundRow], live: Sequence[RawRow], search: Search) -> list[Delivered]:
-    """The fate of each row of one key, of which refined.events shows `live`; winners first, then by rank."""
     settings = search.runtime.settings
     precedence, window = settings.source_precedence, settings.dedupe_window_days
     rows, names = [one.row for one in found], {row.name for row in live}
@@ -321,7 +315,6 @@ def _judge(found: Sequence[FoundRow], live: Sequence[RawRow], search: Search) ->
 
 
 def _inside(days: Iterable[date], search: Search, margin: int) -> list[date]:
-    """The days within the requested range, or at most `margin` days outside."""
     return [
         day
         for day in days
@@ -341,7 +334,7 @@ def _groups(days: Iterable[date], window: int) -> list[list[date]]:
 
 
 def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
-    """The events with the recorded publications of the slices that hold them or may have held them, and the rows of each."""
+    """The events with the publications of the slices that may have held them, and the rows of each."""
     window = search.runtime.settings.dedupe_window_days
     near = [neighbourhood((Slice(day, event.project_id) for day in event.days), window) for event in events]
     every = set().union(*near)
@@ -355,10 +348,9 @@ def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
             shown = None
             if record.snapshot_id in rows:
                 known = rows[record.snapshot_id]
-                # A row further away than the slices near it is another event.
+                # A row further away is another event.
                 shown = tuple(r for r in known if r.key == event.key and Slice(r.event_date, r.project_id) in own)
             day = record.key.event_date
-            # A neighbouring day is listed only where that publication showed the event on it.
             if day in event.days or any(row.event_date == day for row in shown or ()):
                 unread = f"only the newest {MAX_SNAPSHOTS} publications are looked into"
                 why = unread if record.snapshot_id in kept else "the snapshot is expired"
@@ -367,7 +359,7 @@ def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _with_standings(runtime: Runtime, event: Event, now: datetime) -> Event:
-    """The event with what a load of each of its days would do now, without loading."""
+    """The event with the decision of a load of each of its days, without loading."""
     days, ledger, project = event.days, runtime.ledger, event.project_id
     whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
     slices = slices_to_look_at(ledger, runtime.settings, [project], whole)

@@ -30,7 +30,7 @@ from pipeline_assets.transforms.key_changes import (
 
 EVENT_TABLES: dict[str, Table] = {table.key: table for table in (REFINED_EVENTS, *RAW_TABLES.values())}
 ALIASES = {source.value: RAW_TABLES[source].key for source in Source}
-"""Source -> its raw table, so that `--against backfill` works."""
+"""For `--against backfill`."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class KeyComparison:
     samples: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """State -> some keys in it, each with its day."""
     nameless: int = 0
-    """Rows of the table without the ids that the list uses; they were not compared."""
+    """Uncompared rows of the table, without the ids that the list uses."""
     outside: int = 0
     """Lines of the list for other days or projects."""
     faults: tuple[str, ...] = ()
@@ -122,8 +122,7 @@ def compare_with_list(
 def are_rows_counted(table: Table, listed: KeyList) -> bool:
     """Whether a key needs as many rows in the table as lines in the list.
 
-    Without senders one id may name several events, with one row each. Raw tables hold an event as often as it was sent,
-    so their rows are not counted.
+    Without senders one id may name several events, with one row each; raw tables hold an event as often as it was sent.
     """
     return table.kind.has_row_per_event and not listed.has_senders
 
@@ -138,7 +137,7 @@ def compare_tables(runtime: Runtime, table: Table, other: Table, asked: KeyRange
 
 
 def _events(runtime: Runtime, table: Table, asked: KeyRange) -> DataFrame:
-    """Events of the range and of the days around it, as the winner of an event may lie on a neighbouring day."""
+    """Events of the range and of the days around it, as an event's winner may lie on a neighbouring day."""
     window = timedelta(days=runtime.settings.dedupe_window_days)
     return runtime.lakehouse.read(table, runtime.lakehouse.head(table)).where(
         F.col("project_id").isin(*asked.projects)

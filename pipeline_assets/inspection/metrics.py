@@ -1,4 +1,4 @@
-"""Figures for Prometheus, and the file that a collector reads. No label names a day, so the number of series does not grow."""
+"""Figures for Prometheus and its collector's file. No label names a day, so the number of series does not grow."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ _OTHER = "other"
 _REASONS = (*(reason.value for reason in QuarantineReason), _OTHER)
 """Any other recorded reason counts as `other`, so that no outside text becomes a label."""
 _BEGINNING = b"# HELP tidemark_up "
-"""Every metrics file of Tidemark begins with this; any other file at the path is not overwritten."""
+"""The beginning of every metrics file of Tidemark; other files at the path are not overwritten."""
 
 
 def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mapping[str, int] | None) -> list[Metric]:
-    """All families with their samples. Raises LedgerError, SettingsError.
+    """All families with their samples, zero counts included, so that an alert rule sees a problem end.
 
-    `queue`: status -> the number of runs that Dagster holds; None where it could not be reached. Zero counts are included, so
-    that an alert rule sees a problem end.
+    `queue`: status -> the number of runs in Dagster; None where it could not be reached. Raises LedgerError, SettingsError.
     """
     report, went = read_health(ledger, settings, now), ledger.checkup
     states = list(report.calendar.states.values()) if report.calendar is not None else []
@@ -118,7 +117,7 @@ def samples_of_nothing(now: datetime, up: int = 0) -> list[Metric]:
 
 
 def _metric(name: str, said: str, values: float | Mapping[Any, float], *labels: str) -> Metric:
-    """A family; `values`: a number, or a mapping from a label or labels to numbers. The name of a counter ends in `_total`."""
+    """A family; `values`: a number, or label(s) -> number. The name of a counter ends in `_total`."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     metric = kind(f"tidemark_{name}", said, labels=labels)
     for key, value in (values if isinstance(values, Mapping) else {(): values}).items():

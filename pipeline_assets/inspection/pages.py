@@ -1,4 +1,4 @@
-"""HTML pages from the templates beside this module; whatever a template prints is text that has no effect there."""
+"""HTML pages from the templates beside this module; printed values have no effect as markup."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTION = re.compile(r"(?<= )(--[a-z-]+)")
 
 
 def text(value: object, most: int = 2_000) -> Markup:
-    """The value escaped, with invisible characters spelled out, and cut at `most` characters; markup stays as it is."""
+    """The value escaped, with invisible characters spelled out, cut at `most` characters; markup stays."""
     if isinstance(value, date | int):
         return Markup(value)  # noqa: S704 - a page of ten years prints 25,000 days, which hold nothing to escape
     return value if isinstance(value, Markup) else Markup(as_html(value, most))  # noqa: S704 - it is escaped

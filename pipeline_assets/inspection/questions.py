@@ -1,4 +1,4 @@
-"""What waits for the operator: red days, grouped so that one command answers each group, open rebuilds, receivers."""
+"""Questions for the operator: red days, grouped so that one command answers each group, open rebuilds, receivers."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ _SOURCES = frozenset(source.value for source in Source)
 
 
 class AnswerKind(StrEnum):
-    """What a red day asks for."""
+    """The answer that a red day needs."""
 
     ACCEPT_CHANGE = "a closed day would change"
-    """Look at the difference; then correct the delivery or accept the change."""
+    """Examine the difference; then correct the delivery or accept the change."""
     ACCEPT_MISSING = "deliveries are missing"
     """Have them delivered and load again, fetch them from the vendor, or accept the loss."""
     LOAD_AGAIN = "a delivery or a check failed"
-    """Remove the cause and load again."""
     RELEASE = "held by an operator"
-    """Release it when the rollback has served its purpose."""
     REBUILD = "a rebuild is open"
     """Continue it, read its report and swap it in, or abandon it."""
     FOLLOW = "follows by itself"
@@ -107,7 +105,6 @@ def commands(
     kind: AnswerKind, source: Source, tables: Sequence[str], projects: Sequence[str], first: date, last: date
 ) -> tuple[str, ...]:
     """The commands that answer such days, in the order in which the operator types them."""
-    # A dimension belongs to no project.
     named = _each("--project", (project for project in projects if project != ALL_PROJECTS))
     span = ["--from", str(first), "--to", str(last), *named]
     is_of_dimensions = all(map(is_dimension, tables))
@@ -140,7 +137,7 @@ def in_graph(table: str) -> tuple[int, str]:
 
 
 def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> list[Question]:
-    """Group faults that are not early into questions, each in exactly one: those for the operator first, newest days first.
+    """Group faults that are not early into questions, each in exactly one; those for the operator first, newest days first.
 
     One question covers days without a gap, of all projects with the same need on the same days.
     """
@@ -178,7 +175,7 @@ _OF_REBUILDS = {
         "Its swap was interrupted, before or after it was published; complete it, or take it back", ("swap", "undo")
     ),
 }  # fmt: skip
-"""What is to be done about an open rebuild, and the subcommands that do it."""
+"""State of a rebuild -> the operator's next step, and its subcommands."""
 
 
 def rebuild_question(one: RebuildRecord) -> Question:

@@ -1,4 +1,4 @@
-"""The inputs of a publication as they can be read now: found, measured and read."""
+"""Find, measure and read the inputs of a publication as they are now."""
 
 from __future__ import annotations
 
@@ -36,23 +36,20 @@ class Kept:
     snapshot_ids: Collection[int]
     head: int
     today: Mapping[Slice, Digest]
-    """Slice -> its recorded digest now."""
     publications: Mapping[Slice, Sequence[PublicationRecord]]
-    """Slice -> its publications, oldest first."""
 
 
 def places(kept: Kept, key: Slice, digest: Digest, pin: int | None) -> tuple[int, ...]:
-    """Existing snapshots in which the slice has this digest according to the ledger; the pinned one first.
+    """Existing snapshots in which the slice has this digest according to the ledger; the pinned one first, always included.
 
-    The pinned snapshot is included whatever the ledger says. The others are the head, snapshots that published this content,
-    and the parents of the publications that replaced it.
+    The others are the head, snapshots that published this content, and the parents of the publications that replaced it.
     """
     found = [pin, *_recorded(kept, key, digest)]
     return tuple(dict.fromkeys(place for place in found if place is not None and place in kept.snapshot_ids))
 
 
 def _recorded(kept: Kept, key: Slice, digest: Digest) -> Iterator[int]:
-    # The head comes first because maintenance never expires it.
+    # Maintenance never expires the head.
     if kept.today.get(key, EMPTY) == digest:
         yield kept.head
     records = kept.publications.get(key, ())
@@ -89,7 +86,6 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
     days = tuple(items.inputs(key.event_date))
     events = (facts.records[name].get(key) for name in table.upstream if not is_dimension(name))
     if not any(record is not None and record.digest != EMPTY for record in events):
-        # Without events there is nothing to join.
         return Items(days)
     wait = items.wait_of(key.event_date)
     if wait is None and not days:
@@ -103,7 +99,7 @@ def items_of(facts: Facts, table: Table, key: Slice, now: datetime) -> Items:
 def without_items(
     table: Table, origin: Origin | Obstacle, today: Settings, reason: str, choose: Callable[[Settings], Items]
 ) -> list[Obstacle]:
-    """Why a day cannot be built from current inputs; settings first, if changed settings are the reason.
+    """Why a day cannot be built from current inputs; changed settings first, if they are the reason.
 
     `reason`: why the current settings choose no items; `choose`: the choice that other settings would make now.
     """
@@ -267,10 +263,7 @@ class Present:
 
 
 def present_inputs(runtime: Runtime, table: Table, key: Slice, settings: Settings) -> Present:
-    """The inputs that the slice would be built from now: the upstream tables as published.
-
-    Raises LakehouseError where a file cannot be read.
-    """
+    """The inputs that the slice would be built from now; raises LakehouseError where a file cannot be read."""
     where: dict[InputDay, int | None] = {}
     digests: dict[InputDay, Digest] = {}
     items = items_of_today(runtime, table, key, settings)

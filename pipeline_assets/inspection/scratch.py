@@ -38,13 +38,12 @@ _UNBOUNDED_ROWS = 1 << 60
 _KINDS = ("proof", "drill")
 _NAME = re.compile(rf"({'|'.join(_KINDS)})_[0-9a-f]{{8}}")
 PARTS = ("disturbed", "calm")
-"""The two deployments of a drill."""
 
 
 def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, **changes: Any) -> Settings:
     """The deployment's settings for other tables, without change bounds because every slice is new there.
 
-    `changes`: further settings, which must include a catalog or a ledger other than the deployment's.
+    `changes`: further settings, with a catalog or ledger other than the deployment's.
     """
     names = {
         "catalog_name": catalog_name,
@@ -73,7 +72,7 @@ def ledger_url(settings: Settings, name: str) -> str:
 
 
 def replay_settings(settings: Settings, folder: str, warehouse_url: str) -> Settings:
-    """Settings of a replay: catalog and ledger in a local folder; Spark's workers must be able to reach the warehouse."""
+    """Settings of a replay: catalog and ledger in a local folder; Spark's workers must reach the warehouse."""
     name, catalog_url = f"scratch_{uuid.uuid4().hex[:8]}", f"sqlite:///{folder}/scratch.db"
     return scratch_settings(settings, name, warehouse_url, catalog_url=catalog_url, ledger_url=None)
 
@@ -101,10 +100,7 @@ def replay_runtime(runtime: Runtime) -> Iterator[Runtime]:
 
 @contextmanager
 def scratch_name(spark: SparkSession, settings: Settings, kind: str, log: Callable[[str], None]) -> Iterator[str]:
-    """A new name, on record in the ledger with this process; what lies under it is removed at the end.
-
-    Removes first what processes that died left under such names.
-    """
+    """A new name, on record in the ledger with this process; sweeps names of dead processes first, and its own at the end."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         sweep_scratch(spark, settings, ledger, log)
     name = f"{kind}_{uuid.uuid4().hex[:8]}"
@@ -118,7 +114,7 @@ def scratch_name(spark: SparkSession, settings: Settings, kind: str, log: Callab
 
 
 def sweep_scratch(spark: SparkSession, settings: Settings, ledger: Ledger, log: Callable[[str], None]) -> None:
-    """Remove and log what dead processes left, and what ended ones could not remove; nothing whose name is not on record."""
+    """Remove and log the leftovers of dead processes and failed removals, only under names on record."""
     for name, process in ledger.processes.look(ledger.processes.unlost(_KINDS), {}).items():
         if not _NAME.fullmatch(name) or process.life(sight(process.identity)) is Life.RUNNING:
             continue
@@ -132,7 +128,7 @@ def sweep_scratch(spark: SparkSession, settings: Settings, ledger: Ledger, log: 
 
 
 def _remove(spark: SparkSession, settings: Settings, name: str) -> None:
-    """Remove all that lies under a name; one failed removal does not stop the others."""
+    """Remove everything under a name; one failed removal does not stop the others."""
     with ExitStack() as removals:
         for folder in Path(tempfile.gettempdir()).glob(f"tidemark-{name}-*"):
             removals.callback(shutil.rmtree, folder)
@@ -142,7 +138,7 @@ def _remove(spark: SparkSession, settings: Settings, name: str) -> None:
             removals.callback(_forget_ledger, own)
             if own.catalog_url == settings.catalog_url:
                 configure_catalog(spark, own)
-                # Only their rows in the catalog; the files are removed with the folder.
+                # The files are removed with the folder.
                 removals.callback(drop_tables, spark, own)
 
 
@@ -167,7 +163,7 @@ def _forget_ledger(settings: Settings) -> None:
 
 
 def on_server(settings: Settings, statement: str) -> None:
-    """Carry out a statement in the database of the ledger, whatever its schema."""
+    """Execute a statement in the ledger's database, outside of its schema."""
     url = make_url(settings.ledger_database_url).difference_update_query(["options"])
     engine = sa.create_engine(url.set(drivername="postgresql+psycopg2"))
     try:

@@ -108,7 +108,6 @@ def _by_day(statuses: Iterable[DayStatus]) -> list[DayStatus]:
 
 
 Wanted = Mapping[date, Sequence[str]]
-"""Day -> its projects."""
 
 
 def _of_tables(ledger: Ledger, tables: Iterable[Table], wanted: Wanted, *, is_all_wanted: bool) -> Iterator[DayStatus]:
@@ -126,7 +125,6 @@ def _of_tables(ledger: Ledger, tables: Iterable[Table], wanted: Wanted, *, is_al
                 records = [record for record in records if record.key.project_id in projects]
             is_whole = not is_all_wanted or len(records) == len(projects)
             verdict = _worst(record.verdict for record in records) if is_whole else None
-            # A delivered snapshot is complete; nothing more is expected for it.
             is_final = verdict is not None and (
                 verdict.is_good if table.kind.is_shared else all(record.is_final for record in records)
             )

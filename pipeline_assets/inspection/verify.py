@@ -41,7 +41,7 @@ class ReplayMatch(StrEnum):
     EXTRA = "extra"
     """Rows are published where the replay has none."""
     LOST = "lost"
-    """A data file of it is gone, so nobody can read what was published."""
+    """A data file of it is gone, so the published rows cannot be read."""
     UNPROVEN = "unproven"
     """It differs, but landing no longer holds the loaded objects, or holds others, so this proves nothing."""
 
@@ -126,12 +126,12 @@ def prove(runtime: Runtime, scratch: Runtime, first: date, last: date, projects:
 
 
 def _arrivals(runtime: Runtime, days: Sequence[date], projects: Sequence[str]) -> list[date]:
-    """The event days and their neighbours within the dedupe window, and all arrival days whose deliveries hold rows of those."""
+    """The event days, their neighbours within the dedupe window, and all arrival days with rows of those."""
     near = widen(days, runtime.settings.dedupe_window_days)
     arrivals = set(near)
     for source in Source:
         for project in projects:
-            # Days beyond the neighbours decide only about the neighbours' rows, not about the winners on the days themselves.
+            # Days beyond the neighbours do not decide about the winners on the days themselves.
             held = runtime.ledger.batch_days_of(source, project, sorted(near))
             arrivals |= {batch.arrival_date for batches in held.values() for batch in batches}
     return sorted(arrivals)
@@ -161,8 +161,6 @@ def _match(
 
 @dataclass(frozen=True)
 class _Replay:
-    """The replay of these days in `scratch`."""
-
     runtime: Runtime
     scratch: Runtime
     days: tuple[date, ...]
@@ -172,17 +170,14 @@ class _Replay:
 
     @property
     def span(self) -> tuple[date, date]:
-        """The first and last arrival day that loads of the arrivals consider."""
         reach = timedelta(days=self.runtime.settings.reprocessing_window_days)
         return self.arrivals[0] - reach, self.arrivals[-1] + reach
 
     def slices_of(self, table: Table) -> set[Slice]:
-        """The slices in which the table files the days."""
         owners = table.kind.projects(self.projects)
         return {Slice(table.kind.slice_day(day), owner) for day in self.days for owner in owners}
 
     def copied_exclusions(self, *, is_of_dimensions: bool) -> list[Exclusion]:
-        """Exclude in the replay the object versions that an operator excluded."""
         own, found = self.runtime.ledger.interventions, []
         for source in Source:
             found += [one for of in own.exclusions(source, self.projects, *self.span).values() for one in of]
@@ -194,7 +189,7 @@ class _Replay:
     def replay(self, of_dimensions: Sequence[Table]) -> None:
         """Replay the latest arrivals first, recoveries before regular exports, in other chunk sizes; then the days, backwards.
 
-        Dimensions of all months come last, in one load, and then the tables joined with them.
+        Dimensions of all months come last, in one load, then the tables joined with them.
         """
         losses = self._accepted_losses()
         size = max(1, self.scratch.settings.days_per_run // 2 - 1)
@@ -204,7 +199,7 @@ class _Replay:
             self.scratch.log(f"replayed the arrivals of {part[0]} to {part[-1]}")
         for part in reversed(chunks(self.days, size)):
             self._load(part, DERIVED, losses)
-        # All days of these days' months, and of the months whose snapshots may stand in for them: a month is one slice.
+        # All months of these days and of snapshots that may stand in for them: a month is one slice.
         settings, end = self.scratch.settings, self.days[-1]
         first = (self.days[0] - timedelta(days=settings.previous_snapshot_days)).replace(day=1)
         last = min(end.replace(day=monthrange(end.year, end.month)[1]), self.now.date())
@@ -220,7 +215,6 @@ class _Replay:
             continue
 
     def _accepted_losses(self) -> Acceptances:
-        """The losses that an operator accepted when publishing, as acceptances for the replay."""
         return {
             (RAW_TABLES[key.source].key, Slice(key.arrival_date, key.project_id)): "accepted where it was published"
             for key, batch in self.runtime.ledger.batches(self.projects, *self.span).items()
@@ -255,7 +249,7 @@ class _Replay:
             read = [one for one in dimension.tables if one.reads_landing(settings)]
             for table, (day, reason) in ((one, told) for one in read for told in self._differing(one).items()):
                 places = [(one.key, month_of(one, day)) for one in (table, dimension.validity)]
-                # The settings may let an older snapshot stand in for later days.
+                # An older snapshot may stand in for later days.
                 places += [
                     (joined.key, Slice(day + timedelta(days=number), project))
                     for joined in AS_OF_TABLES
@@ -292,7 +286,7 @@ def _difference(name: str, known: DeliveryRecord | None, again: DeliveryRecord |
 
 
 def _other_version(version: str, present: str) -> str:
-    """How landing differs from what was loaded; versions begin with the object's name, and are empty for none."""
+    """The difference of two versions in words; a version begins with the object's name, and is empty for none."""
     name = version.partition(" ")[0]
     if not name:
         return f"{present.partition(' ')[0]} is in landing and not loaded"

@@ -1,4 +1,4 @@
-"""The catch and the cost of each reprocessing window, for the arrivals of some days, and the window that suffices."""
+"""The catch and the cost of each reprocessing window for the arrivals of some days, and the window that suffices."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ from resources.ledger.store import Ledger
 from resources.ledger.summaries import Summaries
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
-"""Name -> share of the rows."""
 _LEAST_SHOWN = 7
 _STEPS = (10, 14, 21, 30, 45, 60, 90, 120, 180, 270, 400)
-"""Widths to show beyond those that are shown day by day."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Reach:
 
     days: int
     caught: float
-    """Share of the rows that it catches, 0 to 1."""
+    """Share of the rows, 0 to 1."""
     missed_a_day: float
     """Rows per arrival day that arrive after the window of their event day closed."""
     arrival_days: int
@@ -79,7 +77,7 @@ class WindowReport:
     source: Source
     first: date
     last: date
-    """The range of arrival days considered, both ends included."""
+    """The range of arrival days, both ends included."""
     settings: Settings
     of_projects: tuple[Percentiles, ...]
     reaches: tuple[Reach, ...]
@@ -88,7 +86,7 @@ class WindowReport:
     recommended: int | None
     """The days that suffice for every project with enough data, else for all together; None where the data is too little."""
     reason: str
-    """Why this window is recommended, or none: the reason of the project that needs the widest."""
+    """Why this window or none is recommended: the reason of the project that needs the widest."""
 
     @property
     def all(self) -> Percentiles:
@@ -193,7 +191,7 @@ def _reaches(
         sum(getattr(one, name) for one in arrived) / seen for name in ("objects", "rows", "size_bytes")
     )
     named = {settings.reprocessing_window_days, *(one.advice.days for one in found if one.advice.days)}
-    # Day by day up to a week and a day past configured and recommended windows, then in steps up to the latest row.
+    # Day by day past the configured and recommended windows, then in steps up to the latest row.
     shown = named | set(range(max([_LEAST_SHOWN, *(day + 1 for day in named if day <= _STEPS[1])]) + 1))
     most = late.most_days
     if most > max(shown - named):

@@ -1,4 +1,4 @@
-"""Exclude deliveries and include them again, and release held slices: recorded here, applied by loads."""
+"""Exclude deliveries, include them again, and release held slices: recorded here, applied by loads."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def object_named(key: str, settings: Settings) -> tuple[BatchKey, Table]:
 def exclude(
     runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest, *, even_if_gone: bool
 ) -> list[Exclusion]:
-    """Record that every known version of these objects is excluded; returns the exclusions that are new.
+    """Record exclusions of every known version of these objects (object key -> why); returns the new ones.
 
-    `reasons`: object key -> why. An exclusion names bytes, so an object that no load has read is read first. Raises UsageError,
-    with nothing recorded, for a key that is not a delivery, is unknown or outside this run, or cannot be read. The same goes
-    for an object that landing lost, as it could not be restored, unless `even_if_gone`.
+    An exclusion names bytes, so an object that no load has read is read first. Raises UsageError, with nothing recorded, for a
+    key that is not a delivery, is unknown or outside this run, or cannot be read; also for an object that landing lost, unless
+    `even_if_gone`, because it could not be restored.
     """
     exclusions = [
         exclusion
@@ -93,7 +93,7 @@ def _versions(runtime: Runtime, key: str, reason: str, request: LoadRequest, eve
 def _versions_of_dimension(
     runtime: Runtime, key: str, batch: BatchKey, table: Table
 ) -> tuple[dict[str, str | None], bool]:
-    """Etag -> hash of the bytes (None if published but gone), and whether landing still lists the object."""
+    """Etag -> sha256 of the bytes (None if published but gone), and whether landing still lists the object."""
     day = batch.arrival_date
     record = runtime.ledger.slices(table.key, [ALL_PROJECTS]).get(Slice(table.kind.slice_day(day), ALL_PROJECTS))
     state = record.input_state if record is not None else None
@@ -174,7 +174,7 @@ def _named_in(request: LoadRequest, key: str, reason: str, settings: Settings) -
 
 
 def touched_slices(ledger: Ledger, settings: Settings, keys: Collection[str]) -> set[Slice]:
-    """Slices that may change when these objects are excluded or included: those of their batches, and their neighbours."""
+    """Slices that an exclusion or inclusion of these objects may change: those of their batches, and their neighbours."""
     touched: set[Slice] = set()
     for key in keys:
         batch, table = object_named(key, settings)
@@ -196,9 +196,8 @@ class Held:
     reason: str
     digest: Digest
     digest_before: Digest
-    """The digest before the rollback."""
     then: str
-    """What the next load does with it, in words."""
+    """The next load's effect on it, in words."""
 
 
 def preview(
@@ -214,7 +213,7 @@ def preview(
 ) -> list[Held]:
     """The held slices of these tables (empty = all) and days; writes nothing. Raises UsageError where nothing is held.
 
-    `is_load_next`: whether a load of exactly these days follows, which also rebuilds slices that other code built.
+    `is_load_next`: whether a load of exactly these days follows, which also rebuilds slices of other code versions.
     """
     reasons = {
         (table.key, key): reason
@@ -242,7 +241,7 @@ def preview(
             if plan is not None:
                 released[table.key, key] = plan.todo
             present = record.digest if record is not None else EMPTY
-            # Before the last rollback; later publications may have followed it.
+            # Later publications may have followed the last rollback.
             rollbacks = (
                 one.digest_before
                 for one in reversed(published)
@@ -275,7 +274,7 @@ _THEN: Mapping[Todo, str] = {
 
 
 def _then(plan: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
-    """The effect in words; `followed`: upstream table -> what happens to its slice, where that is released as well."""
+    """The effect in words; `followed`: upstream table -> the effect on its slice, where that is released as well."""
     upstream, todo = next(
         ((name, todo) for name, todo in followed.items() if todo not in (Todo.KEEP, Todo.HOLD)), ("", Todo.KEEP)
     )

@@ -1,4 +1,4 @@
-"""Send the notices of the outbox to every receiver, for a bounded time; and forget those that everybody was told of."""
+"""Send the notices of the outbox to every receiver, for a bounded time; forget those that all receivers have."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from resources.ledger.outbox import Receiver, SetAside
 from resources.ledger.store import Ledger
 
 ROUND_SECONDS = 10.0
-"""So long may a receiver that hangs hold up a load."""
+"""The longest time that a hanging receiver may hold up a load."""
 _MOST_AT_ONCE = 100
 _ATTEMPTS = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=15)
-"""Between the rounds of the sensor for a receiver that fails."""
+"""Between the sensor's rounds for a failing receiver."""
 MOST_REFUSALS = 5
-"""So often a receiver may refuse the same body before its later notices pass it."""
+"""Refusals of the same body before a receiver's later notices pass it."""
 
 _MOST_LINES = 20
 _LONGEST_TEXT = 3_500
-"""Characters; chat systems cut what is longer than 4,000."""
+"""In characters; chat systems cut at 4,000."""
 
 _WORDS = {
     NoticeKind.CHANGE: "published final days changed",
@@ -47,14 +47,14 @@ _WORDS = {
 
 @dataclass
 class Told:
-    """What became of one receiver in a round."""
+    """The result of a round for one receiver."""
 
     place: str
     sent: int = 0
     left: int = 0
     reason: str = ""
     refused: int = 0
-    """Notices that were set aside in this round, or are set aside still though they were sent again."""
+    """Notices set aside in this round, or again after they were resent."""
     refusal: str = ""
 
     def __str__(self) -> str:
@@ -75,18 +75,17 @@ def _notices(count: int) -> str:
 
 
 def register_receivers(ledger: Ledger, settings: Settings) -> dict[str, Receiver]:
-    """Know the configured receivers; a new one is told of what happens from now on."""
+    """Register the configured receivers; a new one gets notices from now on."""
     return ledger.outbox.register({receiver_id(url): receiver_place(url) for url in settings.notify_urls})
 
 
 def send_notices(
     ledger: Ledger, settings: Settings, *, is_due_only: bool = False, is_again: bool = False
 ) -> list[Told]:
-    """Send every receiver what it was not told yet; nothing of what a receiver does is raised.
+    """Send every receiver its pending notices, for `ROUND_SECONDS` at most; raises no receiver's failure.
 
-    Takes `ROUND_SECONDS` at most. What is not taken stays in the outbox; what a receiver refused for good `MOST_REFUSALS`
-    times is set aside for it, and later notices pass. `is_due_only`: leave out receivers that failed a short while ago, and
-    sooner the less often they did. `is_again`: first send what was set aside.
+    Unsent notices stay in the outbox. After `MOST_REFUSALS` final refusals a body is set aside, and later notices pass.
+    `is_due_only`: leave out receivers that failed recently, longer after more failures. `is_again`: first resend set-aside ones.
     """
     receivers = register_receivers(ledger, settings)
     refused = {one.receiver_id for one in ledger.set_aside.all()} if is_again else set()
@@ -111,7 +110,7 @@ def _is_due(receiver: Receiver, now: datetime, *, is_due_only: bool) -> bool:
 
 
 class _Round(threading.Thread):
-    """One receiver in a thread of its own, which ends by itself or is left alone: no receiver delays another one or a load."""
+    """One receiver in its own thread, which ends by itself or is abandoned: no receiver delays another one or a load."""
 
     def __init__(self, settings: Settings, url: str, receiver: Receiver, *, is_again: bool) -> None:
         super().__init__(name="tidemark-notices", daemon=True)
@@ -120,7 +119,6 @@ class _Round(threading.Thread):
         self._told = Told(receiver.place, left=receiver.waiting)
 
     def result(self) -> Told:
-        """What was sent until the round's end."""
         self.join(max(0.0, self._deadline - time.monotonic()) + 0.5)
         told = replace(self._told)
         if self.is_alive():
@@ -131,14 +129,13 @@ class _Round(threading.Thread):
         return told
 
     def _mark_failed(self, reason: str) -> None:
-        """Else nobody would be shown it, and each further round would begin another request beside one that hangs."""
+        """Otherwise each further round would begin another request beside a hanging one, unseen."""
         with suppress(TidemarkError), closing(Ledger(self._settings.ledger_database_url)) as ledger:
             ledger.outbox.mark_failed(self._receiver.id, reason, None)
 
     def run(self) -> None:
-        """Send; nothing is raised."""
         try:
-            # Of its own: connections are not shared by threads.
+            # Threads share no connections.
             with closing(Ledger(self._settings.ledger_database_url)) as ledger:
                 for aside, batch in self._batches(ledger):
                     self._send(ledger, aside, batch)
@@ -147,12 +144,12 @@ class _Round(threading.Thread):
         except TidemarkError as error:
             self._told.reason = str(error)
         except Exception as error:
-            # Whatever it is, no load fails for it.
+            # No load may fail for it.
             self._told.reason = f"sending failed ({type(error).__name__})"
             self._mark_failed(self._told.reason)
 
     def _batches(self, ledger: Ledger) -> Iterator[tuple[SetAside | None, list[Notice]]]:
-        """What was set aside, if it is sent again; then what waits, run by run."""
+        """The set-aside notices if they are resent; then the pending ones, run by run."""
         for one in ledger.set_aside.all() if self._is_again else ():
             if one.receiver_id == self._receiver.id:
                 yield one, ledger.set_aside.notices(one)
@@ -163,7 +160,7 @@ class _Round(threading.Thread):
     def _send(self, ledger: Ledger, aside: SetAside | None, batch: Sequence[Notice]) -> None:
         told, outbox, receiver = self._told, ledger.outbox, self._receiver.id
         body = envelope(batch, batch[0].recorded_by)
-        # One that failed before is not waited for again by every run.
+        # No further run waits again for a receiver that failed.
         attempts = 1 if self._receiver.failures else _ATTEMPTS
         sent = json.dumps(body).encode()
         answer = post(self._url, sent, self._secret, attempts=attempts, deadline=self._deadline)
@@ -188,12 +185,12 @@ class _Round(threading.Thread):
 
 
 def forget_notices(ledger: Ledger, settings: Settings, now: datetime, *, is_dry_run: bool) -> int:
-    """Remove notices of changes that everybody was told of long ago; returns how many, or how many would go."""
+    """Remove changes' notices that all receivers have had for long; returns how many, or how many would go."""
     return ledger.outbox.forget(list(map(receiver_id, settings.notify_urls)), now - NOTICES_KEPT, is_dry_run=is_dry_run)
 
 
 def envelope(notices: Sequence[Notice], run_id: str | None) -> dict[str, Any]:
-    """What one request carries: the notices of one run, as text for a chat and as data."""
+    """The body of one request: the notices of one run, as text for a chat and as data."""
     counts = {kind: sum(notice.kind is kind for notice in notices) for kind in NoticeKind}
     head = "Tidemark: " + ", ".join(f"{_WORDS[kind]}: {count:,}" for kind, count in counts.items() if count)
     lines = [f"• {notice.text}" for notice in notices[:_MOST_LINES]]

@@ -1,4 +1,4 @@
-"""Compute the slices of a rebuild into green branches, chunk by chunk; the same again builds only what is not current."""
+"""Compute the slices of a rebuild into green branches, chunk by chunk; a second call builds only outdated ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from resources.iceberg.metadata import NO_FILES
 
 
 def differences(plan: TablePlan, staged_id: int, audits: Mapping[Slice, Audit]) -> dict[Slice, SliceDifference]:
-    """Slice -> what is published of it beside what was built."""
+    """Slice -> the difference between its published and its built content."""
     todo = plan.to_build
     changed = [key for key, one in todo.items() if audits[key].digest != _published(one)]
     keys = changed_keys(plan, staged_id, changed, builder_of(plan.table).key_contents, {})
@@ -54,9 +54,9 @@ def _published(decision: SlicePlan) -> Digest:
 
 
 def keep_together(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> None:
-    """Record of every slice what it cannot go without, as far as that does not go.
+    """Record for every slice the slices that it cannot go without and that do not go.
 
-    Once the report is made, that is the report too: what a person did not see going stays, and what is tied to it.
+    Once the report is made, its slices count too: a slice that the operator did not see going stays, with those tied to it.
     """
     green = {name: dict(of_table) for name, of_table in runtime.ledger.rebuilds.slices(rebuild).items()}
     changed = []
@@ -95,7 +95,7 @@ def _upstream_left_out(table: Table, green: GreenSlices) -> dict[Slice, tuple[st
 def _tied(
     runtime: Runtime, rebuild: RebuildRecord, table: Table, green: GreenSlices, stuck: Set[Slice], now: datetime
 ) -> dict[Slice, tuple[str, ...]]:
-    """Slice -> what stays as it is and shares rows with it, over any number of others."""
+    """Slice -> staying slices that share rows with it, over any number of others."""
     window = table.kind.exchange_days(runtime.settings)
     changed = {key for key, one in green[table.key].items() if one.is_changed and key not in stuck}
     if not window or not changed:
@@ -106,7 +106,7 @@ def _tied(
     links: set[tuple[Slice, Slice]] = set()
     asked: set[Slice] = set()
     edge = staying
-    # Outwards from what stays: most rebuilds have ties nowhere, and end after the first question.
+    # Outwards from what stays: most rebuilds have no ties, and end after the first question.
     while candidates := (neighbourhood(edge, window) & changed) - asked:
         links |= _links(runtime, rebuild, table, green[table.key], candidates, now)
         asked |= candidates
@@ -139,16 +139,15 @@ def _links(
 
 
 def build(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> RebuildRecord:
-    """Build what is not there or not current; then the report is made.
+    """Build missing and outdated slices, then the report; continues after a killed process.
 
-    What a killed process left is gone on with. Raises PublishConflictError where another run took the rebuild over.
+    Raises PublishConflictError where another run took the rebuild over.
     """
-    # Nobody swaps on an older report while this one is made, also where this process dies over it.
+    # A new report invalidates the older one, even if this process dies before it is made.
     rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.BUILDING)
-    # A column that the present code has and the table lacks is there before rows with it are.
+    # A new column must exist before rows with it.
     for table in map(table_by_key, rebuild.tables):
         with lakehouse_failures(table.key):
-            # Only a load creates tables.
             if runtime.lakehouse.knows(table):
                 runtime.lakehouse.ensure(table)
     catch_up(runtime, rebuild, now)
@@ -159,19 +158,15 @@ def build(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> RebuildRec
 
 @dataclass(frozen=True)
 class MainAsRead:
-    """Main from before a look at a rebuild: what was built and judged rests on it."""
+    """Main from before a look at a rebuild: its slices are built and judged on it."""
 
     heads: Mapping[str, int] = field(default_factory=dict)
-    """Table -> snapshot."""
     beside: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
     """(table, slice) -> digest, of slices that may give rows to those of the rebuild."""
 
 
 def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> MainAsRead:
-    """Build what is not current, until a look finds nothing or main has moved often enough.
-
-    Returns main from before the last look.
-    """
+    """Build outdated slices until none is found or main moved `publish_attempts` times; returns main before the last look."""
     main = MainAsRead()
     tables = [table_by_key(name) for name in rebuild.tables]
     for _ in range(runtime.settings.publish_attempts):
@@ -184,7 +179,7 @@ def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> MainAsR
 
 
 def _look(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> int:
-    """One look at every slice, chunk by chunk; returns how many were built."""
+    """Build outdated slices, chunk by chunk; returns their number."""
     count = 0
     days = days_between(rebuild.first, rebuild.last)
     for chunk in chunks(days, runtime.settings.days_per_run):
@@ -223,7 +218,7 @@ def _is_known(green: GreenSlices, table: Table, key: Slice, one: RebuiltSlice) -
 
 
 def _build_slices(runtime: Runtime, rebuild: RebuildRecord, table: Table, chosen: Chosen, now: datetime) -> None:
-    """Build, audit, judge and compare these slices, then record them: who is killed in between builds them again."""
+    """Build, audit, judge and compare these slices, then record them; a killed process builds them again."""
     request = LoadRequest(
         days_between(rebuild.first, rebuild.last),
         rebuild.projects,

@@ -1,4 +1,4 @@
-"""What is done about each slice of a rebuild: left out, current in the green branch, or to be built."""
+"""Choose the slices of a rebuild: left out, current in the green branch, or to be built."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from resources.iceberg.metadata import NO_FILES, SliceFiles
 from resources.ledger.store import Ledger
 
 IsLive = Callable[[str], bool | None]
-"""Whether a run still works; None where nobody knows it."""
+"""Whether a run still works; None if unknown."""
 
 
 def begin(runtime: Runtime, request: Rebuild, who: str, run_id: str, is_live: IsLive) -> RebuildRecord:
-    """The rebuild that was asked for, claimed by this run: a new one, or the open one about exactly these slices.
+    """Begin or continue the rebuild of exactly these slices, claimed by this run.
 
-    Raises UsageError for tables or days that cannot be served, where another open rebuild is about some of them, or where
-    another run works on it.
+    Raises UsageError for tables or days that cannot be served, where another open rebuild has some of them, or where another run
+    works on it.
     """
     asked = asked_for(request, runtime.settings, who, run_id)
     tables = tables_of(asked.tables)
@@ -54,7 +54,7 @@ def begin(runtime: Runtime, request: Rebuild, who: str, run_id: str, is_live: Is
 
 
 def asked_for(request: Rebuild, settings: Settings, who: str, run_id: str | None = None) -> RebuildRecord:
-    """What a start would begin, without a number; raises UsageError and SettingsError for what cannot be served."""
+    """The rebuild that a start would begin, without a number; raises UsageError and SettingsError."""
     first, last = request.bounds(parse_day(request.first), parse_day(request.last))
     projects = settings.require_projects(tuple(request.projects))
     tables = tuple(table.key for table in tables_of(request.tables))
@@ -63,7 +63,7 @@ def asked_for(request: Rebuild, settings: Settings, who: str, run_id: str | None
 
 
 def claimed(ledger: Ledger, rebuild: RebuildRecord, run_id: str, is_live: IsLive) -> RebuildRecord:
-    """The rebuild, with this run at work; raises UsageError where another run is."""
+    """Claim the rebuild for this run; raises UsageError where another run works on it."""
     if rebuild.run_id == run_id:
         return rebuild
     if rebuild.run_id is not None and is_live(rebuild.run_id.replace("-", "")):
@@ -85,7 +85,7 @@ def tables_of(names: Sequence[str]) -> tuple[Table, ...]:
 
 
 def is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan: SlicePlan, live: SliceFiles) -> bool:
-    """Whether the green branch holds what the present code makes of the present inputs, whatever was judged of it."""
+    """Whether the green branch holds the result of the present code and inputs, whatever its verdict."""
     if known is None or not known.is_built or known.record.file_hash != live.file_hash:
         return False
     record, code = known.record, table.code_version(runtime.settings)
@@ -94,7 +94,7 @@ def is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan
     if record.verdict.is_good:
         is_of_code, inputs = record.code_version == code, record.input_state
     elif record.rejection is not None:
-        # `refused_beside` writes behind it.
+        # `refused_beside` appends to it.
         is_of_code = (record.rejection.judged_by or "").startswith(judging(table, runtime.settings))
         inputs = record.rejection.inputs
     else:
@@ -105,9 +105,9 @@ def is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan
 def states_beside(
     settings: Settings, table: Table, key: Slice, green: Collection[Slice], main: Mapping[Slice, SliceRecord]
 ) -> str:
-    """What a slice is audited beside: the day and state of each neighbour, the same text as long as these stay.
+    """The day and state of each neighbour that a slice is audited beside; the text changes only with these.
 
-    `green`: slices that the green branch holds as they are now, or as soon as this one is built; `main`: what main holds.
+    `green`: slices current in the green branch, or so once this one is built; `main`: the records of main.
     """
     days = []
     for other in sorted(neighbourhood([key], table.kind.exchange_days(settings)) - {key}):
@@ -119,10 +119,7 @@ def states_beside(
 
 
 def digests_beside(runtime: Runtime, rebuild: RebuildRecord, table: Table) -> dict[tuple[str, Slice], Digest]:
-    """What main holds of a rebuild's slices and of those around them: (table, slice) -> digest, EMPTY where there is nothing.
-
-    Nothing of a table whose slices give each other no rows.
-    """
+    """Main's digests of a rebuild's slices and their neighbours: (table, slice) -> digest; none where slices exchange no rows."""
     window = table.kind.exchange_days(runtime.settings)
     if not window:
         return {}
@@ -132,7 +129,7 @@ def digests_beside(runtime: Runtime, rebuild: RebuildRecord, table: Table) -> di
 
 
 def refused_beside(record: SliceRecord, beside: str) -> SliceRecord:
-    """The record, whose refusal rests on its neighbours as well where it shares a key with them."""
+    """The record; a refusal for shared keys also names the neighbours."""
     if record.rejection is None or not _shares_keys(record):
         return record
     judged_by = f"{record.rejection.judged_by} beside {beside}"
@@ -140,7 +137,7 @@ def refused_beside(record: SliceRecord, beside: str) -> SliceRecord:
 
 
 def is_judged_beside(runtime: Runtime, table: Table, record: SliceRecord, beside: str) -> bool:
-    """Whether a refusal rests on the present code and bounds and, where it shares a key with them, on these neighbours."""
+    """Whether a refusal rests on the present code and bounds and, for shared keys, on these neighbours."""
     judged_by = judging(table, runtime.settings)
     expected = f"{judged_by} beside {beside}" if _shares_keys(record) else judged_by
     return record.rejection is not None and record.rejection.judged_by == expected
@@ -151,7 +148,7 @@ def _shares_keys(record: SliceRecord) -> bool:
 
 
 GreenSlices = Mapping[str, Mapping[Slice, RebuiltSlice]]
-"""Table -> slice -> what the rebuild made of it."""
+"""Table -> slice -> its record in the rebuild."""
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 
 
@@ -160,22 +157,21 @@ class Chosen:
     """One look at some slices of a table."""
 
     base_id: int
-    """Main's snapshot."""
     pins: Mapping[str, int]
-    """Upstream table -> the snapshot it is read as: of its green branch where it is rebuilt as well."""
+    """Upstream table -> its snapshot, from the green branch where the rebuild has the table."""
     to_build: tuple[SlicePlan, ...] = ()
     left_out: Mapping[Slice, RebuiltSlice] = field(default_factory=dict)
-    """Held ones, and those whose inputs are not there or not good."""
+    """Held slices, and slices whose inputs are missing or not good."""
     built_beside: frozenset[Slice] = frozenset()
-    """Near those to build: what the green branch holds as it is now."""
+    """Neighbours that are current in the green branch."""
     beside: Mapping[Slice, str] = field(default_factory=dict)
-    """Slice to build -> the neighbours it is audited beside (neighbours.states_beside)."""
+    """Slice to build -> the neighbours it is audited beside (`states_beside`)."""
 
 
 def choose(
     runtime: Runtime, rebuild: RebuildRecord, table: Table, slices: Collection[Slice], green: GreenSlices, now: datetime
 ) -> Chosen:
-    """Look at these slices; writes nothing but what settling finds. Raises PublishConflictError where main keeps moving."""
+    """Examine these slices; writes only results of ledger syncs. Raises PublishConflictError where main keeps moving."""
     near = neighbourhood(slices, table.kind.exchange_days(runtime.settings))
     for _ in tries(_PIN_TRIES, _FIRST_PAUSE_SECONDS):
         base_id = sync_ledger(runtime, table, rebuild.run_id or "")
@@ -247,7 +243,7 @@ def accepted(rebuild: RebuildRecord, table: Table) -> Acceptances:
 def _pin(runtime: Runtime, rebuild: RebuildRecord, name: str) -> int:
     table = table_by_key(name)
     head = runtime.lakehouse.branches.head(table, rebuild.branch) if name in rebuild.tables else None
-    # Where nothing of it was built its slices are left out or empty, and nothing is read.
+    # Without a green branch its slices are left out or empty, so nothing is read.
     return sync_ledger(runtime, table, rebuild.run_id or "") if head is None else head
 
 
@@ -276,10 +272,7 @@ def _is_current(
     rebuilt: Mapping[Slice, RebuiltSlice],
     beside: str,
 ) -> bool:
-    """Whether what was computed was compared with what main holds, and is good or would be refused again.
-
-    `beside`: the neighbours that it would be audited beside now.
-    """
+    """Whether the result was compared with main's present content, and is good or would be refused again."""
     record, main = known.record, plan.record.digest if plan.record is not None else EMPTY
     if main not in (known.published, record.digest):
         return False
@@ -299,7 +292,7 @@ def _cause(runtime: Runtime, table: Table, plan: SlicePlan) -> Cause:
 
 
 def no_longer_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenSlices, now: datetime) -> list[str]:
-    """A sentence for each slice that goes and differs from the report by more than a load may change it, or in unknown keys."""
+    """A sentence for each slice to swap that differs from the report beyond a load's bounds, or in unknown keys."""
     beyond = []
     for name in rebuild.tables:
         main = runtime.ledger.slices(name, rebuild.projects, {key.event_date for key in green[name]})
@@ -328,7 +321,7 @@ def _beyond(runtime: Runtime, table: Table, one: RebuiltSlice, main: SliceRecord
     )
     if not change.is_passed:
         return change.reason
-    # Rows of the same number may be others: how many keys differ from the reported ones is not known, so it is not bounded.
+    # Equal row counts may hide other keys, and their number is unknown, so no bound applies.
     if table.kind.bounds_keys and any(known is not None and known.was_final(now) for known in (record, main)):
         return f"final slice holds other events than were reported, {one.reported.digest.rows} -> {record.digest.rows}"
     return None

@@ -1,4 +1,4 @@
-"""Swap a rebuild in: catch up, then one publish of all its tables, and what is recorded of it."""
+"""Swap a rebuild in: catch up with main, then publish all its tables at once."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ from resources.publishing import PublishRequest, publisher_of
 
 
 def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, now: datetime) -> RebuildRecord:
-    """Make main what the rebuild says, slice by slice that goes; the rest of main stays.
+    """Publish the rebuilt slices that go; the rest of main stays. A second call completes a killed swap.
 
-    A swap that was killed is completed by the same again. Raises UsageError where there is no report to accept, or where what
-    main caught up with would change a reported slice beyond bounds; PublishConflictError where loads keep winning, or another
-    run took the rebuild over.
+    Raises UsageError without a report, or where catching up would change a reported slice beyond bounds; PublishConflictError
+    where loads keep winning, or another run took the rebuild over.
     """
     if rebuild.state is RebuildState.SWAPPED and _branches(runtime, rebuild):
         return _ended(runtime, rebuild)
@@ -72,26 +71,24 @@ def swap(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None, no
 
 
 def _ended(runtime: Runtime, rebuild: RebuildRecord) -> RebuildRecord:
-    """Main shows it: its branches are needed no more."""
     failpoint(Failpoint.AFTER_SWAPS)
     drop_branches(runtime, rebuild)
     return rebuild
 
 
 def _branches(runtime: Runtime, rebuild: RebuildRecord) -> list[Table]:
-    """Its tables that have a green branch."""
     tables, branches = map(table_by_key, rebuild.tables), runtime.lakehouse.branches
     return [table for table in tables if branches.head(table, rebuild.branch) is not None]
 
 
 def drop_branches(runtime: Runtime, rebuild: RebuildRecord) -> None:
-    """Drop what was computed; files that main shows stay, the others go with maintenance."""
+    """Drop the green branches; maintenance removes files that main does not show."""
     for table in _branches(runtime, rebuild):
         runtime.lakehouse.branches.drop(table, [runtime.lakehouse.branches.name(rebuild.branch)])
 
 
 def tables_shown(runtime: Runtime, rebuild: RebuildRecord) -> tuple[str, ...]:
-    """The tables of which main shows anything of it already; settles them first, so a killed swap's commits are on record."""
+    """The tables in which main shows the rebuild; syncs them first, so a killed swap's commits are on record."""
     if rebuild.swap_after is None:
         return ()
     for name in rebuild.tables:
@@ -100,7 +97,7 @@ def tables_shown(runtime: Runtime, rebuild: RebuildRecord) -> tuple[str, ...]:
 
 
 def swap_publications(runtime: Runtime, rebuild: RebuildRecord, name: str) -> list[PublicationRecord]:
-    """What its swap changed of a table that is settled, oldest first."""
+    """The publications by the rebuild's swap of a synced table, oldest first."""
     after = rebuild.swap_after
     return [
         record
@@ -110,7 +107,7 @@ def swap_publications(runtime: Runtime, rebuild: RebuildRecord, name: str) -> li
 
 
 def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
-    """The swap is on record before main changes, with the state that an undo goes back to."""
+    """Record the swap before main changes, with the state that an undo restores."""
     runs = tuple(dict.fromkeys(filter(None, (*rebuild.swap_runs, rebuild.run_id))))
     after = rebuild.swap_after if tables_shown(runtime, rebuild) else runtime.ledger.rebuilds.last_publication()
     return runtime.ledger.rebuilds.change(
@@ -119,7 +116,7 @@ def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) 
 
 
 def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenSlices, now: datetime) -> None:
-    """What was caught up with since the report keeps within the bounds of any load; else a person looks again."""
+    """Raise UsageError where catching up changed the report beyond a load's bounds: the operator must look again."""
     look = f"tidemark rebuild show {rebuild.number}"
     beyond = no_longer_as_reported(runtime, rebuild, green, now)
     if not beyond and any(one.goes for of_table in green.values() for one in of_table.values()):
@@ -130,7 +127,7 @@ def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenS
         hint = f"See why: {look}"
         hint = f"{hint}; then {rebuild.next_of_swap}" if shown else hint
         raise rebuild.refused(f"has no slice that could go, and {told}", hint)
-    # The person is told that it changed, and is shown what it is now.
+    # The operator's next look shows the present state.
     runtime.ledger.rebuilds.report(rebuild, rebuild.state)
     then = rebuild.next_of_swap if shown else "swap it, or abandon it"
     reason = f"is no longer what was reported, and {told}: {few(beyond, separator='; ')}"
@@ -138,7 +135,7 @@ def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenS
 
 
 def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflictError) -> PublishConflictError:
-    """The same, with what main shows; raises another one where another run works on the rebuild by now."""
+    """The conflict, extended by the tables that main shows; raises another one where another run works on the rebuild."""
     rebuild, shown = _stopped(runtime, rebuild)
     if not shown:
         return conflict
@@ -150,7 +147,7 @@ def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflic
 
 
 def _stopped(runtime: Runtime, rebuild: RebuildRecord) -> tuple[RebuildRecord, tuple[str, ...]]:
-    """A swap that goes no further, and the tables that main shows it of; where there are none it can be answered anew."""
+    """A stopped swap and the tables in which main shows it; without any, an operator can answer it anew."""
     shown = tables_shown(runtime, rebuild)
     if not shown and rebuild.state is RebuildState.SWAPPING:
         rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.READY)
@@ -161,12 +158,11 @@ def _stopped(runtime: Runtime, rebuild: RebuildRecord) -> tuple[RebuildRecord, t
 class _TableSwap:
     table: Table
     changed: frozenset[Slice]
-    """Slices that main shows since."""
     change: SliceChange | None
     """None where main shows all of it already."""
     record: Changes
     rests_on: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
-    """(table, slice) -> what the slices were built from, and what changed ones were judged beside."""
+    """(table, slice) -> digest of the inputs, and of the neighbours that changed slices were judged beside."""
 
 
 def _publish(runtime: Runtime, rebuild: RebuildRecord, swaps: Sequence[_TableSwap]) -> None:
@@ -266,7 +262,7 @@ def _swap_of(
 
 
 def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_settled: bool, now: datetime) -> Baseline | None:
-    """A person decided what a changed slice is, which was caught up with main `now`; later changes are measured against that."""
+    """The baseline of later changes: an operator accepted this content of a changed slice."""
     if not is_settled:
         return None
     if not one.is_changed and prior is not None and prior.baseline is not None:
@@ -275,7 +271,7 @@ def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_settled: bool, no
 
 
 def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
-    """Forget what was computed; main never saw it. Raises UsageError where main shows some of it, or it is answered."""
+    """Drop an unpublished rebuild. Raises UsageError where main shows some of it, or it is answered."""
     if not rebuild.state.is_open:
         raise rebuild.refused(f"is {rebuild.state.value}", f"Look at it: tidemark rebuild show {rebuild.number}")
     shown = tables_shown(runtime, rebuild)
@@ -288,10 +284,9 @@ def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None)
 def undo(
     runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None
 ) -> tuple[RebuildRecord, list[SliceRestore]]:
-    """Roll the slices that were swapped back to what they were before, held until they are released; by metadata alone.
+    """Roll the swapped slices back to their state before the swap and hold them; metadata only. A second call completes it.
 
-    What was swapped is what the swap's runs published, whatever the rebuild made of the slices since. An undo that died is
-    completed by the same again. Raises UsageError where main shows nothing of it, and what a rollback raises.
+    The swapped slices are those that the swap's runs published. Raises UsageError where main shows none, and a rollback's errors.
     """
     is_answered = rebuild.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
     if is_answered or rebuild.swap_after is None:
@@ -318,7 +313,7 @@ def undo(
 
 
 def _before_swap(published: Sequence[PublicationRecord]) -> dict[Slice, int]:
-    """Slice -> the last number before the swap's first change of it: what loads published until then stays."""
+    """Slice -> the last publication number before the swap's first change of it."""
     first: dict[Slice, int] = {}
     for record in published:
         first.setdefault(record.key, record.number)

@@ -98,7 +98,7 @@ def _arrivals(tick: Tick, source: Source) -> dg.SensorResult:
 def _materializations(
     source: Source, plans: Mapping[BatchKey, BatchPlan], status: ArrivalStatus, settings: Settings, cursor: Cursor
 ) -> list[dg.AssetMaterialization]:
-    """Materializations of the source asset's days that changed; a day whose objects are gone is reported as empty."""
+    """Materializations of the source asset's changed days; a day whose objects are gone is reported as empty."""
     events = []
     for day, keys in _by_day(plans).items():
         deliveries = [delivery for key in keys for delivery in plans[key].listed.values()]
@@ -106,7 +106,7 @@ def _materializations(
         for key in keys:
             hours = plans[key].hours_marked
             if source is Source.BACKFILL or settings.hours_complete_by is not Completeness.MARKERS:
-                # Where the exporter writes no markers, hours that are loaded or no longer change.
+                # Without markers, hours that are loaded or no longer change count as complete.
                 hours = frozenset(one.hour for one in plans[key].listed.values()) - status.incomplete.get(
                     key, frozenset()
                 )
@@ -136,16 +136,15 @@ def _by_day(batches: Collection[BatchKey]) -> dict[date, list[BatchKey]]:
 
 
 MOST_BATCHES = 2_000
-"""Number of (day, project) pairs of regular exports listed per evaluation: with 120 names each, about ten seconds."""
+"""(day, project) pairs of regular exports listed per evaluation: with 120 names each, about ten seconds."""
 MOST_NAMES = 240_000
-"""Number of names of recovered exports listed per evaluation, where the limit of pairs does not apply: as many names."""
+"""The limit of names for recovered exports, to which the limit of pairs does not apply."""
 _PROJECTS_AT_ONCE = 16
 """Projects listed before their names are counted; a bucket lists as many in parallel."""
 _FEWEST_PARTS = 2
-"""Days that every evaluation lists beside the newest ones, however many names they have: one of each walk."""
+"""Days listed beside the newest ones, however many names they have: one of each walk."""
 
 Window = tuple[date, date]
-"""First and last day, both inclusive."""
 
 
 class _Look(NamedTuple):
@@ -165,9 +164,9 @@ def list_windows(
 ) -> list[tuple[Window, Listing]]:
     """Return the windows of this evaluation, newest first, with the listing of each; advances the cursor.
 
-    Every day of a project has about as many regular exports, so the limit counts days. Recoveries lie on few days, mostly old
-    ones, and listing an empty folder costs the same for a month as for a day. So whole windows of recoveries are listed, and
-    fewer days only where they hold many names. Raises the errors of `LandingStore.list`.
+    Regular exports have about as many names every day, so the limit counts days. Recoveries lie on few, mostly old days, and an
+    empty folder costs the same for a month as for a day, so whole windows are listed, and fewer days only where they hold many
+    names. Raises the errors of `LandingStore.list`.
     """
     projects = settings.projects
     fewest = _newest_days(settings) + _FEWEST_PARTS
@@ -195,7 +194,7 @@ def _listed(
     at_once = len(settings.projects) if most_names is None else _PROJECTS_AT_ONCE
     listings, names, listed = [], 0, 0
     for first, last in look.windows:
-        # The window of recent days also lists strays outside of all requested days.
+        # The recent window also lists strays outside of all requested days.
         asked = asked_for(settings, today) if last == today else None
         parts = []
         for start in range(0, len(settings.projects), at_once):
@@ -211,15 +210,14 @@ def _listed(
 
 
 def _newest_days(settings: Settings) -> int:
-    """Number of days that every evaluation lists."""
     return settings.reprocessing_window_days + 2
 
 
 def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> _Look:
     """Choose the windows: all days inside the redelivery horizon, and another part of the older days each time.
 
-    If these exceed `days`, every evaluation lists the newest days, and parts of the rest of the horizon, which gets most of the
-    remaining room, and of the older days. A redelivery is then found some evaluations later.
+    If these exceed `days`: the newest days, and parts of the rest of the horizon, which gets most of the remaining room, and of
+    the older days. A redelivery is then found some evaluations later.
     """
     recent = max(settings.calendar_start, today - timedelta(days=settings.redelivery_horizon_days))
     older = DAYS_PER_TICK if recent > settings.calendar_start else 0
@@ -240,6 +238,6 @@ def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> 
 
 
 def _next_part(start: date, end: date, days: int, goes_on: date | None) -> Window:
-    """The next `days` days of [start, end), from where the walk continues; after the end it starts again."""
+    """The next `days` days of [start, end) from `goes_on`; starts again after the end."""
     first = goes_on if goes_on is not None and start <= goes_on < end else start
     return first, min(first + timedelta(days=days), end) - timedelta(days=1)

@@ -35,7 +35,7 @@ from resources.ledger.store import own_ledger
 POOL = "tidemark_load"
 OP_NAME = "load"
 _MOST_SHOWN = 5
-"""Number of differences that a failed run shows; each needs another build of its slice. `tidemark diff` shows the others."""
+"""Each needs another build of its slice. `tidemark diff` shows the others."""
 
 
 class LoadConfig(Load, dg.Config):
@@ -73,7 +73,7 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
     ) -> Iterator[Any]:
         with op_runtime(context.op_execution_context, settings, spark, landing) as runtime:
             failed = yield from _load(context, config, runtime, clock.now())
-        # Yield every declared output: for a missing one Dagster would fail the step with a vaguer error.
+        # For a missing output Dagster would fail the step with a vaguer error.
         for check in sorted(context.selected_asset_check_keys, key=str):
             yield dg.Output(None, context.assets_def.get_output_name_for_asset_check_key(check))
         if failed:
@@ -85,7 +85,7 @@ def load_assets(settings: Settings, days: dg.PartitionsDefinition[str]) -> dg.As
 def request_of(
     config: LoadConfig, settings: Settings, days: Iterable[date], tables: Iterable[str], run_id: str, now: datetime
 ) -> LoadRequest:
-    """The request of a run with this config; raises SettingsError and UsageError for what it names wrongly."""
+    """The request of a run with this config; raises SettingsError and UsageError."""
     projects = settings.require_projects(tuple(config.projects))
     accepted = {AcceptanceKind.CHANGE: config.accept_changes, AcceptanceKind.MISSING: config.accept_missing}
     return LoadRequest(
@@ -112,7 +112,6 @@ def decide_and_load(
 def _load(
     context: dg.AssetExecutionContext, config: LoadConfig, runtime: Runtime, now: datetime
 ) -> Generator[Any, None, list[Outcome]]:
-    """Load, yielding each table's events; returns the outcomes that fail the run."""
     days = map(date.fromisoformat, context.partition_keys)
     tables = (key.to_user_string() for key in context.selected_asset_keys)
     request = request_of(config, runtime.settings, days, tables, context.run.run_id, now)
@@ -137,7 +136,6 @@ KINDS = {
 }
 """Table -> the kind of acceptance that an operator may give for it."""
 SHARED = frozenset(table.key for table in GRAPH_TABLES if table.kind.is_shared)
-"""Tables whose slices are shared by all projects."""
 
 
 REPORT_KEY = dg.AssetKey(["ops", "health_report"])

@@ -30,9 +30,9 @@ from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger
 
 MOST_LINES = 100
-"""Limit of a list or table: Dagster keeps each event forever, as one row of its database."""
+"""Dagster keeps each event forever, as one row of its database."""
 LONGEST_DESCRIPTION = 10_000
-"""Limit of a description in characters; Dagster shows it in full."""
+"""In characters; Dagster shows it in full."""
 LONGEST_TAG = 500
 
 
@@ -67,7 +67,7 @@ def description(parts: Iterable[object], separator: str = "; ") -> str:
 
 
 def markdown_text(parts: Iterable[object]) -> str:
-    """Join parts to a description that Dagster shows as Markdown, as it does for check evaluations."""
+    """Join parts to Markdown, as Dagster shows descriptions of check evaluations."""
     return bounded("; ".join(as_markdown(part) for part in list(parts)[:MOST_LINES]), LONGEST_DESCRIPTION)
 
 
@@ -78,11 +78,10 @@ def _items(items: Iterable[object], most: int) -> list[str]:
 
 
 CHANGED, REFRESH = "changed final day", "to refresh"
-"""Metadata keys of a materialization that changed a final day."""
 
 
 def data_version(outcomes: Sequence[Outcome]) -> str:
-    """Return a version of the day's content in all projects, independent of which projects the run loaded."""
+    """Return a version of the day's content in all projects, independent of the projects that the run loaded."""
     whole = "+".join(str(outcome.digest) for outcome in outcomes if outcome.digest != EMPTY) or str(EMPTY)
     return whole if len(whole) <= LONGEST_TAG else hashlib.sha256(whole.encode()).hexdigest()
 
@@ -102,14 +101,13 @@ def metadata_of(outcomes: Sequence[Outcome], report: TableReport) -> dict[str, A
         "dagster/partition_row_count": rows,
         "rows": rows,
         "snapshot_id": dg.MetadataValue.text(str(report.snapshot_id)),
-        # The input snapshots of a day that this run built.
         **({"built_from": description(pins)} if report.pins and is_built else {}),
         **{name: value for name, value in figures.items() if name != "rows"},
     }
 
 
 def changed_day(table: Table, day: date, changes: Sequence[Notice]) -> dict[str, Any]:
-    """Return the changed measures of a final day, and the days that its consumers must refresh; empty where nothing changed."""
+    """Return the changed measures of a final day and the days that its consumers must refresh; empty where nothing changed."""
     here = [notice for notice in changes if notice.key.event_date == day]
     if not here:
         return {}
@@ -125,7 +123,6 @@ def verdicts_text(outcomes: Sequence[Outcome]) -> str:
 
 
 _MOST_DAYS = 10
-"""Days that a run's log names."""
 
 
 _NEWS = (Verdict.PUBLISHED, Verdict.REFUSED)
@@ -143,7 +140,7 @@ def events_of(
     ledger, settings, table = runtime.ledger, runtime.settings, table_by_key(report.table)
     calendar = context.assets_def.specs_by_key[asset_key(table)].partitions_def
     filed = _by_day(report.outcomes)
-    # For shared tables a requested day shows the slice that covers it.
+    # For shared tables, a requested day shows the slice that covers it.
     requested = {day: filed[under] for day in request.days if (under := table.kind.slice_day(day)) in filed}
     named = {outcome.key for outcome in report.outcomes}
     others = _by_day(
@@ -151,8 +148,7 @@ def events_of(
         for one in standing_outcomes(ledger, report.table, settings.projects, filed.keys())
         if one.key not in named
     )
-    # A partition covers all projects, including those that this run did not load. A day outside the calendar has no partition;
-    # only the ledger and the log report it.
+    # A partition covers all projects, also those not loaded here. A day outside the calendar has no partition.
     by_day = {
         day: [*outcomes, *others.get(day, ())]
         for day, outcomes in (requested if table.kind.is_shared else filed | requested).items()
@@ -168,10 +164,10 @@ def events_of(
 def standing_events(
     instance: dg.DagsterInstance, runtime: Runtime, places: Iterable[tuple[str, date]], *, is_materialized: bool = False
 ) -> Iterator[Event]:
-    """Yield what is recorded of these tables and days, for operations other than loads; skips days outside the calendar.
+    """Yield the records of these tables and days for operations other than loads; skips days outside the calendar.
 
-    With `is_materialized`, good days get materializations as well. Yield them as events of the run: Dagster keeps one evaluation
-    per day and run, and only one without a run.
+    `is_materialized`: good days get materializations as well. Yield these events in a run: Dagster keeps one evaluation per day
+    and run, and only one without a run.
     """
     ledger, settings = runtime.ledger, runtime.settings
     days: dict[str, set[date]] = {}
@@ -201,7 +197,7 @@ def _events(
     shown: Sequence[Difference] = (),
     changes: Sequence[Notice] = (),
 ) -> Iterator[Event]:
-    """Yield materializations first, then evaluations that target them: the UI drops an evaluation older than its target."""
+    """Yield materializations before the evaluations that target them: the UI drops an evaluation older than its target."""
     key = asset_key(table)
     by_day = {day: sorted(outcomes, key=lambda outcome: outcome.key) for day, outcomes in sorted(by_day.items())}
     for day, outcomes in by_day.items():
@@ -246,7 +242,6 @@ def _evaluation(
     targets: Mapping[str, Target],
     shown: Sequence[Difference],
 ) -> dg.AssetCheckEvaluation:
-    """One evaluation for all projects of a day; it passes only where every project passed."""
     evaluations: list[tuple[str, Evaluation]] = [
         (outcome.key.project_id, evaluation)
         for outcome in outcomes
@@ -254,7 +249,7 @@ def _evaluation(
         if evaluation.check == check
     ]
     bad = [(project, evaluation) for project, evaluation in evaluations if not evaluation.is_passed]
-    # A waiting day has no evaluation of its own, nor has one with lost files; the reason is what it waits for.
+    # A waiting day or one with lost files has no evaluation, so it shows the reason of its verdict.
     lost = Check.FILES_ARE_THERE
     waiting = [o for o in outcomes if not o.verdict.is_good and all(one.check == lost for one in o.evaluations)]
     figures: dict[str, float] = {}
@@ -271,7 +266,6 @@ def _evaluation(
         if outcome.key.project_id not in evaluated
     ]
     is_only_early = bool(reasons) and all(outcome.is_early or outcome.verdict.is_good for outcome in outcomes)
-    # Reasons of passed checks, such as which day's items were used.
     notes = [f"{project}: {one.reason}" for project, one in evaluations if one.is_passed and one.reason]
     metadata = {
         "verdict": verdicts_text(outcomes),
@@ -306,7 +300,7 @@ def _of_check(
 
 
 def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
-    """The differences between refused and published content, where they were computed, and the command that shows all.
+    """The differences between refused and published content, and the command that shows all.
 
     Leaves out delivered values, event ids and times: neither retention nor exclusions remove them from Dagster's event log.
     """
@@ -348,7 +342,7 @@ def failure_of(failed: Sequence[Outcome]) -> dg.Failure:
 def golden_evaluations(
     instance: dg.DagsterInstance, ledger: Ledger, settings: Settings, table: Table, days: Collection[date]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield `reconciles_with_golden` per day for all projects together; a day without totals was not compared and has none."""
+    """Yield `reconciles_with_golden` per day for all projects together, for days with totals."""
     if not days:
         return
     recorded = compare_recorded(ledger, settings, settings.projects, min(days), max(days), (table.key,))
@@ -356,7 +350,6 @@ def golden_evaluations(
     key = asset_key(table)
     targets = _targets(instance, key, by_day)
     for day, comparisons in by_day.items():
-        # A day outside the calendar has no partition.
         if day < settings.calendar_start:
             continue
         found = golden_evaluation(comparisons)

@@ -43,7 +43,7 @@ class Line:
 
 
 def _chart(draw: Callable[Concatenate[Axes, P], None]) -> Callable[Concatenate[str, str, P], Markup]:
-    """Turn a function that draws into one that returns an SVG, from a name that is unique on the page and a text for readers."""
+    """Turn a function that draws into one that returns an SVG, from a name unique on the page and a text for screen readers."""
 
     @wraps(draw)
     def drawn(name: str, label: str, /, *args: P.args, **options: P.kwargs) -> Markup:
@@ -95,10 +95,7 @@ def columns(axes: Axes, names: Sequence[str], series: Sequence[Sequence[float]])
 
 @_chart
 def tail(axes: Axes, missed: Sequence[float], marks: Sequence[float], window: int) -> None:
-    """The share of rows that a window of n days misses, for n from 0 on a logarithmic scale.
-
-    `marks` are shares drawn as horizontal lines; `window` is the configured number of days.
-    """
+    """The share of rows that a window of n days misses, for n from 0 on a logarithmic scale; `marks`: shares drawn as lines."""
     axes.step(range(len(missed)), [share or math.nan for share in missed], where="post", color=SERIES[0], linewidth=1.8)
     lowest = min([share for share in missed if share > 0] + list(marks))
     axes.set_yscale("log")
@@ -202,7 +199,7 @@ def _backfills(report: HealthReport) -> dict[str, str]:
     times = times_by_day(report.run_times, "backfill")
     size, unit = (1, "seconds") if max((most for _, most in times.values()), default=0) < 300 else (60, "minutes")
     half, most = (Line({point: pair[at] / size for point, pair in times.items()}, at) for at in (0, 1))
-    # Recoveries are rare, so the days between them are not gaps. p50 is last, so that it is visible where both are equal.
+    # Recoveries are rare, so the days between them are not gaps. p50 is last, to be visible where both are equal.
     days = sorted(times) or report.span.newest().days
     return {
         "backfills": lines("backfills", f"backfill runtime in {unit}", days, [most, half]),
@@ -211,6 +208,6 @@ def _backfills(report: HealthReport) -> dict[str, str]:
 
 
 def _span_of(days: Collection[date], otherwise: Span) -> list[date]:
-    """The days on which runs took place, which may be far from the event days they load; at least four weeks."""
+    """The days of runs, which may be far from the event days they load; at least four weeks."""
     span = Span(min(*days, max(days) - timedelta(days=27)), max(days)) if days else otherwise
     return span.newest().days

@@ -1,4 +1,4 @@
-"""The health page: one file that needs only a browser. It imports no Dagster, so that the command line can write it without."""
+"""The health page: one file that needs only a browser. The command line writes it without importing Dagster."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 DETAILED_DAYS = 92
-"""At least this many of the newest days are shown unfolded."""
+"""At least this many of the newest days are unfolded."""
 
 
 def months_of(calendar: Calendar) -> tuple[list[list[date]], list[list[date]]]:
@@ -125,12 +125,11 @@ def tables_of(calendar: Calendar) -> list[tuple[str, str]]:
     """(table, name of its rows), in the order of the graph, then those that only the ledger knows."""
     known = {table for table, _ in calendar.states}
     tables = [*TABLES, *(one for one in OF_DIMENSIONS if one in known), *sorted(known - {*TABLES, *OF_DIMENSIONS})]
-    # `events` alone would be ambiguous.
     return [(table, table if table.endswith("/events") else table.rpartition("/")[2]) for table in tables]
 
 
 def window_of(state: DayState) -> str:
-    """The id of the day's window with reasons; a name may hold anything, an id may not."""
+    """The id of the day's window with reasons; a name may contain characters that an id may not."""
     return f"d{state.day.toordinal()}-{state.table.encode('utf-8', 'backslashreplace').hex()}"
 
 
@@ -183,4 +182,3 @@ _HELPERS = (
     ordered, commands_of, months_of, tables_of, window_of, revisions_of, numbers_of, lines_by_reason,
     percentile, tiles, describe_quarantined, describe_strays, in_words, days_text, seconds_text,
 )  # fmt: skip
-"""The functions that the template calls."""

@@ -51,9 +51,7 @@ def load_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
 
 _SCHEDULES = {
     "maintenance_nightly": ("maintenance", "30 3 * * *"),
-    # After the nightly maintenance and before working hours.
     "health_report_daily": ("health_report", "0 6 * * *"),
-    # For totals that arrive after a load.
     "reconcile_daily": ("reconcile", "30 6 * * *"),
 }
 """Schedule -> its job and times (UTC)."""

@@ -1,4 +1,4 @@
-"""Which runs are alive, by their processes in the ledger, else by Dagster; the sensor that reports dead ones; the run queue."""
+"""Find live runs by their processes in the ledger, else by Dagster; the sensor that reports dead ones; the run queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from resources.ledger.store import Ledger, own_ledger
 
 OWN_TABLES = frozenset(asset_key(table) for table in GRAPH_TABLES)
 WORKING = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING)
-"""Statuses of runs that should have a process."""
 _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 
 
@@ -32,21 +31,20 @@ def under_way(instance: dg.DagsterInstance, ledger: Ledger, job_name: str | None
 
 
 def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> Callable[[str], bool | None]:
-    """Return a function that tells whether a branch's run is alive; None where neither ledger nor Dagster knows the run.
+    """Whether a branch's run is alive, as a function; None where neither ledger nor Dagster knows the run.
 
-    Branches of this run itself are leftovers of an earlier try. An unknown run may belong to a deployment with another ledger
-    and another Dagster.
+    This run's branches are leftovers of an earlier try. An unknown run may belong to another deployment.
     """
 
     def is_live(attempt: str) -> bool | None:
         run_id, _, rest = attempt.partition("_")
         if run_id == GREEN:
-            # The branch of a rebuild belongs to no run: it is needed until an operator answers the rebuild.
+            # It belongs to no run: it is needed until an operator answers the rebuild.
             rebuild = ledger.rebuilds.find(int(rest)) if rest.isdecimal() else None
             return None if rebuild is None else rebuild.state.is_open
         if run_id == own_run_id.replace("-", ""):
             return False
-        # Query each time, because other runs start and end meanwhile.
+        # Other runs start and end meanwhile.
         process = ledger.processes.find(run_id)
         if process is not None and process.identity is not None:
             return process.life(sight(process.identity)) is Life.RUNNING
@@ -58,7 +56,7 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
 
 
 DIED_TAG = "tidemark/died"
-"""Tag of a run whose process died, which is no evidence against the days it loaded."""
+"""A dead process is no evidence against the days it loaded."""
 OWN_JOBS = frozenset(PRIORITIES) | {"maintenance", "rollback", "release", "recover_exports", "rebuild", "reconcile"}
 
 
@@ -70,7 +68,7 @@ class DeadRun:
     job: str
     what: str
     is_reported: bool
-    """False where this Dagster does not know the run: the Dagster that does learns of it from the ledger."""
+    """False where another Dagster knows the run, and learns of it from the ledger."""
 
     def __str__(self) -> str:
         """Describe the dead run in one sentence."""
@@ -108,8 +106,8 @@ def dead_runs_sensor(settings: Settings) -> dg.SensorDefinition:
 def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str | None = None) -> list[DeadRun]:
     """Check every process once, report dead ones to ledger and Dagster, and return them.
 
-    `location` is the calling code location. A run of this location without a recorded process counts as missing. Runs of other
-    locations, and runs that also do other work, count only once their process is on record.
+    A run of this code `location` without a recorded process counts as missing. Runs of other locations, and runs that also do
+    other work, count only once their process is on record.
     """
     runs = {run.run_id: run for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING)))}
     expected = {run_id: run.job_name for run_id, run in runs.items() if _is_expected(run, location)}
@@ -120,16 +118,16 @@ def report_dead_runs(instance: dg.DagsterInstance, ledger: Ledger, location: str
         what, run = _what(process), instance.get_run_by_id(process.run_id)
         if run is not None and not run.is_finished:
             _report(instance, run, what)
-        # A finished run was reported by another process, or its own process could not reach the ledger.
+        # Another process may have reported a finished run, or its process could not reach the ledger.
         if run is None or not run.is_finished:
             reported.append(DeadRun(process.run_id, process.job, what, is_reported=run is not None))
-    # Record this last: if this process dies before, the next check reports the run again.
+    # Last: if this process dies before, the next check reports the run again.
     ledger.processes.lose([process.run_id for process in dead])
     return reported
 
 
 def _is_expected(run: dg.DagsterRun, location: str | None) -> bool:
-    # A starting run may wait for its machine or image as long as Dagster's own monitoring allows.
+    # A starting run may wait for its machine as long as Dagster's own monitoring allows.
     if run.status is dg.DagsterRunStatus.STARTING:
         return False
     if location is None or run.remote_job_origin is None or run.remote_job_origin.location_name != location:
@@ -159,12 +157,12 @@ def _what(process: Process) -> str:
 
 
 def run_queue(instance: dg.DagsterInstance) -> dict[str, int] | None:
-    """Return how many runs are `queued` and how many are `working`; None where Dagster's storage does not answer."""
+    """Return the numbers of `queued` and `working` runs; None where Dagster's storage does not answer."""
     try:
         waiting, working = (
             instance.get_runs_count(dg.RunsFilter(statuses=list(statuses))) for statuses in (_WAITING, WORKING)
         )
     except Exception:
-        # None reports the failure by itself; the figures of the ledger must not be lost because of it.
+        # None reports the failure, and the ledger's figures must not be lost because of it.
         return None
     return {"queued": waiting, "working": working}

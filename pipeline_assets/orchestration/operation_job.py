@@ -38,7 +38,7 @@ from resources.iceberg.lake_identity import Purpose
 from resources.landing.store import LandingStore
 
 Work = Callable[[dg.OpExecutionContext, Runtime, Any, Clock], Iterator[Any] | None]
-"""What an operation does; it may yield events. The annotation of its third parameter is the request that it serves."""
+"""An operation's work; it may yield events. Its third parameter's annotation is the request that it serves."""
 
 
 def operation_job(
@@ -46,8 +46,8 @@ def operation_job(
 ) -> Callable[[Work], Callable[[Settings], dg.JobDefinition]]:
     """Turn the work of an operation into a function that returns its job for a deployment's settings.
 
-    The run config is the request, and the first line of its docstring the description. `is_told`: whether receivers are sent
-    notices, except after a dry run. `purpose`: as `op_runtime`.
+    The run config is the request, and the first line of its docstring the description. `is_told`: whether receivers get notices,
+    except after a dry run. `purpose`: as `op_runtime`.
     """
 
     def of_work(work: Work) -> Callable[[Settings], dg.JobDefinition]:
@@ -121,7 +121,7 @@ _DIGITS_OF_A_LONG = 19
 
 
 def moment_of(text: str) -> datetime | int:
-    """Parse a time or the number of a publication; a time without zone is UTC; raises UsageError."""
+    """Parse a time (without zone: UTC) or the number of a publication; raises UsageError."""
     if text.isdecimal() and len(text) < _DIGITS_OF_A_LONG:
         return int(text)
     try:
@@ -144,7 +144,7 @@ def rollback_request(request: Rollback, settings: Settings, run_id: str) -> Roll
     )
 
 
-# A dry run records what it finds in the tables, too.
+# A dry run also records its findings in the tables.
 @operation_job(ROLLBACK_JOB, ROLLBACK_OP, purpose=Purpose.KEEP, pool=POOL)
 def rollback_job(context: dg.OpExecutionContext, runtime: Runtime, request: Rollback, _: Clock) -> Iterator[Any]:
     """Roll back; runs in the pool of loads, although it is safe beside a load."""

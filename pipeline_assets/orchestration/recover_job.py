@@ -25,7 +25,7 @@ from resources.iceberg.lake_identity import Purpose
 RECOVER_JOB = "recover_exports"
 RECOVER_OP = "recover"
 _MOST_RETRIES, _RETRY_SECONDS = 2, 60
-"""Retries of the op, beyond those of each request; a retry continues with the hours that lack their marker."""
+"""Beyond those of each request; a retry continues with the hours that lack their marker."""
 
 
 def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition]) -> dg.JobDefinition:
@@ -34,7 +34,7 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
     @operation_job(
         RECOVER_JOB,
         RECOVER_OP,
-        # It reads the lake alone, and tells nobody: the loads that follow do.
+        # The loads that follow send notices.
         is_told=False,
         purpose=Purpose.KEEP,
     )
@@ -63,7 +63,6 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
 def _load(
     context: dg.OpExecutionContext, settings: Settings, job: dg.JobDefinition, recovered: Sequence[Slice]
 ) -> None:
-    """Run the load job over the recovered days, as separate runs."""
     projects = list(dict.fromkeys(key.project_id for key in recovered))
     failed = []
     for part in stretches(sorted({key.event_date for key in recovered}), settings.days_per_run):
@@ -83,7 +82,7 @@ def _load(
 
 
 def _require_whole(outcomes: Sequence[HourOutcome], retries: int) -> None:
-    """Raise Failure with what is not recovered, or RetryRequested for a transient failure while retries are left."""
+    """Raise Failure for unrecovered hours, or RetryRequested for a transient failure while retries are left."""
     lacking = [one for one in outcomes if not one.fate.is_good]
     if lacking:
         errors = [one.error for one in lacking if one.error is not None]

@@ -1,4 +1,4 @@
-"""Run config is written by whoever reaches Dagster's page: it configures our ops, and nothing else."""
+"""Run config configures our ops and nothing else, because anyone who reaches Dagster's page writes it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pipeline_assets.domain.plain_text import shown
 
 _LEVEL = {"log_level": dg.Field(dg.String, default_value="INFO", is_required=False)}
 CONSOLE = dg.colored_console_logger.configured(lambda level: level, config_schema=_LEVEL)
-"""Dagster's own logger; a run chooses its level, and nothing else of it."""
+"""Dagster's own logger; a run chooses only its level."""
 
 
 def closed(resource: Any) -> dg.ResourceDefinition:
-    """The resource as it is configured here; its schema refuses whatever a run adds."""
+    """The resource as configured here; its schema refuses any addition by a run."""
     made = wrap_resource_for_execution(resource)
     field = made.config_field
     return made.configured(field.default_value if field and field.default_provided else {}, config_schema={})
 
 
 def refusals(config: Mapping[str, Any]) -> Iterator[UsageError]:
-    """What no schema refuses: resources unknown to the job of all assets, and a variable's name for a text of a `dg.Config`."""
+    """Refuse what schemas allow: resources unknown to the job of all assets, and a variable's name for a `dg.Config` text."""
     for part, values in config.items():
         for place, value in _values(values, f"run config {shown(part)}"):
             if part == "ops" and isinstance(value, Mapping) and [*value] == ["env"]:
@@ -45,7 +45,7 @@ def _values(value: object, place: str) -> Iterator[tuple[str, object]]:
 
 class _Guarded(InProcessExecutor):
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
-        """Refuse what is not the ops', before resources and config classes are made; then run the steps."""
+        """Refuse config for anything but ops, before resources and config classes are made; then run the steps."""
         for error in refusals(plan_context.run_config):
             # A retry would be refused as well.
             plan_context.instance.add_run_tags(plan_context.run_id, {MAX_RETRIES_TAG: "0"})

@@ -1,4 +1,4 @@
-"""What every op needs: the runtime of its run, kept connections, metrics file, notices, and our errors as Dagster's failures."""
+"""The runtime of an op's run: kept connections, metrics file, notices, and our errors as Dagster's failures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def writing_metrics(runtime: Runtime, instance: dg.DagsterInstance) -> Iterator[
                     samples = metrics.samples_of_nothing(now)
                 metrics.write_textfile(metrics.text_of(samples), path)
             except Exception as error:
-                # No failure of metrics may fail a load.
                 runtime.log(f"metrics: {shown(str(error))}; the figures of this run are not written")
 
 
@@ -71,7 +70,7 @@ def telling_receivers(runtime: Runtime, *, is_dry_run: bool) -> Iterator[None]:
     if is_dry_run:
         yield
         return
-    # Register before the block, so that a new receiver gets the notices that the block records.
+    # A new receiver must get the notices that the block records.
     _attempt(runtime, register_receivers)
     try:
         yield
@@ -93,16 +92,15 @@ def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], Any]) -> Any:
     try:
         return do(runtime.ledger, runtime.settings) if runtime.settings.notify_urls else None
     except Exception as error:
-        # No failure of notices may fail a load.
         runtime.log(f"notices: {error}; they are kept, and sent by the next run")
         return None
 
 
 @contextmanager
 def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
-    """Use one engine per SQLite file in the block, and so its connection and its compiled statements, and close all at its end.
+    """Use one engine per SQLite file in the block, with its connection and compiled statements; close all at its end.
 
-    Does nothing for other databases, and nothing in a block within such a block.
+    Does nothing for other databases and in an inner block.
     """
     events, runs = instance.event_log_storage, instance.run_storage
     with ExitStack() as stack:
@@ -124,7 +122,7 @@ def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
 
 
 def _wait_for_no_disk(connection: Any, _: object) -> None:
-    """A machine that loses power may lose the last events, which leaves a run for `dead_runs`; a killed process loses none."""
+    """A power loss may lose the last events, which leaves a run for `dead_runs`; a killed process loses none."""
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
@@ -150,11 +148,11 @@ def _replace(stack: ExitStack, storage: object, name: str, method: Callable[...,
 
 
 _RETRIES, _RETRY_PAUSE_SECONDS = 2, 10
-"""How often an op is retried after a transient failure, beyond the retries of each request."""
+"""Retries of an op after a transient failure, beyond those of each request."""
 
 
 def production_ledger(settings: Settings) -> Ledger:
-    """Return the ledger that also stores decisions in the warehouse, for jobs that record an operator's decisions."""
+    """Return the ledger that also stores operators' decisions in the warehouse."""
     return Ledger(settings.ledger_database_url, DecisionObjects(LakeObjects.of(settings, FOLDER)))
 
 
@@ -170,9 +168,7 @@ def op_runtime(
 ) -> Iterator[Runtime]:
     """Yield the runtime of an op's run, after checking that lake and ledger belong together, as its purpose demands.
 
-    `purpose`: as `is_dry_run` says where it is None.
-
-    Turns our errors into Failure, or into RetryRequested where a retry can help.
+    `purpose`: by default as `is_dry_run` says. Turns our errors into Failure, or into RetryRequested where a retry can help.
     """
     url, run = settings.ledger_database_url, context.run
     try:
@@ -188,7 +184,7 @@ def op_runtime(
             lakehouse = Lakehouse(lambda: _started(spark, settings), settings.catalog_name, at_rest)
             with closing(at_rest), naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory):
                 with lakehouse_failures("tables"):
-                    # Check before decisions are read back and the ledger is synced: both would write to another lake.
+                    # Reading decisions back and syncing the ledger would write to another lake.
                     meant = purpose or (Purpose.LOOK if is_dry_run else Purpose.KEEP)
                     lakehouse.require_own(settings, EVERY_TABLE, meant, ledger.lake)
                 skew = SkewLog(partial(_tag_skew, context.instance, run.run_id, {}))
@@ -203,7 +199,7 @@ def op_runtime(
         raise dg.Failure(str(error), allow_retries=True) from tellable(error)
     except TransientError as error:
         if context.retry_number >= _RETRIES:
-            # Raise the failure itself: Dagster reports a retry beyond the limit only by the exception's name.
+            # Dagster reports a retry beyond the limit only by the exception's name.
             raise dg.Failure(str(error), allow_retries=False) from tellable(error)
         raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=_RETRY_PAUSE_SECONDS) from tellable(error)
     except TidemarkError as error:
@@ -222,7 +218,7 @@ def _started(spark: LazyPySparkResource, settings: Settings) -> SparkSession:
 
 
 def _tag_skew(instance: dg.DagsterInstance, run_id: str, told: dict[str, str], step: StepSkew) -> None:
-    """Tag the run before the step begins, so that a run that a single task slows down or kills shows the skew."""
+    """Tag the run before the step begins, so a run that one task slows down or kills shows the skew."""
     sign = " !" if step.warning is not None else ""
     told[f"{step.table} {step.step}"] = f"{ratio_of(step.forecast):.1f}{sign}"
     text = "; ".join(f"{name} {ratio}" for name, ratio in told.items())

@@ -1,4 +1,4 @@
-"""What all load sensors share: their memory between evaluations, and run requests, coalesced, capped, with limited attempts."""
+"""The load sensors' memory between evaluations, and their run requests: coalesced, capped, with limited attempts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from resources.landing.store import LandingStore
 from resources.ledger.store import Ledger, own_ledger
 
 DAYS_PER_TICK = 30
-"""Most days that one evaluation of a sensor requests, and that it looks at beyond the redelivery horizon."""
+"""Most days that one evaluation of a sensor requests, and examines beyond the redelivery horizon."""
 _MOST_ATTEMPTS = 3
-"""How often a sensor requests the same state of a day before it leaves the day to an operator."""
+"""Requests for the same state of a day before the sensor leaves it to an operator."""
 _FIRST_PAUSE = timedelta(minutes=5)
 _MOST_DOUBLINGS = 8
 
@@ -80,7 +80,7 @@ _Key = Annotated[Subject, BeforeValidator(Subject.parse), PlainSerializer(lambda
 
 @dataclass
 class Cursor:
-    """A sensor's memory between evaluations. The ledger knows what is loaded."""
+    """A sensor's memory between evaluations. The ledger knows the loaded days."""
 
     seen: dict[str, HourObservation] = field(default_factory=dict)
     attempts: dict[_Key, Attempt] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Cursor:
     """The day where the redelivery horizon continues, if it is too large for one evaluation."""
 
     def as_of(self, now: datetime) -> Cursor:
-        """Return the cursor with future times set to now, so that a clock that was ahead causes no wait."""
+        """Return the cursor with future times set to now, so a clock that was ahead causes no wait."""
         seen = {name: replace(one, since=min(one.since, now)) for name, one in self.seen.items()}
         attempts = {subject: replace(one, at=min(one.at, now)) for subject, one in self.attempts.items()}
         return replace(self, seen=seen, attempts=attempts)
@@ -103,7 +103,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str | None) -> Cursor:
-        """Parse Dagster's text; an empty text is a new cursor. Raises ValueError for any other text that is not a cursor."""
+        """Parse Dagster's text; an empty text is a new cursor. Raises ValueError for other text."""
         return _CURSOR.validate_json(text) if text else cls()
 
 
@@ -126,9 +126,9 @@ def admit(
     max_attempts: int,
     has_died: Callable[[date], bool] = lambda _: False,
 ) -> Admission:
-    """Decide which due subjects to request now; `states` is subject -> state of its inputs, and a new state resets the count.
+    """Choose the due subjects to request now; `states`: subject -> state of its inputs. A new state resets the count.
 
-    `has_died` tells whether the last run of a day died instead of failing: such a day is never given up, only paused.
+    `has_died`: whether the last run of a day died instead of failing; such a day is paused, never given up.
     """
     found = Admission([], [], [])
     for subject, state in sorted(states.items()):
@@ -201,7 +201,7 @@ def load_sensor(
     *,
     needs: Collection[str] = ("clock", "landing"),
 ) -> dg.SensorDefinition:
-    """Return a sensor that requests runs of a job; `needs` names the resources of an evaluation."""
+    """Return a sensor that requests runs of a job; `needs`: the resources of an evaluation."""
 
     @dg.sensor(
         name=name,
@@ -222,7 +222,7 @@ def load_sensor(
             with own_ledger(settings) as ledger:
                 result = evaluate(Tick(context, settings, ledger, cursor, now))
         except TidemarkError as error:
-            # The reason of a skip, because Dagster would retry a failing tick without end.
+            # As a skip, because Dagster would retry a failing tick without end.
             result = dg.SensorResult(skip_reason=str(error), cursor=cursor.as_text() if note else context.cursor)
         except Exception as error:
             masked_error = tellable(error)
@@ -252,10 +252,10 @@ def request(
 ) -> dg.SensorResult:
     """Return run requests for the due days, coalesced into ranges, or the reason why there are none.
 
-    `due` is subject -> states of its inputs and reasons; other states reset the count of attempts. Recent days come first, with
-    the job's priority; then the oldest, with priority 0. `reach` is the number of days before each due day that are loaded with
-    it, because late events of them may have arrived. `is_looked_at` tells whether this evaluation covered a subject that is not
-    due. `waits` lists what is not due yet, and why. `nothing` is the skip reason by default.
+    `due`: subject -> (state of an input, reason); other states reset the attempts. Recent days come first, with the job's
+    priority, then the oldest, with priority 0. `reach`: days before each due day that are loaded with it, for its late events.
+    `is_looked_at`: whether this evaluation covered a subject that is not due. `waits`: what is not due yet, and why. `nothing`:
+    the default skip reason.
     """
     settings, cursor = tick.settings, tick.cursor
     covered = {day for run in under_way(tick.context.instance, tick.ledger, job_name) for day in days_of(run.tags)}
@@ -269,7 +269,7 @@ def request(
     chosen_days = sorted(by_urgency[:DAYS_PER_TICK])
     chosen = [subject for subject in admission.admitted if subject.loaded_day in chosen_days]
     cursor.attempts = attempted(states, cursor.attempts, chosen, tick.now, is_looked_at, admission.given_up)
-    # The key includes the time of the attempt: Dagster never launches a key twice, and a state may recur after a failure.
+    # Dagster never launches a key twice, and a state may recur after a failure, so the key includes the attempt's time.
     key = digest(f"{subject.text} {cursor.attempts[subject]}" for subject in chosen)
     requests = []
     with_reach = {day - timedelta(days=shift) for day in chosen_days for shift in range(reach + 1)}
@@ -285,7 +285,7 @@ def request(
         }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
     loading = sorted({subject.loaded_day for subject in due} & covered)
-    # For subjects that this evaluation did not cover, report what their last evaluation found.
+    # Uncovered subjects are reported as their last evaluation found them.
     given_up = [f"{subject} ({whys[subject]})" for subject in admission.given_up] + [
         f"{subject} (when it was looked at last)"
         for subject, attempt in sorted(cursor.attempts.items())
@@ -305,10 +305,7 @@ def request(
 
 
 def died_on(instance: dg.DagsterInstance, job_name: str) -> Callable[[date], bool]:
-    """Return a function that tells whether the newest run over a day died, which is no evidence against the day.
-
-    It queries Dagster once, on its first call.
-    """
+    """Whether the newest run over a day died, which is no evidence against the day; the first call queries Dagster."""
 
     @cache
     def newest() -> Mapping[date, dg.DagsterRun]:

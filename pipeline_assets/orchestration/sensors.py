@@ -1,4 +1,4 @@
-"""The sensors: of snapshots of dimensions, `heal`, which builds stale days again, of notices; and the list of all."""
+"""The sensors of dimension snapshots, of stale days (`heal`) and of notices; and the list of all sensors."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from pipeline_assets.tables.table import Table
 from resources.ledger.store import Ledger, own_ledger
 
 MOST_SLICES = 10_000
-"""Number of (day, project) pairs that one evaluation scans, which takes about ten seconds."""
+"""(day, project) pairs that one evaluation scans, in about ten seconds."""
 _OF_EACH_LOOK = frozenset(one.validity.key for one in DIMENSIONS)
 """Tables that every evaluation scans completely."""
 
 
 def heal_sensor(settings: Settings) -> dg.SensorDefinition:
-    """Return the sensor."""
+    """Return the sensor that rebuilds stale days."""
     description = (
         "Compares each published day with its inputs, from the ledger alone, and rebuilds the days that are "
         "stale, missing or newly final. Where there are more than 10,000 days of projects, each look is at the newest "
@@ -52,7 +52,6 @@ def heal_sensor(settings: Settings) -> dg.SensorDefinition:
 
 def _stale_days(tick: Tick) -> dg.SensorResult:
     settings = tick.settings
-    # Runs that load tables of ours, possibly beside other assets.
     loads = [
         run
         for run in under_way(tick.context.instance, tick.ledger)
@@ -81,7 +80,7 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
 
 
 def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
-    """All recorded days; if these are too many for one evaluation, the recent ones and the next part of the others."""
+    """All recorded days; if too many for one evaluation, the recent ones and the next part of the others."""
     room = max(1, MOST_SLICES // len(tick.settings.projects))
     if len(on_record) <= room:
         return on_record
@@ -97,10 +96,10 @@ def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
 def _by_subject(
     by_day: Mapping[date, Sequence[Stale]], settings: Settings, ledger: Ledger, today: date
 ) -> tuple[dict[Subject, list[tuple[str, str]]], list[date]]:
-    """States and reasons of stale slices by subject; also the days that cannot be rebuilt through any day of the calendar.
+    """States and reasons of stale slices by subject; also the days that no day of the calendar can rebuild.
 
-    A day outside the calendar has no partition: it is rebuilt with the last arrival day, within the calendar's reach, that has
-    events of it. Every evaluation scans all intervals of dimensions, so these are subjects of their own.
+    A day outside the calendar has no partition: it is rebuilt with the last arrival day in reach that has events of it. Every
+    evaluation scans all intervals of dimensions, so these are subjects of their own.
     """
     reach = timedelta(days=settings.reprocessing_window_days)
     found: dict[Subject, list[tuple[str, str]]] = {}
@@ -138,7 +137,7 @@ def snapshot_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def _arrivals(tick: Tick) -> dg.SensorResult:
-    # Evaluations do not read bytes: the next load finds excluded bytes that arrived under another etag.
+    # Evaluations read no bytes: the next load finds excluded bytes under another etag.
     why_excluded = by_version(exclusions_of_dimensions(tick.ledger))
     listings = {
         table: list_of(tick.landing, one, table, why_excluded)
@@ -199,7 +198,6 @@ def _reason_to_load(plan: SlicePlan) -> str | None:
 def _materializations(
     settings: Settings, listings: Mapping[Table, SnapshotListing], cursor: Cursor, first: date, last: date
 ) -> list[dg.AssetMaterialization]:
-    """Materializations of the source assets' days that changed."""
     events = []
     days = {day for listing in listings.values() for day in listing.days if first <= day <= last}
     for day in sorted(days):
@@ -254,7 +252,7 @@ def notice_sensors(settings: Settings) -> list[dg.SensorDefinition]:
 
 
 def all_sensors(settings: Settings) -> list[dg.SensorDefinition]:
-    """Return one sensor per source, one for all dimensions, `heal`, that of dead runs, and that of notices."""
+    """Return one sensor per source, one for all dimensions, `heal`, and those of dead runs and notices."""
     exports = (arrival_sensor(settings, source) for source in Source)
     loads = (*exports, snapshot_sensor(settings), heal_sensor(settings))
     return [*loads, dead_runs_sensor(settings), *notice_sensors(settings)]

@@ -1,4 +1,4 @@
-"""Keys, specs and checks of assets, as their pages show them, those of landing among them; tags of runs."""
+"""Keys, specs and checks of assets, also of landing, as their pages show them; tags of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ UNCOUNTED = (
     "failed, also where all its runs succeeded (dagster-io/dagster#34219). Where it is launched on the page of a job "
     "(`daily_load`), it ends as its runs do. Days that wait are loaded once they are delivered."
 )
-"""What an operator has to know of ranges with days that wait."""
 
 
 def asset_key(table: Table) -> dg.AssetKey:
@@ -63,7 +62,7 @@ def _deps(table: Table, settings: Settings) -> list[dg.AssetKey]:
 
 
 def check_specs(tables: Sequence[Table], days: dg.PartitionsDefinition[str]) -> list[dg.AssetCheckSpec]:
-    """Return all checks of the tables, and for tables that may have golden totals the comparison with these."""
+    """Return all checks of the tables, and the comparison with golden totals for tables that may have some."""
     return [
         dg.AssetCheckSpec(
             check.name,
@@ -207,7 +206,7 @@ RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_p
 _PARTITION = "dagster/partition"
 REASON_TAG = "tidemark/reason"
 SKEW_TAG = "tidemark/skew"
-"""The heavy steps that a run has begun, with the forecast ratio of the largest task to the median one."""
+"""The begun heavy steps of a run, with the forecast ratio of the largest task to the median one."""
 
 
 def range_tags(first: date, last: date) -> dict[str, str]:
