@@ -25,7 +25,7 @@ def _require_own_resources() -> None:
 
 
 def _require_alone() -> None:
-    """Raise ImportError where another distribution installed files of these names over ours, or among them."""
+    """Raise ImportError where another distribution installed files of these names over or among ours."""
     site = _Path(__file__).parents[1]
     for record in site.glob("*.dist-info/RECORD"):
         files = b"\n" + record.read_bytes()

@@ -23,27 +23,26 @@ CONFIG_VARIABLE = "TIDEMARK_CONFIG"
 CONFIG_NAME = "tidemark.toml"
 INSTANCE_NAME = "dagster.yaml"
 TEMPLATES = Path(__file__).parent / "deployment"
-"""Files of a deployment as they are installed with the code; in a clone links to its own, so that there is one of each."""
+"""Files of a deployment, installed with the code; in a clone, links to its own."""
 _TEST_PREFIX = "TIDEMARK_CRASH_"
-"""Tests and drills switch failpoints on by variables that are no settings (resources/failpoints.py)."""
+"""Variables of failpoints, which are no settings (resources/failpoints.py)."""
 _OF_A_SERVICE = re.compile(
     rf"{ENV_PREFIX}(?:[A-Z0-9_]+_)?(?:SERVICE_HOST=.*|SERVICE_PORT(?:_[A-Z0-9_]+)?=[0-9]+"
     r"|PORT=(?:tcp|udp|sctp)://.*|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?=.*)"
 )
-"""What Kubernetes tells every pod of a service whose name begins with `tidemark`."""
+"""Variables that Kubernetes sets for a service whose name begins with `tidemark`."""
 _FOLDERS, _DATABASES = ("landing_url", "warehouse_url"), ("catalog_url", "ledger_url", "golden_url")
 _FILES = ("jars_dir", "health_report", "metrics_file")
 _PLACES_WITH_DEFAULTS = (*_FOLDERS, "catalog_url", "health_report")
 _UNTOLD = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
 _SIGNING = f"{ENV_PREFIX}NOTIFY_SECRET"
-"""What signs notices is no setting: it comes from the environment alone."""
+"""The key that signs notices is no setting: it comes only from the environment."""
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read `tidemark.toml` and the environment; raises SettingsError naming the value and the fix.
+    """Read settings from `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else the clone's; the environment wins.
 
-    The file is `$TIDEMARK_CONFIG`, else `./tidemark.toml`, else that of the clone. Relative paths in it are
-    relative to the file; relative paths in variables to the working directory. Environment wins over file.
+    Relative paths in the file are relative to it, those in variables to the working directory. Raises SettingsError.
     """
     _refuse_unknown_variables()
     path = _config_path()
@@ -73,7 +72,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def _require_one_kernel(settings: Settings) -> None:
-    """Refuse SQLite where a second kernel may open the file: its write-ahead log rests on memory that processes share."""
+    """Refuse SQLite where a second kernel may open the file: its write-ahead log rests on shared memory."""
     for url in (settings.catalog_url, settings.ledger_database_url):
         path = Path(url.removeprefix("sqlite:///").partition("?")[0])
         kind = shared_file_system(path) if url.startswith("sqlite:///") else None
@@ -87,15 +86,12 @@ def _require_one_kernel(settings: Settings) -> None:
 
 
 def notify_secret() -> str | None:
-    """What notices are signed with; None where nothing is set, so that they go unsigned."""
+    """The key that signs notices; None leaves them unsigned."""
     return os.environ.get(_SIGNING) or None
 
 
 def named_value(name: str) -> Any:
-    """One value as the environment or the file has it, None where neither does; no other value is looked at.
-
-    For what has to be known before settings can be read as a whole.
-    """
+    """One value of the environment or the file, else None, for use before all settings can be read."""
     given = os.environ.get(f"{ENV_PREFIX}{name.upper()}")
     if given is not None:
         return given
@@ -137,7 +133,6 @@ def _refuse_unknown_variables() -> None:
 
 
 def _absolute(key: str, value: Any, base: Path) -> Any:
-    """Make a relative path absolute against `base`; leave everything else as it is."""
     if value is None:
         return None
     if key in _FOLDERS and "://" not in str(value):
@@ -158,7 +153,7 @@ def _readable(error: ValidationError, path: Path | None) -> SettingsError:
             where, "is not a setting", "Correct its name or remove it; tidemark.toml lists all settings"
         )
     reason = str(first["msg"]).removeprefix("Value error, ")
-    # What may hold a password or a key is not repeated, least of all where it is mistyped.
+    # The value is omitted where it may hold a password or a key, even mistyped.
     got = "" if name in _UNTOLD else f" (got {first.get('input')!r})"
     return SettingsError(where, f"{reason}{got}", "Correct the value")
 
@@ -172,18 +167,15 @@ def _unreadable(error: UnreadableVariableError | RecursionError) -> SettingsErro
 
 
 def dagster_home() -> Path:
-    """DAGSTER_HOME; without one, the folder that `tidemark dev` uses, so that the UI shows these runs.
-
-    Raises UsageError for a folder that is not there, or whose configuration is gone.
-    """
+    """DAGSTER_HOME; default: the folder of `tidemark dev`. Raises UsageError if it or its configuration is gone."""
     own = Path.cwd() / INSTANCE_NAME
     if not os.environ.get("DAGSTER_HOME"):
         home = Path.cwd() / "data" / "dagster_home"
         home.parent.mkdir(exist_ok=True)
-        # Runs and logs are nobody else's to read, unless somebody made the folder so.
+        # Runs and logs are private.
         home.mkdir(mode=0o700, exist_ok=True)
         os.environ["DAGSTER_HOME"] = str(home)
-        # Linked, so that what a person changes in the deployment's own file counts.
+        # A link, so that changes of the deployment's own file count.
         if own.is_file() and not os.path.lexists(home / INSTANCE_NAME):
             with suppress(FileExistsError):
                 (home / INSTANCE_NAME).symlink_to(os.path.relpath(own, home))
@@ -192,7 +184,7 @@ def dagster_home() -> Path:
         raise UsageError("DAGSTER_HOME", f"there is no folder {home}", "Create it, or unset the variable")
     instance = home / INSTANCE_NAME
     if instance.is_symlink() and not instance.exists():
-        # Dagster would go on with defaults of its own, where nothing limits how many loads start at once.
+        # Dagster would use its own defaults, which do not limit how many loads start at once.
         raise UsageError(str(instance), "links to a file that is gone", "Restore that file, or remove the link")
     if not instance.exists():
         shutil.copyfile(TEMPLATES / INSTANCE_NAME, instance)

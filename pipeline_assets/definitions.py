@@ -27,7 +27,7 @@ from resources.spark.session import spark_resource
 def build_defs(
     settings: Settings | None = None, *, loggers: Mapping[str, dg.LoggerDefinition] | None = None, **resources: Any
 ) -> dg.Definitions:
-    """Return the definitions for these settings (default: from file and environment); `resources` replace ours by name."""
+    """The definitions for these settings (default: from file and environment); `resources` replace ours by name."""
     settings = settings or load_settings()
     require_known_bounds(settings)
     require_known_dimensions(settings)

@@ -25,16 +25,15 @@ def run_job(
     logger: dg.LoggerDefinition,
     log: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Run a job of one op with this config in this process; returns the failures that are not verdicts recorded in the ledger.
+    """Run a job of one op with this config; returns its failures other than verdicts in the ledger.
 
-    First reports runs whose process died to Dagster, and logs them.
+    It first reports runs whose process died to Dagster, and logs them.
     """
     job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
     (op,) = job.graph.nodes
     dagster_home()
     url, run_id = settings.ledger_database_url, str(uuid.uuid4())
-    # Record the process before Dagster knows the run; otherwise a monitor could not tell a dead process from one
-    # that has not started.
+    # Otherwise a monitor could not tell a dead process from one that has not started.
     with (
         dg.DagsterInstance.get() as instance,
         kept_connections(instance),
@@ -54,7 +53,7 @@ def run_job(
 
 
 def _unexpected(result: dg.ExecuteInProcessResult) -> list[str]:
-    """Failures that are not verdicts: everything but the Failure that an op itself raises at its end."""
+    """All failures but the one that an op itself raises at its end."""
     failures = []
     for event in result.all_events:
         if event.event_type is dg.DagsterEventType.STEP_FAILURE:

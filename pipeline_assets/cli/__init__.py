@@ -15,7 +15,7 @@ def main() -> None:
     try:
         from pipeline_assets.cli.app import app  # noqa: PLC0415 - who imports a part of the shell needs no command
     except SettingsError as error:
-        # Importing the app imports the tables that settings name, which may raise SettingsError.
+        # The app imports the tables that settings name.
         sys.stderr.write(f"{error.subject}: {error.reason}\n  fix: {error.hint}\n")
         raise SystemExit(2) from None
     app()

@@ -30,10 +30,9 @@ _VERBOSE = inspect.Parameter(
 
 
 def command(request: type[Request], module: str) -> Callable[..., NoReturn]:
-    """Return a command for typer: it calls the function of the request's name in a module of `cli/`, and exits with its code.
+    """Return a command for typer: it calls the function of the request's name in a module, and exits with its code.
 
-    The module is imported by the call alone, so that no command waits for the libraries of another one. Our errors are printed
-    with their fix and no stack trace.
+    Only the call imports the module, so that no command waits for the libraries of another one.
     """
 
     def called(*, verbose: bool, **given: Any) -> NoReturn:
@@ -41,13 +40,13 @@ def command(request: type[Request], module: str) -> Callable[..., NoReturn]:
         error_console = PlainConsole(stderr=True, soft_wrap=True)
         try:
             function = getattr(import_module(f"pipeline_assets.cli.{module}"), request.command().replace("-", "_"))
-            # The shell has read each value by its type; a name of bytes that are no text is refused by who uses it.
+            # Typer has parsed each value by its type.
             code = function(request.model_construct(**given))
         except TidemarkError as error:
             _print_error(error_console, error)
             code = EXIT_USAGE if isinstance(error, UsageError | SettingsError) else EXIT_INCOMPLETE
         except Exception as error:
-            # Print a defect with its stack trace, as plain text and without the secrets that a URL may contain.
+            # A defect: print its stack trace without markup and secrets.
             print_trace(error_console, error)
             code = EXIT_INCOMPLETE
         finally:
@@ -62,7 +61,7 @@ def command(request: type[Request], module: str) -> Callable[..., NoReturn]:
 
 
 def _parameters(request: type[Request]) -> list[inspect.Parameter]:
-    """What typer reads of the request's fields; `--json` comes last."""
+    """The parameters for typer, of the request's fields; `--json` comes last."""
     found = []
     for name, field in sorted(request.model_fields.items(), key=lambda one: one[0] == "as_json"):
         extra: Any = field.json_schema_extra
@@ -113,15 +112,14 @@ def require_reasons(reasons: Mapping[str, str | None]) -> None:
 
 
 def exit_code(statuses: Sequence[DayStatus], failures: Sequence[str]) -> int:
-    """Return the exit code of a load: EXIT_OK if every day is good and nothing else failed."""
+    """EXIT_OK if every day is good and nothing else failed."""
     return EXIT_OK if not failures and all(status.is_good for status in statuses) else EXIT_INCOMPLETE
 
 
 def print_failures(console: Console, failures: Sequence[str]) -> None:
     """Print the failures of a run that are not verdicts."""
-    # Each part of a range may fail for the same reason; print it once.
     for failure in dict.fromkeys(failures):
-        # The text of an unknown error may have many lines; they are indented to differ from lines of the load.
+        # Further lines are indented to differ from those of the load.
         first, *more = failure.splitlines() or [""]
         console.print(styled(first, "bold red"))
         for text in more[:_MOST_LINES]:

@@ -135,7 +135,6 @@ def release(request: ReleaseCommand) -> int:
 
 
 def _load_released(settings: Settings, held: Sequence[Held], accepted: str | None, console: Console) -> list[str]:
-    """Build the stale slices of the released days; returns the failures that are not verdicts."""
     failures: list[str] = []
     for project in sorted({hold.key.project_id for hold in held}):
         released = [hold for hold in held if hold.key.project_id == project]
@@ -154,10 +153,7 @@ def _load_released(settings: Settings, held: Sequence[Held], accepted: str | Non
 
 
 def acceptances_of(released: Sequence[Held], configured: Sequence[str], reason: str) -> dict[str, str]:
-    """Return the acceptances that let released slices, and the slices built from them, change beyond bounds.
-
-    Tables joined with a dimension have a slice per configured project.
-    """
+    """Acceptances of changes of released slices and those built from them; dimension tables have one per project."""
     accepted: dict[str, str] = {}
     for hold in released:
         own = configured if hold.key.project_id == ALL_PROJECTS else (hold.key.project_id,)

@@ -33,7 +33,7 @@ def explain(request: Explain) -> int:
 
 
 def _to_json(explanation: Explanation) -> dict[str, Any]:
-    """For `--json`; snapshot ids are text, because they exceed the integers that JSON readers hold exactly."""
+    """Snapshot ids are text: they exceed the integers that JSON readers hold exactly."""
     return {
         "identifier": explanation.identifier,
         "is_found": explanation.is_found,
@@ -124,7 +124,7 @@ def _quarantined_json(line: QuarantinedLine) -> dict[str, Any]:
 
 
 def _explained(found: Explanation) -> Parts:
-    """A part per event; without events the refused lines that hold the identifier, or what was searched."""
+    """A part per event; without events, the refused lines that hold the identifier, or where it was searched."""
     for event in found.events:
         yield from _event(event)
     if found.is_cut:

@@ -91,13 +91,12 @@ def _verdict(verdict: Verdict | None) -> Text:
 
 
 def status_table(statuses: Sequence[DayStatus]) -> Table:
-    """Return one row per day and table: verdict, rows, reason."""
+    """One row per day and table: verdict, rows, reason."""
     rows = [(one.day, one.table, _verdict(one.verdict), one.rows, "; ".join(one.reasons)) for one in statuses]
     return Table(("day", "table", "verdict", "rows", "reason"), rows)
 
 
 def _grid(statuses: Sequence[DayStatus]) -> Parts:
-    """Days and tables, and below them reasons."""
     tables = list(dict.fromkeys(one.table for one in statuses))
     by_day: dict[date, dict[str, Text]] = {}
     for one in statuses:
@@ -112,7 +111,7 @@ def _grid(statuses: Sequence[DayStatus]) -> Parts:
 
 
 def process_lines(ledger: Ledger) -> list[str]:
-    """Return a line per running run, and per run whose process is dead."""
+    """A line per running run, and per run whose process is dead."""
     processes = [(process, sight(process.identity)) for process in ledger.processes.look([], {}).values()]
     lines = [
         _working(process, seen)
@@ -190,7 +189,7 @@ def history(request: History) -> int:
 
 def _publication_json(record: PublicationRecord) -> dict[str, Any]:
     names = ("number", "table", "published_at", "accepted_reason", "run_id", "code_version")
-    # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
+    # Snapshot ids exceed the integers that JSON readers hold exactly.
     return {name: getattr(record, name) for name in names} | {
         "day": record.key.event_date.isoformat(),
         "project": record.key.project_id,
@@ -266,7 +265,7 @@ def snapshots(request: Snapshots) -> int:
     chosen = list(Engine) if request.engine is Engines.ALL else [Engine(request.engine.value)]
     lines = {one: reading_lines(one, settings, cut.snapshots, resting) for one in chosen}
     promise = promise_of(settings)
-    # As text, because snapshot ids exceed the integers that JSON readers hold exactly.
+    # Snapshot ids exceed the integers that JSON readers hold exactly.
     numbers = {name: str(number) for name, number in cut.snapshots.items()}
     if request.as_json:
         place = {"number": cut.number, "run_id": cut.run_id, "published_at": cut.published_at, "promise": promise.value}

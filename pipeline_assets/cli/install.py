@@ -28,7 +28,7 @@ from resources.spark.jars import JARS, available, fetch, jars_folder, make_archi
 WORKSPACE_NAME = "workspace.yaml"
 STEPS_NAME = "NEXT_STEPS.md"
 _PLACES = ("landing_url", "warehouse_url", "catalog_url")
-"""Settings that a new deployment's file sets, instead of showing them as comments."""
+"""Settings that a new deployment's file sets instead of commenting out."""
 
 
 def init(request: Init) -> int:
@@ -65,7 +65,7 @@ def setup(_: Setup) -> int:
 
 
 def deployment_files(*, is_s3: bool) -> Mapping[str, str]:
-    """Return name -> content of the files of a new deployment."""
+    """Name -> content of the files of a new deployment."""
     kind = "s3" if is_s3 else "local"
     return {
         CONFIG_NAME: _with_places(_template(CONFIG_NAME), is_s3=is_s3),
@@ -105,7 +105,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
         if taken:
             raise _taken(directory / taken[0])
         for name, text in files.items():
-            # Mode "x" neither overwrites a file created meanwhile nor follows a link.
+            # Mode "x" neither overwrites a new file nor follows a link.
             with (directory / name).open("x", encoding="utf-8") as file:
                 made.append(directory / name)
                 file.write(text)
@@ -124,7 +124,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 
 def _require_usable(directory: Path) -> None:
     path = str(directory.absolute())
-    # SQLAlchemy and the JDBC driver parse everything after `?` as options of the database.
+    # SQLAlchemy and the JDBC driver parse what follows `?` as options.
     odd = sorted({character for character in path if character == "?" or not character.isprintable()})
     if odd:
         reason = (
@@ -146,7 +146,7 @@ def _taken(path: Path) -> UsageError:
 
 
 _HOST = "127.0.0.1"
-"""Listen on this machine only: Dagster's webserver needs no password and lets every visitor start and stop runs."""
+"""Listen on this machine only: Dagster's webserver lets every visitor start and stop runs."""
 _PAGE = "locations/tidemark/asset-groups/events"
 _ENDING_SECONDS = 30
 _POLL_SECONDS = 0.5
@@ -180,10 +180,9 @@ def dev(request: Dev) -> int:
 
 
 def _make_named_home() -> None:
-    """Create the folder of DAGSTER_HOME; only this command does, every other one treats a missing folder as a mistake."""
+    """Create DAGSTER_HOME, which other commands expect to be there."""
     named = os.environ.get("DAGSTER_HOME")
     if named and not os.path.lexists(named):
-        # Keep runs and logs private to this user.
         Path(named).mkdir(mode=0o700, parents=True)
 
 
@@ -200,7 +199,7 @@ def _require_free(port: int) -> None:
 
 
 def _require_pool(home: Path) -> None:
-    """Create the pool: Dagster does not enforce a pool on its first dequeue unless it exists."""
+    """Dagster does not enforce a pool on its first dequeue unless it exists."""
     import dagster as dg  # noqa: PLC0415 - other commands start without Dagster
 
     from pipeline_assets.orchestration.assets import POOL  # noqa: PLC0415 - other commands start without Dagster
@@ -215,14 +214,13 @@ def _require_pool(home: Path) -> None:
 
 
 class _Served:
-    """Both processes, each leading a process group, so that their children can be ended with them."""
+    """Both processes, each with a process group, so that their children end with them."""
 
     def __init__(self, port: int, *, is_read_only: bool) -> None:
         self._url = f"http://{_HOST}:{port}"
         webserver = ["-m", "dagster_webserver", "-w", WORKSPACE_NAME, "-h", _HOST, "-p", str(port)]
         daemon = ["-m", "dagster._daemon", "run", "-w", WORKSPACE_NAME]
         self.words = [[*webserver, "--read-only"]] if is_read_only else [daemon, webserver]
-        """The arguments of each process."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._is_asked_to_end = threading.Event()
         self._former: dict[signal.Signals, Any] = {}
@@ -249,7 +247,7 @@ class _Served:
             signal.signal(number, handler)
 
     def watch(self) -> bool:
-        """Wait for a signal to end (True) or until a process ends by itself (False); prints the URL once it answers."""
+        """Wait for a signal to end (True) or a process's own end (False); prints the URL once it answers."""
         is_told = False
         while not self._is_asked_to_end.wait(_POLL_SECONDS):
             if any(process.poll() is not None for process in self._processes):

@@ -52,7 +52,7 @@ def verify(request: Verify) -> int:
 
 
 def prove_range(runtime: Runtime, first: date, last: date, projects: Sequence[str]) -> Proof:
-    """Replay a range into scratch tables that are dropped afterwards; returns the proof."""
+    """Replay a range into scratch tables, which are dropped afterwards."""
     with replay_runtime(runtime) as scratch:
         return prove(runtime, scratch, first, last, projects, datetime.now(UTC))
 
@@ -83,7 +83,6 @@ def _proof(proof: Proof) -> Parts:
 
 
 def _proof_json(proof: Proof) -> dict[str, Any]:
-    """With its evidence; snapshot ids are text, as JSON readers cannot hold them exactly."""
     return {
         "is_proven": proof.is_proven,
         "first": proof.first.isoformat(),
@@ -112,7 +111,7 @@ def _proof_json(proof: Proof) -> dict[str, Any]:
 
 
 def diff(request: Diff) -> int:
-    """Print a difference per project, and write its page if that is asked."""
+    """Print a difference per project, and write its page if requested."""
     settings = load_settings()
     chosen, day = settings.require_projects(tuple(request.projects)), parse_day(request.day)
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
@@ -140,7 +139,7 @@ def replay(request: Replay) -> int:
     day = table.kind.slice_day(parse_day(request.day))
     projects = table.kind.projects(settings.require_projects(tuple(request.projects)))
     with own_ledger(settings) as ledger:
-        # Choose before Spark starts, so that a wrong choice fails fast.
+        # Fail on a wrong choice before Spark starts.
         records = ledger.publications(table.key, projects, [day])
     chosen = replays.choose(records, table.key, day, projects, *which)
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
@@ -161,7 +160,7 @@ def drill(request: Drill) -> int:
     """Print a line per trial, the trials that did not survive, and the verdict."""
     settings = load_settings()
     require_catalog_of_its_own(settings)
-    # Turn SIGTERM into an exit, so that a terminated drill removes its data as an interrupted one does.
+    # Exit on SIGTERM, so that a terminated drill removes its data.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_INCOMPLETE))
     trials = planned(PROJECT, promise_of(settings), is_full=request.full)
     with terminal() as console, open_runtime(settings, plainly(console)) as runtime:
@@ -182,7 +181,7 @@ def drill(request: Drill) -> int:
 
 
 def drilled(results: Sequence[Result]) -> Parts:
-    """Yield a row per trial, the faults of each, and the verdict."""
+    """A row per trial, the faults of each, and the verdict."""
     rows = []
     for one in results:
         survived = styled("yes", "green") if one.is_survived else styled("no", "bold red")
@@ -233,7 +232,7 @@ def _told(points: Sequence[Point]) -> Parts:
 
 
 def _newest_final(ledger: Ledger, settings: Settings) -> list[date]:
-    """The newest day of refined.events with rows, final in all its projects; only one, as a replay costs as much as a load."""
+    """The newest final day of refined.events with rows; only one, as a replay costs as much as a load."""
     by_day: dict[date, list[bool]] = {}
     for key, record in ledger.slices(REFINED_EVENTS.key, settings.projects).items():
         if record.digest.rows and record.verdict.is_good:

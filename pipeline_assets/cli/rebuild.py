@@ -79,7 +79,6 @@ def _require_sense(request: RebuildCommand) -> None:
 
 
 def _print_all(ledger: Ledger, *, as_json: bool) -> None:
-    """One row per recorded rebuild, oldest first."""
     rebuilds = ledger.rebuilds.all()
     if as_json:
         write_json([_to_json(one, ledger.rebuilds.slices(one)) for one in rebuilds])
@@ -96,7 +95,6 @@ def _print_all(ledger: Ledger, *, as_json: bool) -> None:
 
 
 def _report(rebuild: RebuildRecord, green: GreenSlices) -> Parts:
-    """The rebuild's state, the changes by day, and what is left out."""
     yield line(f"{rebuild.title}: ", styled(rebuild.state.value, _STYLES[rebuild.state]))
     yield f"reason: {rebuild.reason} ({rebuild.who}, {rebuild.started_at[:16]})"
     if rebuild.answered_by is not None:

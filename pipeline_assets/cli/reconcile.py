@@ -42,7 +42,7 @@ _MOST_LINES, _MOST_DAYS = 40, 60
 
 
 def reconcile(request: ReconcileCommand) -> int:
-    """Compare, run repairs if that is asked, and print what differs and how it can be repaired."""
+    """Compare, run repairs if requested, and print the differences with proposed repairs."""
     settings = load_settings()
     chosen = settings.require_projects(tuple(request.projects))
     today = str(datetime.now(UTC).date())
@@ -59,7 +59,7 @@ def reconcile(request: ReconcileCommand) -> int:
             break
         if not tried and not request.as_json:
             show(page(), *compared(found))
-        # The cheapest kind runs first and may make the others unnecessary. Each runs once for a day, so rounds are bounded.
+        # The cheapest kind may make the others unnecessary. Each runs once for a day, so rounds are bounded.
         chosen_repairs = [one for one in able if one.kind is able[0].kind]
         show(console, *proposed(chosen_repairs))
         for one in chosen_repairs:
@@ -82,7 +82,7 @@ def _look(
     days: Sequence[date],
     landing: LandingStore,
 ) -> Callable[[], golden.Reconciliation | KeyComparison]:
-    """What compares, as often as it is called; raises UsageError for options that do not go together."""
+    """A function that compares, also again after repairs; raises UsageError for options that exclude each other."""
     keys, against = request.keys, request.against
     if keys is not None and against is not None:
         raise UsageError("--keys, --against", "name two things to compare with", "Give one of them")
@@ -120,7 +120,7 @@ def _look(
 
 
 def _run(one: Repair) -> None:
-    """Run the command of a repair in this process; what it prints goes to standard error, and whether it helped is compared."""
+    """Run a repair's command in this process with its output on standard error; its exit code is ignored."""
     command = typer.main.get_command(app)
     with (
         redirect_stdout(sys.stderr),
@@ -131,12 +131,11 @@ def _run(one: Repair) -> None:
 
 
 def compared(found: golden.Reconciliation | KeyComparison) -> Parts:
-    """Yield what was compared and differs."""
+    """Yield the differences."""
     yield from compared_keys(found) if isinstance(found, KeyComparison) else _compared_totals(found)
 
 
 def _compared_totals(found: golden.Reconciliation) -> Parts:
-    """A row per measure, a line per mismatch and fault, then the sum."""
     rows = []
     for measure in sorted({one.total.measure for one in found.comparisons}):
         of_measure = [one for one in found.comparisons if one.total.measure == measure]
@@ -209,7 +208,7 @@ def proposed(repairs: Sequence[Repair]) -> Parts:
 
 
 def _golden_json(found: golden.Reconciliation) -> dict[str, Any]:
-    """For `--json`; numbers are text, because JSON numbers cannot hold every decimal."""
+    """Numbers are text, because JSON numbers cannot hold every decimal."""
     return {
         "is_good": found.is_good,
         "first": found.first,

@@ -32,7 +32,7 @@ from resources.ledger.store import own_ledger
 
 
 def recover(request: RecoverCommand) -> int:
-    """Plan, then fetch what is lacking, then load it if that is asked."""
+    """Plan, then fetch what is lacking, then load it if requested."""
     settings = load_settings()
     parsed = recovery_request(settings, request)
     landing = LandingStore.from_settings(settings, S3Resource())
@@ -64,7 +64,6 @@ def recover(request: RecoverCommand) -> int:
 
 
 def _load(settings: Settings, recovered: Sequence[Slice], console: Console) -> list[str]:
-    """Run `tidemark load --source backfill` over these days; returns the failures that are not verdicts."""
     days = sorted({key.event_date for key in recovered})
     projects = tuple(dict.fromkeys(key.project_id for key in recovered))
     failures: list[str] = []
@@ -93,7 +92,6 @@ def progress_on(console: Console, plan: RecoveryPlan) -> Iterator[Progress]:
 
 
 def _print_warnings(console: Console, plan: RecoveryPlan) -> None:
-    """What an operator should know before the days are loaded."""
     show(console, *(line(styled("warning", "yellow"), f": {warning}") for warning in plan.warnings))
 
 
@@ -131,7 +129,6 @@ def _print_outcomes(outcomes: Sequence[HourOutcome], *, as_json: bool) -> None:
         return
     headings, rows = outcome_table(outcomes)
     show(page(), Table(headings[:-1], [row[:-1] for row in rows]))
-    # A reason is long, and the same for many days.
     for error in dict.fromkeys(str(one.error) for one in outcomes if one.error is not None):
         show(page(), line(styled("not recovered", "bold red"), f": {error}"))
     if not outcomes:

@@ -1,4 +1,4 @@
-"""Commands that tell others: the health page, figures for Prometheus, notices, the advice on the reprocessing window."""
+"""Commands that inform others: the health page, figures for Prometheus, notices, advice on the reprocessing window."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def metrics(request: Metrics) -> int:
     except (UsageError, SettingsError):
         raise
     except TidemarkError as error:
-        # Written as well, so that monitoring sees the outage of the ledger instead of old figures.
+        # Monitoring then sees the outage of the ledger instead of old figures.
         samples, failure = samples_of_nothing(now), error
     if output is None:
         sys.stdout.write(text_of(samples))
@@ -71,12 +71,12 @@ def _queue() -> dict[str, int] | None:
         with dg.DagsterInstance.get() as instance:
             return run_queue(instance)
     except Exception:
-        # DAGSTER_HOME or its storage is missing or of another version; reported as tidemark_dagster_up 0.
+        # DAGSTER_HOME or its storage is unusable; reported as tidemark_dagster_up 0.
         return None
 
 
 def notify(request: Notify) -> int:
-    """Send what receivers were not told yet."""
+    """Send waiting notices."""
     from pipeline_assets.operations.notices import send_notices  # noqa: PLC0415 - others start without an HTTP client
 
     settings = load_settings()
@@ -167,7 +167,6 @@ def _percentiles(found: WindowReport) -> Parts:
 
 
 def _share(share: float) -> str:
-    """A percentage that rounds to 100 % only for exactly all."""
     return "100 %" if share == 1 else f"{min(100 * share, 99.9999):.6g} %"
 
 

@@ -1,4 +1,4 @@
-"""Commands that load, maintain or attach tables in this process, and how others run a job or open the tables."""
+"""Commands that load, maintain or attach tables in this process, and functions that run a job or open the tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def load(request: LoadCommand) -> int:
     try:
         statuses = _of_load(settings, source, chosen, days)
     except LedgerUnavailableError:
-        # The run may have failed for the same reason, or earlier for another one.
+        # The run may have failed for the same reason.
         if not any(OUT_OF_REACH in failure for failure in failures):
             raise
         return EXIT_INCOMPLETE
@@ -87,10 +87,7 @@ def maintenance(request: Maintenance) -> int:
 def require_one_meant(
     source: LoadSource, reasons: Mapping[str, str | None], asked: Sequence[str], configured: Sequence[str]
 ) -> None:
-    """Raise UsageError where a change is accepted without naming a project, although several are configured.
-
-    Dimensions belong to no project and need none.
-    """
+    """Raise UsageError for an acceptance without a project, if several are configured and the source has projects."""
     given = [name for name, reason in reasons.items() if reason is not None]
     if given and source is not LoadSource.DIMENSIONS and not asked and len(configured) > 1:
         raise UsageError(
@@ -110,9 +107,9 @@ def load_in_chunks(
     *,
     is_read_again: bool = False,
 ) -> list[str]:
-    """Run the load job over the days in chunks; returns the failures that are not verdicts recorded in the ledger.
+    """Run the load job over the days in chunks; returns failures other than verdicts in the ledger.
 
-    `reasons`: of acceptances, by their name in run config; None where none was given.
+    `reasons`: name in run config -> reason of an acceptance, or None.
     """
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
@@ -125,7 +122,6 @@ def load_in_chunks(
 
 
 def _of_load(settings: Settings, source: LoadSource, projects: Sequence[str], days: Sequence[date]) -> list[DayStatus]:
-    """The recorded status of each requested day; the load itself refuses a ledger that is not the lake's."""
     with closing(Ledger(settings.ledger_database_url)) as ledger:
         if source is LoadSource.DIMENSIONS:
             statuses = dimension_statuses(ledger, days, is_all_wanted=True)
@@ -161,7 +157,7 @@ def acceptances(
 
 
 def config_of(request: Request, kind: type[Request]) -> dict[str, Any]:
-    """Return the run config of a job that takes requests of this kind."""
+    """The run config of acceptances: missing deliveries for raw, changes for the tables below."""
     return request.model_dump(mode="json", by_alias=True, include=set(kind.model_fields))
 
 
@@ -173,7 +169,7 @@ def run_operation(
     *,
     tags: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Run a job of one op with this config, its lines on the console; returns the failures that are not verdicts."""
+    """The run config of a job that takes requests of this kind."""
 
     def log(text: str) -> None:
         console.print(text, style="yellow")
@@ -183,14 +179,12 @@ def run_operation(
         logger.addHandler(_Handler(console))
         return logger
 
-    # With --verbose everything that Dagster logs, else the lines of the load.
+    # Run a job of one op with its lines on the console; returns failures other than verdicts in the ledger.
     logger = dg.colored_console_logger if VERBOSE.get() else dg.LoggerDefinition(progress)
     return run_job(settings, job, config, tags or {}, logger, log)
 
 
 class _Handler(logging.Handler):
-    """Prints lines of the load; only --verbose shows Dagster's own events."""
-
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
         self._console = console
@@ -216,7 +210,7 @@ def open_runtime(settings: Settings, log: Callable[[str], None], purpose: Purpos
 
 
 def attach(request: Attach) -> int:
-    """Print whose lake it is and what can be attached; attach it if that is asked."""
+    """Print whose lake it is and what can be attached; attach it if requested."""
     settings = load_settings()
     with terminal() as console, lakehouse_failures("tables"):
         session = spark_resource(settings).spark_session
@@ -283,7 +277,7 @@ def _attached(
         state = "known already" if one.is_attached else "attached" if one in done else behind
         rows.append((one.table.key, f"{one.updated_at:%Y-%m-%d %H:%M:%S}", str(one.snapshot_id), one.rows, state))
     yield Table(("table", "written", "snapshot", "rows", ""), rows)
-    # A line of its own, which is never cut, so that the path can be copied.
+    # A line of its own is never cut, so that the path can be copied.
     yield from (f"{one.table.key}: {one.metadata_file}" for one in there)
     for one in candidates:
         if one.left_out:

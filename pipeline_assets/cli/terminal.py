@@ -24,10 +24,8 @@ from pipeline_assets.domain.report import Styled, Table
 from resources.spark.jars import WATCH
 
 Parts = Iterator[Table | Text | str | None]
-"""What `show` prints."""
 LOG_NAME = "tidemark-load.log"
 VERBOSE = ContextVar("verbose", default=False)
-"""Whether the command shows logs and stack traces."""
 
 
 class PlainConsole(Console):
@@ -53,12 +51,12 @@ def line(*parts: str | Text) -> Text:
 
 
 def stacked(*parts: str) -> Text:
-    """Return several lines for one table cell; line breaks within a part are escaped."""
+    """Several lines for one table cell; line breaks within a part are escaped."""
     return Text("\n").join(styled(part) for part in parts)
 
 
 def show(console: Console, *parts: object) -> None:
-    """Print a report: its tables, of which numbers stand to the right, and its sentences, of which None is left out."""
+    """Print tables, with numbers to the right, and sentences; None is left out."""
     for part in parts:
         if isinstance(part, Table) and part.rows:
             grid = RichTable(box=None, pad_edge=False)
@@ -83,7 +81,7 @@ def _text(value: object) -> Text:
 
 
 def page() -> PlainConsole:
-    """Return a console on standard output; a pipe gets the width that tables need."""
+    """A console on standard output; a pipe gets the width that tables need."""
     return PlainConsole(width=None if sys.stdout.isatty() else 200, soft_wrap=sys.stdout.isatty())
 
 
@@ -132,7 +130,7 @@ def terminal() -> Iterator[Console]:
     sys.stderr.flush()
     kept = os.dup(2)
     with (home / LOG_NAME).open("a", encoding="utf-8") as log, os.fdopen(kept, "w", encoding="utf-8") as terminal:
-        # Redirect the descriptor itself, because the JVM inherits it.
+        # The JVM inherits the descriptor.
         os.dup2(log.fileno(), 2)
         try:
             console = PlainConsole(file=terminal, soft_wrap=True)
@@ -146,7 +144,7 @@ def terminal() -> Iterator[Console]:
 
 @contextmanager
 def downloads_shown(console: Console) -> Iterator[None]:
-    """Show the downloads of the block: a bar on a terminal, from the first one on, and elsewhere a line for each."""
+    """Show downloads: a bar on a terminal, elsewhere a line for each."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, console=console, transient=True)
     tasks: dict[str, TaskID] = {}

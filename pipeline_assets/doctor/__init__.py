@@ -1,4 +1,4 @@
-"""Whether this deployment can be trusted to recover: a checklist, each point tested here with evidence.
+"""A checklist of whether this deployment can recover: each point tested, with evidence.
 
 Contains: the points, their rules, the reading of their evidence.
 Add here: another point: its rule, and the reading of its evidence.

@@ -1,4 +1,4 @@
-"""Examine this deployment: read and judge the evidence of each point, in the order of the guide."""
+"""Read and judge the evidence of each point, in the order of the guide."""
 
 from __future__ import annotations
 
@@ -42,12 +42,10 @@ from resources.publishing import promise_of
 _RECENT = timedelta(days=28)
 _FOREIGN = timedelta(days=30)
 _RECOVERY_RESTS = timedelta(hours=1)
-"""A recovery that claimed an hour longer ago than this has died or failed: it claims each hour only when it writes it."""
+"""A recovery writes an hour at once after claiming it, so an older open claim has failed."""
 
 
 class _At(NamedTuple):
-    """The deployment that is examined, and when."""
-
     ledger: Ledger
     settings: Settings
     landing: Callable[[], LandingStore]
@@ -57,14 +55,10 @@ class _At(NamedTuple):
     processes: Sequence[ProcessOnRecord]
     checkup: Checkup
     first: date
-    """The first of the recent days."""
 
 
 def examine(ledger: Ledger, settings: Settings, landing: Callable[[], LandingStore], now: datetime) -> Iterator[Point]:
-    """Yield one point after the other. Raises LedgerError: without the ledger there is no evidence.
-
-    `landing` opens landing; if that fails, its point says so. Writes nothing except a probe that reads a bucket's clock.
-    """
+    """Yield the points; raises LedgerError. If `landing` fails, its point says so. Writes only a clock probe."""
     projects, heads, checkup = settings.require_projects(), list(table_heads(ledger, settings)), ledger.checkup
     at = _At(ledger, settings, landing, now, projects, heads, checkup.processes(), checkup, (now - _RECENT).date())
     for name, question, look in _CHECKLIST:
@@ -73,13 +67,12 @@ def examine(ledger: Ledger, settings: Settings, landing: Callable[[], LandingSto
         except LedgerError:
             raise
         except TidemarkError as error:
-            # The other points are still examined.
             answer = Answer(RED, f"cannot be looked at: {error.subject}: {error.reason}", error.hint)
         yield Point(name, question, *answer)
 
 
 def _one_lake(at: _At) -> Answer:
-    """The point before all others: each of those judges one part, and tells nothing where the parts are of several lakes."""
+    """The first point: the others say nothing where the parts are of several lakes."""
     settings = at.settings
     try:
         mark = read_mark(settings)
@@ -126,7 +119,6 @@ def table_heads(ledger: Ledger, settings: Settings) -> Iterator[TableHead]:
 
 
 def _files(at: _At) -> Answer:
-    """The point on data files of the latest four weeks, by one listing for each day and table."""
     days = days_between(at.first, at.now.date())
     written = {one.table for one in at.heads if one.ledger is not None}
     with closing(CatalogAtRest(at.settings)) as catalog:
@@ -168,7 +160,7 @@ def _prefixes(at: _At) -> Answer:
 
 
 def _keys(at: _At) -> Answer:
-    """The point on keys, from the latest four weeks with rows: a sample of years would hide recent problems."""
+    """Rows of the latest four weeks only: a sample of years would hide recent problems."""
     ledger, projects, today = at.ledger, at.projects, at.now.date()
     of_all = ledger.summaries.slice_figures(REFINED_EVENTS.key, projects)
     days = [one for one in of_all if one.rows and one.day <= today]
@@ -184,7 +176,7 @@ def _keys(at: _At) -> Answer:
 
 
 def _recovery(at: _At) -> Answer:
-    """The point on recovery. Landing is opened only for open claims: an hour's marker tells more than its claim."""
+    """Landing is opened only for open claims, to look for their markers."""
     grammar, projects, landing = EXPORT_FORMAT.keys(at.settings.marker_pattern), at.projects, cache(at.landing)
     unfinished: dict[str, list[Hour]] = {}
     for one in at.ledger.recoveries.open(projects):

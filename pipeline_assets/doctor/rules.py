@@ -33,23 +33,20 @@ class Light(StrEnum):
     RED = "red"
     """The evidence shows that it does not hold."""
     YELLOW = "yellow"
-    """The evidence shows neither that it holds nor that it does not."""
+    """The evidence shows neither."""
     GREEN = "green"
-    """The evidence shows that it holds."""
 
 
 class Answer(NamedTuple):
-    """What a rule says of its evidence."""
+    """A rule's judgement of its evidence."""
 
     light: Light
     found: str
-    """The evidence, with numbers."""
     fix: str | None = None
-    """What to do; None where nothing needs to be done."""
 
 
 class Point(NamedTuple):
-    """One question of the checklist and, as in its `Answer`, what is so of this deployment."""
+    """One question of the checklist with its answer."""
 
     name: str
     question: str
@@ -60,15 +57,14 @@ class Point(NamedTuple):
 
 RED, YELLOW, GREEN = Light.RED, Light.YELLOW, Light.GREEN
 NAMELESS_SHARE = 0.01
-"""Tolerated share of rows without any id: a vendor's correction of such a row doubles it instead of replacing it."""
+"""Tolerated share of rows without any id: a correction of such a row doubles it."""
 LARGE_BYTES = 64 * 1024**2
 """A day with fewer stored bytes is read in seconds, however it is divided."""
 _LARGE_PART_BYTES = 8 * 1024**2
-"""No load waits long for a task with fewer bytes."""
 _LOAD = "tidemark load --source regular --from DAY --to DAY"
 MAINTENANCE_JOB = "maintenance"
 _RESTS = timedelta(days=7)
-"""The longest acceptable pause of maintenance, which is meant to run every night."""
+"""Longest pause of maintenance, which is meant to run every night."""
 _OVERDUE = timedelta(days=14)
 """No snapshot may be older than its retention plus this."""
 
@@ -79,7 +75,7 @@ def worst(lights: Iterable[Light]) -> Light:
 
 
 def judge(told: str, *faults: tuple[object, Light, str, str]) -> Answer:
-    """Green with this evidence, or the first fault that is there: whether it is, its light, what it adds in front, what to do."""
+    """Green with this evidence, or the first true one of `faults`: condition, light, finding in front, fix."""
     for is_there, light, fault, fix in faults:
         if is_there:
             return Answer(light, f"{fault}; {told}" if fault else told, fix)
@@ -91,24 +87,22 @@ class TableHead(NamedTuple):
 
     table: str
     catalog: int | None
-    """None where the catalog has no such table, or only Iceberg itself could tell."""
+    """None where the catalog has no such table, or only Iceberg can read it."""
     ledger: int | None
     is_ours: bool = True
-    """Whether a Tidemark run made the catalog's head."""
     branches: tuple[str, ...] = ()
     """Tidemark's branches with staged work."""
     snapshots: int = 0
     oldest_at: datetime | None = None
     history_days: int = 0
-    """Number of days for which snapshots are kept."""
     is_listed: bool | None = True
-    """Whether the catalog has the table; None where its database does not tell."""
+    """Whether the catalog has the table; None if unknown."""
     deletes: int = 0
     """Delete files of other programs, which hide rows from readers."""
 
 
 def one_lake(mark: Mark | None, settings: Settings, *, is_certain: bool) -> Answer:
-    """What is said where nothing contradicts that all parts are one lake."""
+    """The answer where nothing contradicts that all parts are one lake."""
     if mark is None or mark.ledger is None or mark.place is None:
         told = "the warehouse has no mark that names its catalog, its place and its ledger"
         return Answer(YELLOW, told, "The next load writes it where all of them agree")
@@ -162,7 +156,7 @@ def atomic(heads: Sequence[TableHead], working: Sequence[ProcessOnRecord], dead:
 
 
 def files_are_there(lost: Mapping[str, Mapping[Slice, str]], untold: Sequence[str], since: date) -> Answer:
-    """Whether any data file is gone that the catalog names; `untold`: tables that only Spark can tell of."""
+    """Whether all data files that the catalog names are there; `untold`: tables that only Spark can read."""
     losses = [lost_file(table, key, path) for table, slices in lost.items() for key, path in sorted(slices.items())]
     if losses:
         told = f"{len(losses)} slices since {since} cannot be read: {few([one.reason or '' for one in losses], 2)}"
@@ -185,7 +179,7 @@ def one_transaction(promise: Promise) -> Answer:
 def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Answer:
     """Whether only Tidemark's loads write to the tables.
 
-    `strange`: tables whose newest commit is foreign and not recorded yet; `since`: earlier findings make the point only yellow.
+    `strange`: tables with a foreign newest commit that is not recorded; findings before `since` are only yellow.
     """
     foreign = [one for one in found if one.kind is CauseKind.FOREIGN]
     dead = len(found) - len(foreign)
@@ -207,16 +201,16 @@ def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinish
 
 
 class Prefixes(NamedTuple):
-    """The objects below the projects' prefixes, judged by names and upload times; each key with its project."""
+    """The objects below the projects' prefixes, by names and upload times: (project, key)."""
 
     objects: int
-    """Regular ones."""
+    """Number of regular ones."""
     misnamed: Sequence[tuple[str, str]] = ()
-    """With a recovery's name."""
+    """Named as a recovery's."""
     late: Sequence[tuple[str, str]] = ()
     """Written long after their hour's marker, or after their day's deadline."""
     unplaced: Sequence[tuple[str, str]] = ()
-    """Of either prefix, that no load reads, although their names begin as an hour's."""
+    """Under names that begin as an hour's, but that no load reads; of either prefix."""
     notes: Sequence[str] = ()
     """Why upload times prove nothing."""
 
@@ -291,7 +285,7 @@ def _removed(slices: Sequence[SliceFigures]) -> float:
 
 
 def not_skewed(sizes: Sequence[ArrivedOn], settings: Settings, tasks: int) -> Answer:
-    """Whether a day's work divides evenly among `tasks`, after large objects are split between several tasks."""
+    """Whether a day's work divides evenly among `tasks`, after large objects are split."""
     if not sizes:
         return Answer(YELLOW, "no objects are on record of the last 28 days", "Load days, then ask again")
     by_day: Counter[date] = Counter()
@@ -315,7 +309,7 @@ def not_skewed(sizes: Sequence[ArrivedOn], settings: Settings, tasks: int) -> An
 
 
 def _left(one: ArrivedOn, day_bytes: int, tasks: int) -> float:
-    """The work of a part of the largest object, as a multiple of an even task's; 0 where nobody would wait for it."""
+    """The work of a part of the largest object, as a multiple of an even task's; 0 where it is short."""
     weight = part_weight(one.largest_bytes, parts_of(one.largest_bytes, day_bytes, tasks))
     is_slow = day_bytes >= LARGE_BYTES and weight >= _LARGE_PART_BYTES
     return weight * tasks / day_bytes if is_slow else 0.0
@@ -354,9 +348,9 @@ def recovery_possible(
     projects: Sequence[str],
     unfinished: Mapping[str, Sequence[Hour]],
 ) -> Answer:
-    """Whether lost hours can be fetched from the vendor, and ever were. Keys only have to be set; no request is sent.
+    """Whether lost hours can be fetched from the vendor, and ever were; no request is sent.
 
-    `unfinished`: project -> hours whose recovery began long ago and that have no marker; loads skip their unknown objects.
+    `unfinished`: project -> hours whose recovery began long ago and that have no marker.
     """
     tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
     told = (
@@ -407,7 +401,7 @@ def looked_after(
 
 
 def receivers_told(receivers: Sequence[Receiver], configured: int, refusing: Sequence[ReceiverTrouble] = ()) -> Answer:
-    """Whether receivers get notices of changes; `refusing`: receivers whose notices are set aside, so that no run sends them."""
+    """Whether receivers get notices; `refusing`: receivers whose notices are set aside, so that no run sends them."""
     if not configured:
         return Answer(GREEN, "no receiver is configured; tidemark changes --since TIME lists what changed")
     told = f"{configured} receivers, {sum(one.waiting for one in receivers)} notices wait to be sent"
@@ -424,7 +418,7 @@ def receivers_told(receivers: Sequence[Receiver], configured: int, refusing: Seq
 
 
 def decisions_kept(kept: int, unknown: int, lacking: int) -> Answer:
-    """Whether operators' decisions would survive the loss of the ledger; the caller has read all of their objects."""
+    """Whether decisions would survive the loss of the ledger; the caller has read all of their objects."""
     told = f"{kept} decisions are kept beside the tables, and each can be read"
     told += f"; the ledger lacks {unknown} of them" if unknown else ""
     told += f"; {lacking} that it knows are not there" if lacking else ""

@@ -1,4 +1,4 @@
-"""Changes of slices: their cause, the changed keys, and how far a final slice may change before it is refused."""
+"""Changes of slices: their cause, the changed keys, and the bounds for final slices."""
 
 from __future__ import annotations
 
@@ -11,36 +11,30 @@ from pipeline_assets.domain.checks import ACCEPTED, Check, Evaluation
 from pipeline_assets.domain.settings import KEYS_ADDED, KEYS_CHANGED, KEYS_REMOVED, Settings
 
 _CODE = ", code"
-"""Suffix of a cause's text when the code changed as well."""
+"""Suffix of the text of a cause when the code changed as well."""
 
 
 class CauseKind(StrEnum):
     """Why a slice is built or was published; the value is the recorded text, or its beginning."""
 
     UNCHANGED = ""
-    """No cause: the slice is not built."""
+    """Not built."""
     FIRST_BUILD = "first build"
-    """The slice was never built, or its inputs are not on record."""
     INPUTS = "changed "
-    """Its upstream slices changed; the text names their tables."""
+    """The text names the upstream tables."""
     CROSS_DAY = "changed rows of its events on other days"
-    """Rows on other days that share an event key with this slice changed."""
     CODE = "code"
-    """Only the code changed."""
     DELIVERY = "delivery"
-    """A raw slice: the delivered rows changed."""
+    """Raw: the delivered rows changed."""
     SAME_ROWS = "the same rows, in other objects or lines"
-    """A raw slice: the same rows were delivered in other objects or on other lines."""
     FILES_GONE = "data files were gone"
-    """Files of the slice were gone from the warehouse; an operator had it read again, with the same rows or others."""
+    """An operator had a slice read again whose files were gone from the warehouse."""
     EXCLUSION = "exclusion"
-    """A raw slice: an operator excluded deliveries, or included them again."""
+    """Raw: an operator excluded deliveries, or included them again."""
     ROLLBACK = "rollback"
-    """An operator rolled the slice back to an earlier state."""
     REBUILD = "rebuild"
-    """An operator rebuilt the slice on a branch and swapped it into main."""
     UNRECORDED_RUN = "unrecorded run "
-    """Found in the table: a run published the slice and died before it recorded that; the text names the run."""
+    """Found in the table: the named run published it and died before it recorded that."""
     FOREIGN = "foreign"
     """Found in the table: no Tidemark run published it."""
     UNDELETED = "delete files of another program removed, which are no way to erase; rows that came back: "
@@ -63,23 +57,23 @@ class Cause:
 
     @classmethod
     def of(cls, kind: CauseKind, detail: object = "", *, has_new_code: bool = False) -> Cause:
-        """A cause with the detail that ends its text, if its kind has one; `has_new_code`: whether the code changed as well."""
+        """A cause with the detail that ends its text; `has_new_code`: the code changed as well."""
         return cls(kind, f"{kind.value}{detail}{_CODE if has_new_code else ''}")
 
     @classmethod
     def parse(cls, text: str) -> Cause:
-        """The cause that a recorded text stands for; an unknown text is `OTHER`."""
+        """The cause of a recorded text; an unknown text is `OTHER`."""
         begun = (kind for kind in CauseKind if kind.value.endswith(" ") and text.startswith(kind.value))
         return cls(_KINDS.get(text.removesuffix(_CODE), next(begun, CauseKind.OTHER)), text)
 
     @property
     def has_new_code(self) -> bool:
-        """Whether changed code is the cause, or one of two."""
+        """Whether the code changed."""
         return self.kind is CauseKind.CODE or self.text.endswith(_CODE)
 
     @property
     def is_found(self) -> bool:
-        """Whether the cause was found in the table instead of being recorded by the publishing run."""
+        """Whether the cause was found in the table, not recorded by the publishing run."""
         return self.kind in (CauseKind.FOREIGN, CauseKind.UNRECORDED_RUN)
 
     def __str__(self) -> str:
@@ -116,7 +110,7 @@ class KeyChange:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The totals, and one figure per cause such as `keys_removed_moved_day`."""
+        """The totals, and a figure per cause such as `keys_removed_moved_day`."""
         parts = [(name, *entry) for name, causes in self._parts.items() for entry in causes.items()]
         by_cause = {f"{name}_{cause.replace(' ', '_')}": count for name, cause, count in parts}
         return {"keys_kept": self.kept, **self.totals, **by_cause}
@@ -132,15 +126,15 @@ class Baseline:
     """A slice when it became final or an operator last accepted a change, with its key changes since."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Measure -> value; empty where the slice held nothing, so that filling it counts as no change."""
+    """Measure -> value; empty for an empty slice, so that filling it is no change."""
     keys: int = 0
-    """Number of keys it had then; 0 = not compared since."""
+    """Number of keys then; 0 = not compared since."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """Key measure -> sum over all publications since."""
     content: str | None = None
-    """Its digest then; a slice that returns to it has not changed, whatever it held in between."""
+    """Digest then; a slice that returns to it has not changed."""
     since: str | None = None
-    """When the run began that built what this holds: ISO text. None = when the slice became final."""
+    """When the building run began: ISO text; None = when the slice became final."""
 
     def is_again(self, content: str) -> bool:
         """Whether this digest is the baseline's."""
@@ -151,7 +145,7 @@ class Baseline:
         return replace(self, figures={name: self.figures[name] for name in measures if name in self.figures})
 
     def after(self, change: KeyChange | None) -> Self:
-        """The baseline after one more publication, with its key changes added."""
+        """The baseline after a publication with these key changes."""
         if change is None:
             return self
         totals = {name: self.totals.get(name, 0) + count for name, count in change.totals.items()}
@@ -162,7 +156,7 @@ class Baseline:
         return replace(self, figures={**measures, **self.figures})
 
     def grown(self, brought: Mapping[str, float], after: Mapping[str, float], now: str | None) -> Self:
-        """The baseline with what recoveries brought by `now`, of which `after` may hold less; it is of no content any more."""
+        """The baseline, without digest, plus what recoveries brought by `now`, of which `after` may hold less."""
         figures = {
             name: min(value + brought.get(name, 0), max(value, after.get(name, value)))
             for name, value in self.figures.items()
@@ -182,11 +176,7 @@ class Baseline:
 
 
 def is_bounded(before: Mapping[str, float], after: Mapping[str, float], *, was_final: bool, settings: Settings) -> bool:
-    """Whether a change of this slice has to stay within bounds.
-
-    It has to if the slice was final and its largest count, before or after, exceeds `change_min_rows`: ratios of small
-    numbers mean nothing. Counts are integers, money is not; a slice without counts is always bounded.
-    """
+    """Whether the slice was final, and its largest count, if it has counts, exceeds `change_min_rows`."""
     counts = [value for value in (*before.values(), *after.values()) if isinstance(value, int)]
     return was_final and (max(counts) > settings.change_min_rows if counts else bool(before or after))
 
@@ -204,12 +194,11 @@ def explain_change(
     settings: Settings,
     brought: Mapping[str, float] = {},
 ) -> Evaluation:
-    """Evaluate `change_is_explained`: bound every measure of a bounded slice, and its shares of added, removed and changed keys.
+    """Evaluate `change_is_explained`: bounds on every measure, and on shares of added, removed and changed keys.
 
-    Measures are compared with `before`, the slice when it became final or an operator last accepted a change, so that many
-    small changes count together. Keys are bounded per publication as well. Filling an empty slice, or returning to the
-    baseline's content (`content`: the digest now), is not a change. `brought`: what of each measure comes from objects that a
-    recovery wrote since for hours on record as missing; it never counts as growth.
+    Measures are compared with `before`, so that small changes add up; keys are bounded per publication as well.
+    `content`: the digest now; returning to the baseline's is no change. `brought`: what of each measure a recovery of
+    missing hours delivered since; it never counts as growth.
     """
     figures = {f"{name}_before": value for name, value in before.figures.items()}
     figures |= {f"{name}_after": value for name, value in after.items()}
@@ -248,9 +237,8 @@ def next_baseline(
 ) -> Baseline:
     """The baseline of a final slice that passed `change`.
 
-    It is new where the slice becomes final, is filled, is accepted, or returns to the baseline's content. Otherwise it is
-    `before` with the key changes added, and with what was `brought`, which lifts no bound again; a measure that it lacked was
-    not compared, and is bounded from now on.
+    It is new where the slice becomes final, is filled, is accepted, or returns to the baseline's content. Otherwise
+    it is `before` with the key changes and `brought` added; a measure that it lacked is bounded from now on.
     """
     was_bounded = is_bounded(before.figures, after, was_final=was_final, settings=settings)
     if not was_bounded or not before.figures or change.is_accepted_change or before.is_again(content):

@@ -1,4 +1,4 @@
-"""Checks: their names, their results, the rule for batches, and what operators accept although a check would refuse it."""
+"""Checks: names, results, the rule for batches, and operators' acceptances of refusals."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ class CheckRule:
 
     name: str
     description: str = field(default="", compare=False)
-    """The guarantee, shown in Dagster."""
     is_blocking: bool = field(default=True, compare=False)
     """False for checks that only warn."""
     settings_read: tuple[str, ...] = field(default=(), compare=False)
     """Settings that hold its bounds: when one changes, a refusal is tried again."""
     evaluate: Callable[[Totals], Evaluation] | None = field(default=None, compare=False)
-    """For checks that need only totals; load/ evaluates the others, where their figures are."""
+    """For checks that need only totals; load/ evaluates the others."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class Totals:
     """The audit's measurements of a staged slice of an aggregate."""
 
     found: Mapping[str, Any]
-    """Measure -> its total over the slice's rows: an int or an exact decimal."""
+    """Measure -> total over the slice's rows: an int or an exact decimal."""
     control: Mapping[str, Any]
-    """Measure -> the same total computed independently from refined.events, and further results of the table's controls."""
+    """Measure -> the same total computed independently from refined.events, and further results of the controls."""
     settings: Settings
 
 
@@ -122,7 +121,7 @@ class Check:
         "items_are_known", "The items are those of the day of the events, or the check names whose they are."
     )
     FILES_ARE_THERE = CheckRule("files_are_there")
-    """No table lists it: what a slice is refused for while a data file of it is gone."""
+    """No table lists it: the refusal of a slice while a data file of it is gone."""
     METHODS_AGREE = CheckRule("methods_agree", "Joined with snapshots and with intervals, the rows are the same.")
 
 
@@ -137,7 +136,7 @@ def number(value: Any) -> float:
 
 
 def lost_file(table: str, key: Slice, path: str) -> Evaluation:
-    """The refusal of a slice of which a data file is gone; its name is enough, since table and slice tell the folder."""
+    """The refusal of a slice of which a data file is gone; the message names the file without its folder."""
     reason = f"its data file {path.rpartition('/')[2]} is gone from the warehouse"
     return Evaluation(
         Check.FILES_ARE_THERE, False, reason, f"Put it back and load the day, or: {read_again(table, key)}"
@@ -145,7 +144,7 @@ def lost_file(table: str, key: Slice, path: str) -> Evaluation:
 
 
 class BoundTexts:
-    """A frozen record whose reason and hint are bounded at once, so that a new one compares equal to its ledger row."""
+    """A frozen record with bounded reason and hint, so that a new one equals its ledger row."""
 
     def __post_init__(self) -> None:
         """Bound both."""
@@ -155,9 +154,8 @@ class BoundTexts:
 
 
 UNREAD_OBJECTS = "unread_objects"
-"""Figure of a refusal of unreadable objects: their content is unknown, so every load tries again."""
+"""Figure of a refusal of unreadable objects, which every load tries again."""
 ACCEPTED = "accepted"
-"""Prefix of the reason of an accepted change."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +168,7 @@ class Evaluation(BoundTexts):
     hint: str | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     is_evaluated: bool = True
-    """False where the table lists the check but nothing evaluated it; such a check never counts as passed."""
+    """False where the table lists the check but nothing evaluated it; it never counts as passed."""
 
     @property
     def is_accepted_change(self) -> bool:
@@ -198,7 +196,7 @@ class Evaluation(BoundTexts):
 
 
 def not_evaluated(rule: CheckRule) -> Evaluation:
-    """A failed evaluation for a check that the table lists but nothing evaluated."""
+    """A failed evaluation of a check that the table lists but nothing evaluated."""
     hint = "Evaluate it where the table is audited, or take it from the table's checks: docs/extending.md"
     return Evaluation(rule, False, "was not evaluated", hint, is_evaluated=False)
 
@@ -221,13 +219,13 @@ class BatchFigures:
     quarantined: int
     blank: int
     line_reasons: Mapping[str, int] = field(default_factory=dict)
-    """Reason, with its column -> quarantined lines; UNREADABLE and a column -> its values that are null in kept rows."""
+    """Reason with its column -> quarantined lines; UNREADABLE + column -> values that are null in kept rows."""
     quarantined_in: tuple[str, ...] = ()
-    """Keys of the objects that hold quarantined lines."""
+    """Keys of objects with quarantined lines."""
 
     @property
     def told_quarantined(self) -> str | None:
-        """Which lines are quarantined, and why; None where none is."""
+        """The quarantined lines and their reasons; None without any."""
         if not self.quarantined:
             return None
         first, *more = self.quarantined_in or ("its objects",)
@@ -236,7 +234,7 @@ class BatchFigures:
 
 
 _FEW_LINES = 10
-"""So many quarantined lines never refuse a batch, whatever their share."""
+"""This many quarantined lines never refuse a batch, whatever their share."""
 MISSING_HINT = (
     "A rewrite under way ends by itself: load again later. Else check TIDEMARK_LANDING_URL, credentials and "
     "lifecycle rules, have the vendor export the day again, or accept that they are gone, with a reason "
@@ -245,7 +243,7 @@ MISSING_HINT = (
 
 
 def reconcile_batch(figures: BatchFigures, settings: Settings, missing: tuple[str, ...] = ()) -> Evaluation:
-    """Evaluate `delivery_reconciles` for a batch with deliveries; `missing`: recorded objects that landing no longer lists."""
+    """Evaluate `delivery_reconciles` for a batch with deliveries; `missing`: recorded but unlisted objects."""
     numbers = {
         "objects": figures.objects,
         "unreadable_objects": len(figures.unreadable),
@@ -307,7 +305,7 @@ class AcceptanceKind(StrEnum):
 
 
 Acceptances = Mapping[tuple[str, Slice], str]
-"""Table and slice -> why an operator accepts what a check would refuse; the table tells the kind."""
+"""Table and slice -> why an operator accepts what a check would refuse."""
 
 
 def read_acceptances(
@@ -318,11 +316,8 @@ def read_acceptances(
 ) -> Acceptances:
     """Parse run config: for each kind, `table:day/project` -> reason.
 
-    `kinds`: table -> the kind of acceptance it allows; `shared`: tables whose days belong to no project. A loss named among
-    changes counts as a loss.
-
-    Raises SettingsError for an entry that names no known table and day, or no project where several are loaded, and
-    UsageError for an invalid reason.
+    `kinds`: table -> the kind that it allows, also for an entry of another kind; `shared`: tables without projects.
+    Raises SettingsError for an unknown table or day, or a lacking project; UsageError for a bad reason.
     """
     found = {}
     for kind, entries in config.items():

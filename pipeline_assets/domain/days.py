@@ -41,7 +41,7 @@ def deadline(day: date, settings: Settings) -> datetime:
 
 
 def requested_range(first: str, last: str, settings: Settings) -> tuple[date, ...]:
-    """The days of a range given as text; raises UsageError for a bad day, a bad order or a day outside the calendar."""
+    """The days of a range given as text; raises UsageError for a bad day or order, or a day outside the calendar."""
     start, end = parse_day(first), parse_day(last)
     if end < start:
         raise UsageError(f"--from {first} --to {last}", "the range ends before it begins", "Swap the two days")
@@ -72,7 +72,7 @@ def day_in(text: str) -> date | None:
 
 
 def parse_moment(option: str, text: str) -> datetime:
-    """The aware time that an ISO text names, UTC by default; raises UsageError, which names the option."""
+    """The aware time of an ISO text, UTC by default; raises UsageError that names the option."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -90,7 +90,6 @@ class Hour:
 
     day: date
     hour: int
-    """0 to 23, UTC."""
 
     @classmethod
     def at(cls, moment: datetime) -> Hour:
@@ -133,14 +132,14 @@ class HourRange:
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
     def halves(self) -> tuple[HourRange, HourRange]:
-        """The first and the second half of a range of two or more hours."""
+        """The two halves of a range of two or more hours."""
         hours = list(self)
         middle = len(hours) // 2
         return HourRange(hours[0], hours[middle - 1]), HourRange(hours[middle], hours[-1])
 
 
 def hour_ranges(hours: Iterable[Hour], most: int) -> list[HourRange]:
-    """The hours as ranges without gaps, of at most `most` hours each; no range crosses midnight."""
+    """The hours as ranges without gaps, of at most `most` hours each, none across midnight."""
     ranges: list[HourRange] = []
     for hour in sorted(hours):
         last = ranges[-1] if ranges else None
@@ -152,10 +151,7 @@ def hour_ranges(hours: Iterable[Hour], most: int) -> list[HourRange]:
 
 
 def requested_hours(first: str, last: str, settings: Settings) -> HourRange:
-    """The hours of a range given as text, `DAY` or `DAYTHH`; a day stands for all of its hours.
-
-    Raises UsageError for a bad day or hour, a bad order, or a day outside the calendar.
-    """
+    """The hours of a range given as `DAY` (all of its hours) or `DAYTHH`; raises UsageError as `requested_range`."""
     start, end = _parsed(first, 0), _parsed(last, 23)
     requested_range(first[:_DAY_LENGTH], last[:_DAY_LENGTH], settings)
     if end < start:
@@ -173,14 +169,14 @@ def _parsed(text: str, default_hour: int) -> Hour:
 
 
 ALONE = timedelta(days=30)
-"""A first day is ignored if the next day with arrivals is further away than this."""
+"""A first day is ignored if the next one with arrivals is further away."""
 
 MOST_STRAYS = 100
-"""How many stray deliveries are kept per source and project, on either side of the days that loads request."""
+"""Stray deliveries kept per source and project, on either side of the days that loads request."""
 
 
 def first_believable(days: Iterable[date], today: date | None = None) -> date | None:
-    """The earliest arrival day, without a day isolated long before the next, and without days after tomorrow; None of none."""
+    """The earliest arrival day that is neither isolated before the others nor after tomorrow; None without any."""
     known = sorted(day for day in set(days) if today is None or day <= today + timedelta(days=1))
     close = (day for day, following in pairwise(known) if following - day <= ALONE)
     return next(close, known[-1] if known else None)
@@ -193,7 +189,7 @@ def asked_for(settings: Settings, today: date) -> tuple[date, date]:
 
 
 def ends_of(strays: Iterable[Delivery]) -> tuple[Delivery, ...]:
-    """The first and last strays of each source and project, by day: a mistyped prefix may hold a million objects."""
+    """The first and last strays of each source and project: a mistyped prefix may hold a million objects."""
     of_project: dict[tuple[Source, str], list[Delivery]] = {}
     for stray in sorted(strays):
         of_project.setdefault((stray.batch.source, stray.batch.project_id), []).append(stray)
@@ -205,8 +201,8 @@ def ends_of(strays: Iterable[Delivery]) -> tuple[Delivery, ...]:
 
 
 def describe_strays(keys: Sequence[str]) -> str:
-    """A sentence that says no load will read these objects, and how to fix that."""
-    # Only some strays are kept, and up to every second listed key may be a marker, so the true number may be higher.
+    """A sentence that no load will read these objects, with the remedy."""
+    # Strays are kept up to a bound, and every second one may be a marker, so the true number may be higher.
     bound = "at least " if len(keys) >= MOST_STRAYS // 2 else ""
     return (
         f"{bound}{len(keys)} objects arrived on days that no load will read, first {keys[0]}, last {keys[-1]}: correct "

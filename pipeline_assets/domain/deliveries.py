@@ -1,4 +1,4 @@
-"""The objects of landing: deliveries, markers, batches, objects that are neither, and why a line or an object is quarantined."""
+"""The objects of landing: deliveries, markers, batches, oddities, and the reasons for quarantine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline_assets.domain.plain_text import few
 from pipeline_assets.domain.slices import ALL_PROJECTS, Source
 
 NOT_READABLE = "not_readable"
-"""`error` of an object that is listed but cannot be read: its content is unknown, and every load tries again."""
+"""`error` of an object that is listed but cannot be read; every load tries again."""
 
 
 @dataclass(frozen=True, order=True)
@@ -29,10 +29,7 @@ class BatchKey:
 
 
 def dimension_batch(day: date) -> BatchKey:
-    """The batch under which an exclusion records an object of a dimension: its day, and no project.
-
-    The source has no meaning there; it is a value that every version of Tidemark can read.
-    """
+    """The batch under which an exclusion records an object of a dimension; its source has no meaning."""
     return BatchKey(Source.REGULAR, ALL_PROJECTS, day)
 
 
@@ -63,15 +60,14 @@ class Oddity(StrEnum):
     """Why an object below a project's prefix is neither a delivery nor a marker."""
 
     MERGED_IDS = "merged_ids"
-    """The vendor's merged Amplitude IDs file, `-{org}_{date}_{hour}.json.gz`: known, not an event export."""
+    """The vendor's merged Amplitude IDs file, `-{org}_{date}_{hour}.json.gz`."""
     UNKNOWN_NAME = "unknown_name"
-    """The name does not follow the grammar."""
     WRONG_PREFIX = "wrong_prefix"
-    """A well-formed name, but of another project or source than its folder."""
+    """A well-formed name of another project or source than its folder."""
     LINK = "link"
-    """A link that is not followed: it leads out of landing, to a folder, or nowhere."""
+    """A link out of landing, to a folder, or to nothing; links are not followed."""
     UNLISTED = "unlisted"
-    """A subfolder of a project's folder that cannot be listed; deliveries never lie in subfolders."""
+    """A subfolder that cannot be listed; deliveries never lie in subfolders."""
 
 
 @dataclass(frozen=True, order=True)
@@ -82,7 +78,7 @@ class UnrecognizedObject:
     oddity: Oddity
     detail: str
     batch: BatchKey | None = None
-    """Set where the name begins as that of an hour with events, although no load can tell which object of it this is."""
+    """Set where the name begins as that of an hour with events."""
     hour: int = 0
 
 
@@ -92,9 +88,9 @@ RENAME = "Give these objects the vendor's names (`#n.json.gz` behind the hour), 
 def unplaced_hours(
     odd_objects: Iterable[UnrecognizedObject], deliveries: Container[str]
 ) -> dict[BatchKey, dict[str, int]]:
-    """Batch -> object -> hour, of objects that are an hour's by their names and cannot be placed: their hours are not complete.
+    """Batch -> object -> hour, of objects with the name of an hour that cannot be placed: such hours are not complete.
 
-    A name that only goes on after that of a delivery, such as a checksum's or an upload's, is none.
+    A name that extends that of a delivery, such as a checksum's or an upload's, does not count.
     """
     found: dict[BatchKey, dict[str, int]] = {}
     for odd in odd_objects:
@@ -112,7 +108,7 @@ class Listing:
     markers: tuple[Marker, ...] = ()
     odd_objects: tuple[UnrecognizedObject, ...] = ()
     arrival_days: dict[str, frozenset[date]] = field(default_factory=dict)
-    """Project -> arrival days of the deliveries and markers under the source's prefix; always includes the first one."""
+    """Project -> arrival days of deliveries and markers under the source's prefix; includes the first one."""
     strays: tuple[Delivery, ...] = ()
     """Deliveries outside the days that any load will request; empty unless the caller named those days."""
 
@@ -129,21 +125,20 @@ class Listing:
 
 
 UNREADABLE = "unreadable_values_"
-"""Before a column: counted like a reason, but of values that are null in rows that were kept."""
+"""Before a column: counts values that are null in kept rows."""
 
 
 class QuarantineReason(StrEnum):
-    """The values of the column `reason` in raw.quarantine; a new one needs its line in CHANGELOG and docs/bad-inputs.md."""
+    """Values of `reason` in raw.quarantine; a new one needs its line in CHANGELOG and docs/bad-inputs.md."""
 
     words: str
 
     def __new__(cls, name: str, words: str) -> QuarantineReason:
-        """Make a value from its name; `{column}` in the words stands for the column of the value."""
+        """Make a value from its name; `{column}` in the words stands for the value's column."""
         reason = str.__new__(cls, name)
         reason._value_, reason.words = name, words
         return reason
 
-    # Of a whole object.
     EMPTY_OBJECT = "empty_object", "no bytes, where a valid empty export is an empty gzip"
     TRUNCATED_GZIP = "truncated_gzip", "a gzip that ends before its end mark"
     NOT_GZIP = "not_gzip", "no gzip header, or a broken deflate stream"
@@ -152,7 +147,6 @@ class QuarantineReason(StrEnum):
     OBJECT_TOO_LARGE = "object_too_large", "more decompressed bytes than TIDEMARK_MAX_OBJECT_BYTES"
     NOT_AN_EXPORT = "not_an_export", "no line is a JSON object with this vendor's fields"
     CUT_OFF = "cut_off", "the last line breaks off: the text was cut before it was compressed"
-    # Of a line.
     BAD_JSON = "bad_json", "the line is not JSON"
     NOT_AN_OBJECT = "not_an_object", "the line is JSON, but not an object"
     INVALID_UTF8 = "invalid_utf8", "the line is not UTF-8"
@@ -167,7 +161,7 @@ class QuarantineReason(StrEnum):
 
 
 def in_words(reason: str) -> str:
-    """The words of a reason as lines are counted by it: its name, with `:column` where the reason tells none."""
+    """The words of a reason; without words its name, with `:column`."""
     name, _, column = reason.partition(":")
     known = next((one for one in QuarantineReason if one.value == name), None)
     return reason if known is None else known.words.format(column=column or "a value")
@@ -182,7 +176,7 @@ def describe_quarantined(lines: int, where: str, reasons: Mapping[str, int]) -> 
 
 
 def unreadable_values(counts: Mapping[str, float]) -> str:
-    """What counts by reason, or figures of a batch or slice, tell of values that could not be read; empty if nothing."""
+    """A text on unreadable values from counts by reason, or figures of a batch or slice; empty if there are none."""
     if LOST_UNREAD in counts:
         return (
             f"{counts[LOST_UNREAD]:,.0f} rows lost to unequal ones by a time that could not be read: tidemark explain"
@@ -197,13 +191,11 @@ class SnapshotDelivery:
     """One day's snapshot of a dimension, as listed in landing."""
 
     key: str
-    """Full key below the landing root."""
     etag: str
     size_bytes: int
     is_marked: bool
-    """Whether the exporter marked it as complete."""
     others: tuple[str, ...] = ()
-    """Other objects that claim to be the same day's snapshot; it is unknown which one is meant."""
+    """Other objects that claim to be the same day's snapshot."""
 
     @property
     def version(self) -> str:

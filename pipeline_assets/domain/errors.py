@@ -1,4 +1,4 @@
-"""Errors as types: one sentence each, and whether a retry can succeed; how retries pause; and the commands that hints name."""
+"""Errors as types: a sentence each, and whether a retry can succeed; pauses of retries; commands that hints name."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pipeline_assets.domain.slices import ALL_PROJECTS, Slice
 
 
 class TidemarkError(Exception):
-    """A failure that names the object, the reason and the fix; base of all that Tidemark raises."""
+    """Base of all errors that Tidemark raises: object, reason and fix."""
 
     def __init__(self, subject: str, reason: str, hint: str) -> None:
-        """Say what failed (`subject`: a key, setting or slice), why (`reason`) and what the operator can do (`hint`)."""
-        # A log, a terminal or Dagster may show these texts. Names in them are data; secrets are never passed in.
+        """`subject`: a key, setting or slice; `reason`: why it failed; `hint`: the operator's remedy."""
+        # Logs, terminals and Dagster show these texts: names are data, and secrets are never passed in.
         self.subject, self.reason, self.hint = shown(subject), shown(reason), shown(hint)
         super().__init__(f"{self.subject}: {self.reason}. {self.hint}")
 
     def as_line(self) -> str:
-        """The error as text that `error_in` reads back: Spark's workers can pass errors on only as text."""
+        """The error as text for `error_in`: Spark's workers pass errors on only as text."""
         return _MARK + json.dumps([type(self).__name__, self.subject, self.reason, self.hint])
 
 
@@ -56,7 +56,7 @@ class LandingAccessError(PermanentError):
 
 
 class UnreadableObjectError(LandingAccessError):
-    """Landing refused one object, perhaps only that one: archived, another encryption key, rights, a link out of landing."""
+    """Landing refused one object, perhaps only that one: archived, encrypted, rights, a link out of landing."""
 
 
 class ObjectMovedError(TransientError):
@@ -76,15 +76,15 @@ class ExportAnswerError(PermanentError):
 
 
 class ExportContentError(PermanentError):
-    """The Export API's answer cannot be used: a truncated or bad archive, or a member that must not be in it."""
+    """The Export API's answer cannot be used: a bad archive, or a member that must not be in it."""
 
 
 class ExportRefusedError(PermanentError):
-    """The Export API refuses a range of hours, in words or by a timeout; a shorter range or other hours may work."""
+    """The Export API refuses a range of hours, in words or by a timeout; another range may work."""
 
 
 class ExportUnavailableError(TransientError):
-    """The Export API could not be reached, was overloaded or asked to wait, and the retries are used up."""
+    """The Export API stayed unreachable, overloaded or asked to wait until the retries were used up."""
 
 
 class DiskFullError(PermanentError):
@@ -92,7 +92,7 @@ class DiskFullError(PermanentError):
 
 
 class PublishConflictError(TransientError):
-    """Another writer changed a slice after this run pinned its base snapshot; this run published nothing."""
+    """Another writer changed a slice after this run pinned its base snapshot; nothing was published."""
 
 
 class SliceConflictError(PublishConflictError):
@@ -105,23 +105,23 @@ class SliceConflictError(PublishConflictError):
 
 
 class TakenOverError(PublishConflictError):
-    """Another run took over what ours worked on; nothing of ours was published, and no other try would do."""
+    """Another run took over this run's work; nothing was published, and a retry does not help."""
 
 
 class ReadTwiceError(PublishConflictError):
-    """An object that had to be read twice changed between the two readings; neither reading was used."""
+    """An object that had to be read twice changed in between; neither reading was used."""
 
 
 class LakehouseError(PermanentError):
-    """A table is in a state that Tidemark cannot work with, for example with foreign delete files, or its storage is full."""
+    """A table is in a state that Tidemark cannot work with, such as foreign delete files, or its storage is full."""
 
 
 class LakehouseAccessError(LakehouseError):
-    """The warehouse's store refuses to be read or written, so that nothing is known of what it holds."""
+    """The warehouse's store refuses access, so that its content is unknown."""
 
 
 class LakehouseUnavailableError(TransientError):
-    """The catalog or warehouse could not be reached or was too busy, and the retries are used up."""
+    """The catalog or warehouse stayed unreachable or busy until the retries were used up."""
 
 
 class WorkerLostError(TransientError):
@@ -129,11 +129,11 @@ class WorkerLostError(TransientError):
 
 
 class EngineError(PermanentError):
-    """Spark's JVM died or ran out of memory: this process cannot go on, and another of the same size would fail as well."""
+    """Spark's JVM died or ran out of memory: this process, or another of its size, cannot go on."""
 
 
 class WorkerError(PermanentError):
-    """A worker of the cluster cannot run the tasks: another Python, a missing package, or other code than the driver's."""
+    """A worker of the cluster cannot run the tasks: another Python, a missing package, or other code."""
 
 
 class GoldenQueryError(PermanentError):
@@ -145,11 +145,11 @@ class LedgerError(PermanentError):
 
 
 class LedgerUnavailableError(TransientError):
-    """The ledger's database could not be reached or was locked, and the retries are used up."""
+    """The ledger's database stayed unreachable or locked until the retries were used up."""
 
 
 def error_in(text: str) -> TidemarkError | None:
-    """The first error that `as_line` wrote into a text; None where there is none."""
+    """The first error that `as_line` wrote into a text, or None."""
     _, mark, rest = text.partition(_MARK)
     if not mark:
         return None
@@ -165,7 +165,7 @@ def _kinds_of(kind: type[TidemarkError]) -> list[type[TidemarkError]]:
 NEWER_TIDEMARK = "Install that version of Tidemark or a later one: pip install --upgrade tidemark-pipeline"
 
 BRING_BACK = "tidemark load --source SOURCE --from DAY --to DAY --read-again"
-"""The command that brings a day back of which a data file is gone, where only the file's place is known."""
+"""Brings a day back of which a data file is gone, where only the file's place is known."""
 
 
 def read_again(table: str, key: Slice) -> str:
@@ -176,16 +176,13 @@ def read_again(table: str, key: Slice) -> str:
 
 
 def recover_refused(first: date, last: date, projects: Sequence[str]) -> str:
-    """The command that fetches the missing or refused deliveries of refused days from the vendor, and loads them."""
+    """The command that recovers and loads the missing or refused deliveries of refused days."""
     named = [word for project in projects for word in ("--project", project)]
     return shlex.join(["tidemark", "recover", "--from", str(first), "--to", str(last), *named, "--refused", "--load"])
 
 
 def tries(count: int, first_pause_seconds: float) -> Iterator[bool]:
-    """Yield, for each of `count` tries, whether it is the last; sleep before each further try, twice as long each time.
-
-    Seven tries with a first pause of 0.1 s last about six seconds.
-    """
+    """Yield for each try whether it is the last; sleep before each further try, twice as long each time."""
     for number in range(count - 1):
         yield False
         time.sleep(first_pause_seconds * 2**number)
@@ -197,16 +194,16 @@ class Backoff:
     """Doubling pauses with jitter, so that clients that failed together do not retry together."""
 
     attempts: int
-    """Number of tries, including the first."""
+    """Including the first."""
     first_seconds: float = 1.0
     longest_seconds: float = 60.0
     longest_asked_seconds: float = 900.0
-    """If a server requests a longer pause than this, the caller gives up."""
+    """A server that requests a longer pause ends the retries."""
 
     def pause_seconds(
         self, attempt: int, asked_seconds: float | None = None, chance: Callable[[], float] = random.random
     ) -> float:
-        """Seconds to pause after attempt 1, 2, ...: 50 to 100 % of its share, or slightly more than the server requested."""
+        """Seconds to pause after attempt 1, 2, ...: 50 to 100 % of its share, or slightly more than requested."""
         share = min(self.longest_seconds, self.first_seconds * 2.0 ** (attempt - 1))
         jittered = share * (0.5 + chance() / 2)
         return jittered if asked_seconds is None else asked_seconds + min(jittered, self.first_seconds)

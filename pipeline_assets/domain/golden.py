@@ -1,4 +1,4 @@
-"""Golden totals: control totals of an outside system, from a CSV file a day or a query, and how published figures compare."""
+"""Golden totals: an outside system's control totals, from a CSV file a day or a query, against published figures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pipeline_assets.domain.slices import Slice
 
 HINT = "`tidemark reconcile --repair` proposes what closes it"
 REST = "_rest"
-"""Suffix of the figure that holds the digits of an exact total that a double cannot: those after about the 16th."""
+"""Suffix of the figure with the digits of an exact total beyond a double's."""
 _EXACT = Context(prec=100)
-"""By default Python rounds decimal sums to 28 digits; a total may have 38."""
+"""Decimal sums have 28 digits by default; a total may have 38."""
 
 
 class GoldenMeasure(NamedTuple):
@@ -37,27 +37,26 @@ class GoldenMeasure(NamedTuple):
 
 
 class GoldenSource(StrEnum):
-    """Where totals come from; both sources may cover the same day."""
+    """Where totals come from; both may cover the same day."""
 
     LANDING = "landing"
     """`golden/{date}.csv` beside the exports."""
     QUERY = "query"
-    """The query of the setting `golden_query`."""
 
 
 class GoldenTotal(NamedTuple):
-    """An outside system's value of one measure of one project's day."""
+    """An outside system's value of one measure, project and day."""
 
     source: GoldenSource
     key: Slice
     measure: GoldenMeasure
     value: Decimal
     origin: str
-    """Where it was read: object and line, or row of the query."""
+    """Object and line, or row of the query."""
 
 
 class GoldenFault(NamedTuple):
-    """A line that is not a total, or a file without totals, with the reason and the fix."""
+    """A line that is no total, or a file without totals."""
 
     origin: str
     reason: str
@@ -74,30 +73,27 @@ class GoldenReading:
 
     source: GoldenSource
     days: frozenset[date] = frozenset()
-    """Days that the source covered without a fault: its earlier totals of these days no longer count."""
+    """Days that the source covered without a fault: its earlier totals of them no longer count."""
     totals: tuple[GoldenTotal, ...] = ()
-    """Of other days too: each replaces the earlier total of its measure alone."""
+    """A total of another day replaces only the earlier total of its measure."""
     faults: tuple[GoldenFault, ...] = ()
     asked: tuple[date, date] | None = None
-    """First and last day that the source was asked for; earlier faults in this range are over. None where it was not asked."""
+    """First and last day that the source was asked for; earlier faults in this range are over."""
 
 
 class Agreement(StrEnum):
     """How a published figure compares with its golden total."""
 
     AGREES = "agrees"
-    """They differ by no more than the tolerance."""
     DIFFERS = "differs"
-    """They differ by more than the tolerance."""
     NOT_LOADED = "not loaded"
-    """The ledger has no record of the day."""
     NOT_MEASURED = "not measured"
-    """Something other than a load published the day, so it was not measured."""
+    """The day was published by something other than a load."""
 
 
 @dataclass(frozen=True)
 class GoldenComparison:
-    """One golden total with the published figure."""
+    """One golden total and the published figure."""
 
     total: GoldenTotal
     published: Decimal | None
@@ -110,12 +106,12 @@ class GoldenComparison:
 
     @property
     def difference(self) -> Decimal | None:
-        """The published figure minus the golden total; None where no figure is known."""
+        """The published figure minus the golden total; None without a figure."""
         return None if self.published is None else _EXACT.subtract(self.published, self.total.value)
 
     @property
     def relative(self) -> float | None:
-        """The absolute difference as a share of the golden total; 1 where that is zero and the published figure is not."""
+        """The absolute difference as a share of the golden total; 1 where only that is zero."""
         if self.difference is None:
             return None
         if not self.total.value:
@@ -139,13 +135,13 @@ class GoldenComparison:
 
 
 def plain(value: Decimal | None) -> str:
-    """A number in digits, without an exponent and trailing zeros; empty for None."""
+    """A number without exponent and trailing zeros; empty for None."""
     text = "" if value is None else f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def signed(value: Decimal) -> str:
-    """The same with a sign, `+` for a positive number."""
+    """As `plain`, with a sign."""
     return f"{'+' if value > 0 else ''}{plain(value)}"
 
 
@@ -157,18 +153,18 @@ def figure_of(figures: Mapping[str, float], name: str) -> Decimal | None:
 
 
 def rest_of(name: str, value: Decimal | int) -> dict[str, float]:
-    """The remainder of an exact total that its double leaves out, under a name of its own; mostly empty."""
+    """The rest of an exact total that its double omits, as a figure; mostly empty."""
     rest = _EXACT.subtract(Decimal(value), _exact(float(value)))
     return {f"{name}{REST}": float(rest)} if rest else {}
 
 
 def _exact(value: float) -> Decimal:
-    # repr gives the shortest text of a double: the original decimal, if that had 15 digits or fewer.
+    # The shortest text of a double is the original decimal, if that had at most 15 digits.
     return Decimal(repr(value))
 
 
 def compare(total: GoldenTotal, published: Decimal | None, settings: Settings, *, is_loaded: bool) -> GoldenComparison:
-    """Compare exactly; the larger of the settings' share of the golden total and their amount is tolerated."""
+    """Compare exactly; the larger of the relative and the absolute tolerance applies."""
     if published is None:
         return GoldenComparison(total, None, Agreement.NOT_MEASURED if is_loaded else Agreement.NOT_LOADED)
     share = _EXACT.multiply(_exact(settings.golden_tolerance), total.value.copy_abs())
@@ -178,7 +174,7 @@ def compare(total: GoldenTotal, published: Decimal | None, settings: Settings, *
 
 
 def evaluation(comparisons: Sequence[GoldenComparison]) -> Evaluation:
-    """Evaluate `reconciles_with_golden` for one day of a table, over all of its comparisons."""
+    """Evaluate `reconciles_with_golden` for one day of a table."""
     bad = [one for one in comparisons if not one.is_good]
     relative: dict[str, float] = {}
     for one in comparisons:
@@ -197,9 +193,9 @@ def evaluation(comparisons: Sequence[GoldenComparison]) -> Evaluation:
 def mismatches_by_day(
     comparisons: Iterable[GoldenComparison], settings: Settings, now: datetime
 ) -> dict[tuple[str, Slice], str | None]:
-    """Table and day -> the totals that do not agree, with both numbers; None where all agree.
+    """Table and day -> the totals that disagree, as text; None where all agree.
 
-    A day that is not loaded yet is left out before its deadline: its totals may arrive before its exports.
+    A day that is not loaded is left out before its deadline.
     """
     found: dict[tuple[str, Slice], list[str]] = {}
     for one in comparisons:
@@ -214,10 +210,7 @@ def mismatches_by_day(
 def golden_notice(
     place: tuple[str, Slice], mismatch: str | None, last: Notice | None, at: str, run_id: str | None
 ) -> Notice | None:
-    """The notice of a new or changed mismatch, or of the end of one; None where nothing changed.
-
-    `last`: the latest notice of a mismatch, or of its end, for this table and day.
-    """
+    """The notice of a new, changed or ended mismatch, else None; `last`: the latest notice of this table and day."""
     before = last.reason if last is not None and last.kind is NoticeKind.GOLDEN_MISMATCH else None
     if mismatch == before:
         return None
@@ -231,21 +224,20 @@ def golden_notice(
 
 
 PREFIX = "golden"
-"""The folder of landing with the files."""
+"""Folder of the files in landing."""
 COLUMNS = ("day", "project", "measure", "value")
 MOST_BYTES = 1024**2
-"""Most bytes of a file: about 20,000 totals, while a day of a hundred projects needs 700."""
+"""About 20,000 totals; a day of a hundred projects needs 700."""
 _NAME = re.compile(rf"{PREFIX}/(?P<day>[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})\.csv")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,32}(\.[0-9]{1,18})?")
 _MOST_FAULTS = 20
 _LINE = " line "
-"""Separates an object's key from a line number in the origin of a line."""
 _BOM = b"\xef\xbb\xbf"
 _FORM = (
     f"Write the header {','.join(COLUMNS)} and a line for each total, such as 2026-02-02,10001,refined/events:rows,1234"
 )
 _ALIASES = {"rows": GoldenMeasure("refined/events", "rows")}
-"""Every table has rows; without a table's name, the rows of refined events are meant."""
+"""Without a table's name, `rows` means those of refined events."""
 
 
 class GoldenNames(NamedTuple):
@@ -255,7 +247,7 @@ class GoldenNames(NamedTuple):
     projects: tuple[str, ...]
 
     def measure(self, text: str) -> GoldenMeasure | str:
-        """The measure of a name (`table:measure`, or `measure` if only one table has it), or else the fault as a text."""
+        """The measure of `table:measure`, or of a `measure` that only one table has; otherwise the fault as text."""
         table, colon, name = text.rpartition(":")
         if not colon and text in _ALIASES:
             return _ALIASES[text]
@@ -268,24 +260,24 @@ class GoldenNames(NamedTuple):
 
 
 def golden_day(origin: str) -> date | None:
-    """The day of a golden file by its key or a line of it; None for any other name."""
+    """The day of a golden file by its key or a line of it; otherwise None."""
     match = _NAME.fullmatch(origin.partition(_LINE)[0])
     return day_in(match["day"]) if match else None
 
 
 def golden_key(day: date) -> str:
-    """The key of the golden file of a day; the inverse of `golden_day`."""
+    """The inverse of `golden_day`."""
     return f"{PREFIX}/{day.isoformat()}.csv"
 
 
 def is_origin_between(origin: str, first: date, last: date) -> bool:
-    """Whether an origin, an object or a line of one, belongs to the files of these days (both inclusive)."""
+    """Whether an object, or a line of one, belongs to the files of these days (both inclusive)."""
     key = origin.partition(_LINE)[0]
     return golden_key(first) <= key <= golden_key(last)
 
 
 def read_file(key: str, day: date, content: bytes, names: GoldenNames) -> GoldenReading:
-    """The totals of a file, and a fault for each bad line; a file that is empty or lacks the header has a single fault."""
+    """The totals of a file and a fault for each bad line; an empty or headless file has one fault."""
     lines = content.removeprefix(_BOM).splitlines()
     (at, first), *rest = [(number, line) for number, line in enumerate(lines, 1) if line.strip()] or [(0, b"")]
     header = _fields(first)
@@ -309,7 +301,7 @@ def read_rows(
     names: GoldenNames,
     day: date | None = None,
 ) -> GoldenReading:
-    """Read rows: origin, and texts by column (None for a line with other columns); with `day`, all must be of that day."""
+    """Read rows (origin, texts by column; None for a line with other columns); with `day`, all are of that day."""
     totals: dict[tuple[Slice, GoldenMeasure], GoldenTotal] = {}
     faults: list[GoldenFault] = []
     for origin, row in rows:
@@ -324,7 +316,7 @@ def read_rows(
     if len(faults) > _MOST_FAULTS:
         reason = f"and {len(faults) - _MOST_FAULTS:,} lines in all are wrong as well"
         faults = [*faults[:_MOST_FAULTS], GoldenFault(faults[_MOST_FAULTS].origin, reason, _FORM)]
-    # A bad line may stand for any measure of the day.
+    # A bad line may be any measure of the day.
     days = frozenset() if faults or day is None else frozenset({day})
     return GoldenReading(source, days, tuple(totals.values()), tuple(faults))
 
@@ -355,7 +347,6 @@ def _total(
 
 
 def _fields(line: bytes) -> Sequence[str] | None:
-    """The fields of one line; None if it is not UTF-8 or not CSV."""
     try:
         (fields,) = csv.reader([line.decode("utf-8")], strict=True)
     except (UnicodeDecodeError, csv.Error, ValueError):

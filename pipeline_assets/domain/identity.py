@@ -1,4 +1,4 @@
-"""Identity and winner: which rows are the same event, and which of them is kept."""
+"""Identity and winner: which rows are the same event, and which one is kept."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ SOMETHING_TO_SEE = (
     "[^\x00-\x20\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f"
     "\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""A regex class of visible characters: no white space, no controls, nothing that Unicode draws without width or ink. It lists the
-characters because Python's `strip` and Spark's `trim` disagree about white space."""
+"""A regex class of visible characters, listed because `strip` and Spark's `trim` disagree about white space."""
 _SEEN = re.compile(SOMETHING_TO_SEE)
 
 
 LOST_UNREAD = "rows_lost_unread"
 """Figure of a slice: its rows that lost `by_unread`."""
 _TIE = ":tied"
-"""Suffix of the digest of competing rows when content alone decides between two days."""
+"""Suffix of a digest of competing rows when content alone decides between two days."""
 
 
 class RowFate(StrEnum):
@@ -33,46 +32,44 @@ class RowFate(StrEnum):
     WINNER = "winner"
     """It is the event's row in refined.events."""
     DELIVERY_DUPLICATE = "delivery_duplicate"
-    """The same row was exported more than once: a higher-ranked or equal row has the same row id (or the same content)."""
+    """An equal or higher-ranked row has the same row id, or without ids the same content."""
     SEND_DUPLICATE = "send_duplicate"
-    """The same event was sent more than once: the winner has the same key and day but another row id."""
+    """The winner has the same key and day, but another row id."""
     SUPERSEDED_BY_OTHER_DAY = "superseded_by_other_day"
     """The highest-ranked row with the same key lies on another day within the dedupe window."""
 
 
 class KeyKind(StrEnum):
-    """The kinds of keys that identify an event, in order of preference."""
+    """Keys that identify an event, in order of preference."""
 
     SEND_ID = "send_id"
-    """The sender, and the id that the sender gave the event."""
+    """The sender, and its id for the event."""
     ROW_ID = "row_id"
-    """Without a send id: the id that the exporter gave the row."""
+    """The exporter's id for the row."""
     CONTENT = "content"
-    """Without any id: the hashes of its content."""
+    """The hashes of the row's content."""
 
 
 class RankPart(StrEnum):
-    """The part of the rank that decides between two rows, in the order in which parts are compared."""
+    """The part of the rank that decides between two rows, in order of comparison."""
 
     RECEIVED_AT = "received_at"
-    """The exporter received the winner later."""
     PROCESSED_AT = "processed_at"
-    """Both were received at the same time; the exporter processed the winner later."""
     SOURCE = "source"
-    """Both times are equal; `source_precedence` puts the winner's source first."""
+    """`source_precedence` decides."""
     CONTENT = "content"
-    """Times and source are equal, content differs: the greater hash wins, so that the choice is deterministic."""
+    """The greater hash wins, so that the choice is deterministic."""
     EQUAL = "equal"
-    """The rows are equal in every delivered column: only one of them is shown (`shown`)."""
+    """The rows are equal in every delivered column; `shown` chooses one."""
 
 
 def with_tie(digest: str) -> str:
-    """The digest of competing rows, marked as one where content alone decides between two days."""
+    """Mark the digest of competing rows where content alone decides between two days."""
     return f"{digest}{_TIE}"
 
 
 def is_tie(digest: str) -> bool:
-    """Whether content alone decides between two days; a digest with this mark never counts as unchanged."""
+    """Whether a digest has the mark; it never counts as unchanged."""
     return digest.endswith(_TIE)
 
 
@@ -87,12 +84,12 @@ def named_sender(sender: tuple[int | str | None, ...]) -> tuple[int | str | None
 
 
 Name = tuple[Source, str, int, tuple[int, int]]
-"""The source, object key, line and content of a row; no two rows of a day share one."""
+"""Source, object key, line and content of a row; unique on a day."""
 
 
 @dataclass(frozen=True)
 class RawRow:
-    """The parts of a raw row that decide identity and winner; a format maps them to columns (formats/base.py)."""
+    """The parts of a raw row that decide identity and winner (columns: formats/base.py)."""
 
     project_id: str
     event_date: date
@@ -107,7 +104,7 @@ class RawRow:
     content: tuple[int, int]
     """The two row hashes of the delivered columns and `_extra`."""
     unread: str | None = None
-    """The begin of the text that was delivered for `processed_at` and could not be read."""
+    """The begin of a delivered `processed_at` that could not be read."""
 
     @property
     def name(self) -> Name:
@@ -121,7 +118,7 @@ class RawRow:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The event key: rows with equal keys are the same event if their days lie within the dedupe window."""
+        """Rows with equal keys are the same event if their days lie within the dedupe window."""
         if (send_id := named(self.send_id)) is not None:
             return (self.project_id, KeyKind.SEND_ID, *named_sender(self.sender), send_id)
         if self.named_row_id is not None:
@@ -131,13 +128,13 @@ class RawRow:
 
 @dataclass(frozen=True)
 class Defeat:
-    """Why a row lost: the row that beat it, and the part of the rank in which that row is greater."""
+    """The row that beat a row, and the part of the rank in which it is greater."""
 
     by: RawRow
     part: RankPart
 
     def by_unread(self, row: RawRow) -> bool:
-        """Whether a time that could not be read decided between the row and the unequal one that beat it."""
+        """Whether an unreadable time decided between the row and an unequal one."""
         is_close = self.by.received_at == row.received_at and self.by.content != row.content
         return is_close and (row.unread or self.by.unread) is not None
 
@@ -155,10 +152,7 @@ def rank(row: RawRow, precedence: Sequence[Source]) -> tuple[object, ...]:
 
 
 def shown(equal: Collection[RawRow], named: Collection[Name] = ()) -> RawRow:
-    """The one of several equal rows that refined.events shows: a row that it names already, else the least.
-
-    `named`: names of the rows of refined.events.
-    """
+    """The one of equal rows that refined.events shows: one that is `named` there already, else the least."""
 
     def order(row: RawRow) -> tuple[object, ...]:
         return row.name not in named, list(Source).index(row.source), row.object_key, row.line_number
@@ -169,9 +163,9 @@ def shown(equal: Collection[RawRow], named: Collection[Name] = ()) -> RawRow:
 def outcomes(
     rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int, named: Collection[Name] = ()
 ) -> list[RowFate]:
-    """The fate of each row. Rows are compared pairwise and not chained, so their order does not matter.
+    """The fate of each row; equal rows have the rank of their greatest. `named`: as for `shown`.
 
-    Equal rows count as one, with the rank of their greatest. `named`: as `shown` has it.
+    Rows are compared pairwise and not chained, so their order does not matter.
     """
     return [_outcome(row, rows, precedence, dedupe_window_days, named) for row in rows]
 
@@ -186,8 +180,8 @@ def defeat(
 ) -> Defeat | None:
     """The row that beat a row of this outcome; None for a winner.
 
-    A delivery duplicate lost to the best copy of itself. Any other loser lost to the best row within its window, even if
-    that row loses in turn. Of equal rows that beat it, the one that is shown counts.
+    A delivery duplicate lost to the best copy of itself; another loser to the best row within its window, even if that
+    row loses in turn. Of equal rows, the shown one counts.
     """
     if outcome is RowFate.WINNER:
         return None
@@ -224,7 +218,6 @@ def _competing(row: RawRow, rows: Sequence[RawRow], window: int) -> list[RawRow]
 
 
 def _are_equal(one: RawRow, other: RawRow) -> bool:
-    """Whether two rows are equal in every delivered column; the event time, and so the day, is one."""
     return (one.key, one.event_date, one.content) == (other.key, other.event_date, other.content)
 
 
@@ -237,6 +230,5 @@ def _greatest_rank(row: RawRow, rows: Sequence[RawRow], precedence: Sequence[Sou
 
 
 def _is_copy(other: RawRow, row: RawRow) -> bool:
-    """Whether two rows with the same key are deliveries of the same row."""
     is_same_id = other.named_row_id is not None and other.named_row_id == row.named_row_id
     return is_same_id or row.key[1] is KeyKind.CONTENT

@@ -1,4 +1,4 @@
-"""Members of a JSON object as Spark's `get_json_object` reads them, so that tasks and queries agree about a property."""
+"""Members of a JSON object as Spark's `get_json_object` reads them, so that tasks and queries agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 _MOST_DIGITS = 1_000
 _MOST_NAME_CHARACTERS = 50_000
-"""Bounds of Spark's JSON reader: an object with a longer number or name does not read at all."""
+"""Bounds of Spark's JSON reader, beyond which it reads no object."""
 _BLANKS = " \t\r\n"
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*")|('(?:[^'\\]|\\.)*')""", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)|(\")", re.DOTALL)
@@ -20,14 +20,14 @@ _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r
 
 
 class Members(list[tuple[str, Any]]):
-    """Names and values of an object in their order; a name may be there twice."""
+    """Names and values of an object in their order; a name may occur twice."""
 
 
 def members_of(text: str) -> Members | None:
-    """The members of the object that a text begins with; None if it begins with no readable object.
+    """The members of the object that a text begins with; None without a readable object.
 
-    Text after the object is not read. Strings may stand in single quotes and hold control characters, as Spark takes them.
-    Values are None, bool, int, float, str, lists and Members.
+    As in Spark, strings may stand in single quotes and hold control characters. Values are None, bool, int, float, str,
+    lists and Members.
     """
     start = text.lstrip(_BLANKS)
     try:
@@ -43,7 +43,7 @@ def members_of(text: str) -> Members | None:
 
 
 def member(members: Members, names: Sequence[str]) -> str | None:
-    """The text of the first of these names that has a value; of a name that is there twice, its first value that is no null."""
+    """The text of the first of these names that has a value; of a repeated name, its first value other than null."""
     for name in names:
         for own, value in members:
             if own == name and value is not None:
@@ -55,9 +55,8 @@ def member(members: Members, names: Sequence[str]) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """A string itself, and any other value as Spark writes it; None where it cannot be written."""
+    """A string itself, another value as Spark writes it, or None."""
     if isinstance(value, str):
-        # Half a surrogate pair has no bytes.
         return value if is_encodable(value) else None
     try:
         return _written(value)
@@ -97,7 +96,6 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _double(value: float) -> str:
-    """A double as Java writes it."""
     if math.isinf(value):
         return '"-Infinity"' if value < 0 else '"Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -137,7 +135,7 @@ def _few_digits(text: str) -> str:
 
 
 def no_constant(word: str) -> None:
-    """Raise ValueError for `NaN` and `Infinity`, which Python's reader takes: the `parse_constant` of a decoder."""
+    """As `parse_constant` of a decoder, refuse `NaN` and `Infinity` by ValueError."""
     msg = f"{word} is not JSON"
     raise ValueError(msg)
 
@@ -152,9 +150,9 @@ _DECODER = json.JSONDecoder(
 
 
 def property_path(name: str) -> str:
-    """`$['name']`, or `$.name` where the name holds a quote; raises ValueError for a name that neither form can express."""
+    """`$['name']`, or `$.name` for a name with a quote; raises ValueError for a name that neither can express."""
     if not name or name[0] in " \t\n\x0b\f\r":
-        # The path parser skips leading white space, and would read another property.
+        # The path parser skips leading blanks, and would read another property.
         msg = f"property {name!r} is empty or begins with a blank, which a path cannot say"
         raise ValueError(msg)
     if name == "*":

@@ -1,4 +1,4 @@
-"""How late rows arrive: days and seconds after their event, and how wide the reprocessing window has to be."""
+"""How late rows arrive, in days and seconds after their event, and how wide the reprocessing window has to be."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ddsketch import DDSketch, LogarithmicMapping
 from pipeline_assets.domain.settings import Settings
 
 RELATIVE_ERROR = 0.02
-"""Greatest error of a percentile from a sketch, as a share of the true value."""
+"""Greatest relative error of a percentile from a sketch."""
 _MAPPING = LogarithmicMapping(RELATIVE_ERROR)
 EARLY, AT_ONCE = -2, -1
-"""Bins for an event later than its own arrival, by a wrong clock, and for one that arrived within a second."""
+"""Bins for an event later than its own arrival (a wrong clock), and for one that arrived within a second."""
 _VERSION = 1
 
 
@@ -35,28 +35,25 @@ def _greatest() -> tuple[int, ...]:
 
 
 GREATEST_SECONDS = _greatest()
-"""Bin -> the most whole seconds in it, exact for every number of 63 bits: no logarithm is rounded, whatever computes a bin."""
+"""Bin -> the most whole seconds in it, exact up to 63 bits: no logarithm is rounded."""
 
 
 def bin_of(seconds: int) -> int:
-    """The bin of a lateness of whole seconds."""
+    """The bin of a lateness in whole seconds."""
     return EARLY if seconds < 0 else AT_ONCE if seconds < 1 else bisect_left(GREATEST_SECONDS, seconds)
 
 
 @dataclass(frozen=True)
 class LatenessSketch:
-    """Rows by the seconds from event to arrival, in bins that grow with the lateness (DDSketch).
-
-    Sketches add up: the same rows give the same sketch, in whatever order and grouping they are added.
-    """
+    """Rows by the seconds from event to arrival, in bins that grow with the lateness (DDSketch). Sketches add up."""
 
     bins: Mapping[int, int] = field(default_factory=dict)
     """Bin -> rows; EARLY and AT_ONCE are bins too."""
     unknown: int = 0
     low: int | None = None
-    """The exact least lateness in seconds, negative for an early row; None where no lateness is known."""
+    """Exact least lateness in seconds, negative for an early row; None = none known."""
     high: int | None = None
-    """The exact greatest lateness in seconds; None where none is known."""
+    """Exact greatest lateness in seconds; None = none known."""
 
     @property
     def rows(self) -> int:
@@ -65,7 +62,7 @@ class LatenessSketch:
 
     @property
     def early_rows(self) -> int:
-        """Rows of events that are later than their own arrival."""
+        """Rows of events later than their own arrival."""
         return self.bins.get(EARLY, 0)
 
     def __add__(self, other: LatenessSketch) -> LatenessSketch:
@@ -73,7 +70,7 @@ class LatenessSketch:
         return merged((self, other))
 
     def percentile(self, share: float) -> float | None:
-        """The lateness in seconds that this share of rows does not exceed; early rows count as 0. None where none is known."""
+        """The lateness in seconds that this share of rows does not exceed; early rows count as 0. None = none known."""
         if self.high is None:
             return None
         if share >= 1:
@@ -113,13 +110,13 @@ def merged(sketches: Iterable[LatenessSketch]) -> LatenessSketch:
 
 
 SHARES = (0.99, 0.999)
-"""Shares of all rows, 0 to 1, for which the health page shows the windows that catch them."""
+"""Shares of rows for which the health page shows the windows that catch them."""
 ARRIVAL_DAYS = 91
-"""Only this many recent arrival days count: client behaviour changes with client versions."""
+"""Recent arrival days that count: client behaviour changes with client versions."""
 ENOUGH_DAYS = 14
-"""The least arrival days for advice: two of each weekday."""
+"""Least arrival days for advice: two of each weekday."""
 ENOUGH_MISSED = 10
-"""The least rows that the tolerated share must amount to: with fewer, one client's bad night would decide."""
+"""Least rows that the tolerated share must amount to: with fewer, one client's bad night would decide."""
 
 Arrival = tuple[str, date, date, int]
 """Project, arrival day, event day, rows."""
@@ -131,16 +128,16 @@ class Lateness:
 
     rows_by_days: Mapping[int, int]
     arrival_days: int = 0
-    """Number of days on which any of the rows arrived."""
+    """Days on which any of the rows arrived."""
 
     @property
     def rows(self) -> int:
-        """Number of rows that arrived."""
+        """Rows that arrived."""
         return sum(self.rows_by_days.values())
 
     @property
     def most_days(self) -> int:
-        """The greatest lateness in days; 0 where nothing arrived."""
+        """Greatest lateness in days; 0 where nothing arrived."""
         return max((days for days, rows in self.rows_by_days.items() if rows), default=0)
 
     def caught_within(self, days: int) -> float:
@@ -149,11 +146,11 @@ class Lateness:
         return caught / self.rows if self.rows else 1.0
 
     def missed_beyond(self, days: int) -> int:
-        """Number of rows that arrived more than this many days after their event day."""
+        """Rows that arrived more than this many days after their event day."""
         return sum(rows for late, rows in self.rows_by_days.items() if late > days)
 
     def window(self, share: float) -> int | None:
-        """The fewest days within which at least this share of rows arrived; None where no row arrived."""
+        """The fewest days within which at least this share of rows arrived; None without rows."""
         caught = 0
         for days, rows in sorted(self.rows_by_days.items()):
             caught += rows
@@ -163,10 +160,9 @@ class Lateness:
 
 
 def lateness(arrivals: Iterable[Arrival]) -> dict[str, Lateness]:
-    """Project -> lateness of its rows; `""` -> all projects together.
+    """Project -> lateness of its rows; `""` -> all projects.
 
-    Rows are grouped by arrival day: the late rows of recent event days are still to come, so grouping by event day would
-    make those days look punctual.
+    Rows are grouped by arrival day, because the late rows of recent event days are still to come.
     """
     counts: dict[str, Counter[int]] = {"": Counter()}
     arrived_on: dict[str, set[date]] = {"": set()}
@@ -188,7 +184,7 @@ class Advice(NamedTuple):
 
 
 def advise(late: Lateness, tolerated: float) -> Advice:
-    """The narrowest window that misses at most the tolerated share; `days` is None where the data is too little."""
+    """The narrowest window that misses at most the tolerated share; `days` is None for too little data."""
     if late.arrival_days < ENOUGH_DAYS:
         told = f"{late.arrival_days} arrival days are on record, {ENOUGH_DAYS} are the least that tell of a window"
         return Advice(None, told)
@@ -204,14 +200,14 @@ def advise(late: Lateness, tolerated: float) -> Advice:
 
 
 def deciding(late: Mapping[str, Lateness], tolerated: float) -> dict[str, Advice]:
-    """Project -> advice, for projects with enough data; where none has, `""` -> advice for all together, if that has enough."""
+    """Project -> advice, for projects with enough data; if none has, `""` -> advice for all together, if that has."""
     known = {name: advice for name, one in late.items() if (advice := advise(one, tolerated)).days is not None}
     own = {name: advice for name, advice in known.items() if name}
     return dict(sorted((own or known).items()))
 
 
 def narrowness(late: Lateness, window_days: int, tolerated: float) -> str | None:
-    """Why the window is too narrow for the observed lateness; None where it is wide enough, or the data is too little."""
+    """Why the window is too narrow for the observed lateness; None if it is wide enough, or for too little data."""
     advice = advise(late, tolerated)
     if advice.days is None or advice.days <= window_days:
         return None
@@ -234,7 +230,7 @@ def percent(share: float) -> str:
 
 
 def out_of_reach(arrivals: Iterable[Arrival], settings: Settings) -> dict[str, int]:
-    """Figure -> rows that no window covers, though they are loaded: before the calendar, or after their arrival day."""
+    """Figure -> loaded rows that no window covers: before the calendar, or after their arrival day."""
     before = future = 0
     for _, arrived, day, rows in arrivals:
         before += rows if day < settings.calendar_start else 0

@@ -23,33 +23,30 @@ _SHARED = re.compile(
     r"nfs\d?|cifs|smb\w*|9p|virtiofs|fuse(\..*)?|fakeowner|vboxsf|prl_fs|vmhgfs|drvfs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2"
     r"|panfs|wekafs|orangefs|pvfs2|coda"
 )
-"""File systems that a second kernel may have open: those of servers, of virtual machines and their hosts, of clusters."""
+"""File systems that a second kernel may have open: of servers, virtual machines and clusters."""
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def default_object_bytes() -> int:
-    """A quarter of the memory per core, rounded down to a power of two so that similar machines agree; 256 MiB to 2 GiB.
-
-    Beyond some tens of MiB, a worker keeps decompressed data in files, whose pages the system may cache in memory.
-    """
+    """A quarter of the memory per core, as a power of two so that similar machines agree; 256 MiB to 2 GiB."""
     share = memory_bytes() // max(1, cores()) // 4
     return min(_MOST, max(_LEAST, 1 << (share.bit_length() - 1) if share else 0))
 
 
 def memory_bytes() -> int:
-    """Memory of this machine, or the memory limit of this container, in bytes."""
+    """Memory of this machine, or the limit of this container, in bytes."""
     own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [int(text) for path in _LIMITS if (text := _text(path)).isdecimal()]
     return min([own, *limits])
 
 
 def cores() -> int:
-    """Number of cores that this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def engine_cores(spark_master: str) -> int:
-    """Number of cores that Spark uses: 4 for `local[4]`; a cluster is taken to have as many as this machine."""
+    """Cores that Spark uses: 4 for `local[4]`; a cluster is taken to have as many as this machine."""
     named = _LOCAL.fullmatch(spark_master)
     if spark_master == "local":
         return 1
@@ -57,24 +54,24 @@ def engine_cores(spark_master: str) -> int:
 
 
 def is_on_this_machine(spark_master: str) -> bool:
-    """Whether Spark's workers are processes of this machine, with access to its disk and its packages."""
+    """Whether Spark's workers are processes of this machine."""
     return spark_master.startswith("local")
 
 
 def shared_file_system(path: Path) -> str | None:
-    """The type of the file system of a path, if another kernel may have it open too; None also where the system tells none."""
+    """The type of a path's file system, if another kernel may have it open; otherwise, or if unknown, None."""
     found, resolved = ("", ""), path.resolve()
     for line in _text(_MOUNTS).splitlines():
         mount, _, rest = line.partition(" - ")
         place = re.sub(r"\\(\d{3})", lambda escaped: chr(int(escaped[1], 8)), mount.split()[4])
-        # The later one of two mounts on one place hides the earlier one.
+        # A later mount hides an earlier one on the same place.
         if resolved.is_relative_to(place) and len(place) >= len(found[0]):
             found = place, rest.split()[0]
     return found[1] if _SHARED.fullmatch(found[1]) else None
 
 
 def lock_holders(path: Path) -> list[str]:
-    """Other processes that hold a write lock of a SQLite file, as `4711 (python)`; empty where the system tells none."""
+    """Other processes with a write lock on a SQLite file, as `4711 (python)`; empty where the system lists none."""
     files = [path.stat() for path in (path, Path(f"{path}-shm")) if path.exists()]
     names = {f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}" for file in files}
     locks = [line.split() for line in _text(_LOCKS).splitlines()]
@@ -90,19 +87,19 @@ def _text(path: Path) -> str:
 
 
 MOST_READ_BYTES = 4 * 1024**2
-"""Most bytes of column chunks that a step may read of existing files in the driving process. Decoding them takes about 0.1 s
-and 30 MB there; a Spark job whose workers run already takes as long before it reads a byte."""
+"""Most bytes of column chunks that a step reads of existing files in the driving process. Decoding them takes about
+0.1 s and 30 MB; a Spark job with running workers takes as long to start."""
 FILE_COST_BYTES = 64 * 1024
-"""The cost of opening a file or an object, in bytes read."""
+"""Cost of opening a file or an object, in bytes read."""
 MOST_TEXT_BYTES = 4 * 1024**2
 """Most bytes that an object may inflate to in the driving process."""
 MOST_ITEMS = 64
-"""More than so many files or objects, however small, Spark opens side by side."""
+"""More files or objects, however small, Spark opens side by side."""
 _IS_HERE: ContextVar[bool] = ContextVar("is_here", default=False)
 
 
 class TooLargeHereError(Exception):
-    """A task met more than the driving process should hold; Spark is to run it."""
+    """A task exceeds the driving process's bounds, so that Spark has to run it."""
 
 
 @contextmanager
@@ -116,12 +113,12 @@ def here() -> Iterator[None]:
 
 
 def most_text_bytes(limit: int) -> int:
-    """The most bytes that an object may inflate to where this runs; `limit` holds everywhere."""
+    """Most bytes that an object may inflate to where this runs; `limit` holds everywhere."""
     return min(limit, MOST_TEXT_BYTES) if _IS_HERE.get() else limit
 
 
 def require_room(limit: int) -> None:
-    """Raise TooLargeHereError where the driving process met its own bound, which is below `limit`."""
+    """Raise TooLargeHereError in the driving process, if its own bound is below `limit`."""
     if most_text_bytes(limit) < limit:
         raise TooLargeHereError
 
@@ -133,7 +130,7 @@ class NewBytes:
     count: int = 0
 
     def begin(self) -> None:
-        """Forget what another load read."""
+        """Start counting for a load."""
         self.count = 0
 
     def add(self, size_bytes: int) -> None:
@@ -142,7 +139,6 @@ class NewBytes:
 
 
 IN_MEMORY_BYTES = 32 * 1024**2
-"""Smaller files stay in memory."""
 
 
 def a_spool() -> IO[bytes]:
@@ -151,7 +147,7 @@ def a_spool() -> IO[bytes]:
 
 
 def a_spool_on_disk() -> IO[bytes]:
-    """An empty file for reading and writing on disk, for data that is known to be large."""
+    """An empty file for reading and writing on disk."""
     return tempfile.TemporaryFile(dir=_folder())
 
 
@@ -165,7 +161,7 @@ def spool_place() -> str:
 
 @contextmanager
 def naming_the_disk(*, of_downloads: bool = False) -> Iterator[None]:
-    """Raise LakehouseError that names Spark's local disk when it is full or gone: the tables are usually on another one.
+    """Raise LakehouseError that names Spark's local disk if it is full or gone, as tables usually lie on another one.
 
     `of_downloads`: raise DiskFullError that names the disk of downloads.
     """
@@ -184,7 +180,7 @@ def naming_the_disk(*, of_downloads: bool = False) -> Iterator[None]:
 
 def _folder() -> str | None:
     named = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
-    # An empty name would mean the working directory of the process.
+    # An empty name would mean the working directory.
     folders = [folder for folder in named if folder and Path(folder).is_dir()]
     return folders[os.getpid() % len(folders)] if folders else None
 
@@ -200,7 +196,7 @@ def sync(*places: Path) -> None:
 
 
 def write_whole(path: Path, text: str, *, makes_folder: bool = False) -> Path:
-    """Write the file atomically; returns its absolute path; raises UsageError, and then leaves nothing behind."""
+    """Write the file atomically; returns its absolute path; raises UsageError, and then leaves no file."""
     target = path.expanduser().absolute()
     draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.draft")
     try:

@@ -1,4 +1,4 @@
-"""What no output shows: passwords of databases, keys of stores. One place masks them."""
+"""Mask secrets in all output: passwords of databases, keys of stores, addresses of webhooks."""
 
 from __future__ import annotations
 
@@ -27,30 +27,27 @@ NAMES_OF_SECRETS = (
     r"(?i)secret|passw|passphrase|passfile|pwd|token|credential|(?:access|private|api)[._-]?key"
     r"|authorization|\.header\."
 )
-"""A setting or option of such a name holds a secret; Spark is told the same (`spark.redaction.regex`).
-
-A REST catalog is sent headers, by which it may know us whatever they are called.
-"""
+"""Names of settings and options with a secret, as a REST catalog's headers; also for `spark.redaction.regex`."""
 _PLACE_OF_SECRET = re.compile(r"spark\.executorEnv\.[A-Z0-9_]+_(?:FILE|URI|DIR|PATH)")
-"""Variables that say where an executor finds a role's credentials, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
+"""Where an executor finds a role's credentials, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
 _SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "PGPASSWORD", "TIDEMARK_NOTIFY_SECRET")
 _URL_VARIABLES = (
     *(f"TIDEMARK_{name.upper()}" for name in URL_SETTINGS),
     "DAGSTER_POSTGRES_URL",
     *(name for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY") for name in (proxy, proxy.lower())),
 )
-"""Variables with a URL that may hold a password; those that are no settings are read by libraries."""
+"""Variables with a URL that may hold a password; libraries read those that are no settings."""
 EXPORT_CREDENTIALS = re.compile(r"TIDEMARK_EXPORT_(?:KEY|SECRET)_[1-9][0-9]{0,18}")
-"""Variables that hold the API key and the secret key of a project."""
+"""The API key and the secret key of a project."""
 _RECEIVERS = "notify_urls"
 _SHORTEST_PATH = 16
 """A shorter path of a webhook's address opens nothing, and may be a word of any text."""
 _SHORTEST = 6
-"""A shorter secret is masked where a URL holds it, and is no word to be looked for in all text."""
+"""A shorter secret is masked only where a URL holds it, as it may be a word of any text."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _PLAIN_USER = re.compile(r"[\w.-]{0,63}")
 _PLAIN_OPTIONS = frozenset({"sslmode", "connect_timeout", "application_name", "target_session_attrs"})
-# Bounded repeats: what is looked through was written by others, and costs no more than its length.
+# Bounded repeats: the cost on untrusted text is linear.
 _IN_URLS = re.compile(r"(://[^\s/@:]{0,256}:)[^\s/@]{1,256}@")
 _ASSIGNED = re.compile(
     r"(?i)((?:password|passwd|pwd|passphrase|passfile|secret(?:[._-]?access)?[._-]?key|session[._-]?token)=)[^\s&,;'\")]{1,512}"
@@ -60,14 +57,14 @@ _remembered: set[str] = set()
 
 
 def masked(url: str) -> str:
-    """A URL as it may be shown: where it leads, without what opens it; `***` alone where that cannot be told apart."""
+    """A URL without its secrets; `***` where its parts cannot be told apart."""
     scheme, mark, rest = url.partition("://")
     if not mark or not _SCHEME.fullmatch(scheme):
         return MASK
     place, question, query = rest.partition("?")
     options = "&".join(_option(part) for part in query.split("&")) if query else ""
     if place.startswith("/"):
-        # A file, whose folders may be called anything; a server written with a slash too many still hides its password.
+        # A file, or a server written with a slash too many, whose password is hidden.
         is_server = re.search(r":[^/]{0,512}@", place) is not None or "@" in query
         return f"{scheme}://{MASK}" if is_server else f"{url.partition('?')[0]}{question}{options}"
     userinfo, at, host = place.rpartition("@")
@@ -89,7 +86,7 @@ def shown(place: str) -> str:
 
 
 def receiver_place(url: str) -> str:
-    """A webhook's address as it may be shown: its server; what follows opens it."""
+    """The server of a webhook's address; the rest opens it."""
     scheme, mark, rest = url.partition("://")
     host = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
     if not mark or not _SCHEME.fullmatch(scheme) or not re.fullmatch(r"[A-Za-z0-9.\-:\[\]]{1,300}", host):
@@ -98,12 +95,11 @@ def receiver_place(url: str) -> str:
 
 
 def receiver_id(url: str) -> str:
-    """A webhook by its address, which tells nothing of it."""
+    """A webhook's id, a hash of its address."""
     return hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
 def _receiver_secrets(urls: object) -> Iterator[str]:
-    """What opens the webhooks, in a list as in the text of one."""
     for url in urls.split(",") if isinstance(urls, str) else urls if isinstance(urls, list | tuple) else ():
         rest = str(url).strip().partition("://")[2]
         yield from _secrets_of(str(url).strip())
@@ -119,7 +115,7 @@ def _option(part: str) -> str:
 
 
 def remember(values: Mapping[str, Any]) -> None:
-    """Know the secrets among these settings, good or mistyped, so that `scrubbed` removes them from any text."""
+    """Register the secrets among these settings, valid or not, so that `scrubbed` removes them from any text."""
     for name in URL_SETTINGS:
         if values.get(name) is not None:
             _remembered.update(_secrets_of(str(values[name])))
@@ -130,7 +126,7 @@ def remember(values: Mapping[str, Any]) -> None:
 
 
 def holds_secret(name: str, value: object) -> bool:
-    """Whether a setting of this name and value opens something: a password in a URL, the path of a webhook, a key of a store."""
+    """Whether a setting's value is a secret: a password in a URL, a webhook's path, a store's key."""
     if name in URL_SETTINGS:
         return any(_secrets_of(str(value)))
     if name == _RECEIVERS:
@@ -139,7 +135,7 @@ def holds_secret(name: str, value: object) -> bool:
 
 
 def remember_secret(value: str) -> None:
-    """Know a secret that no setting holds."""
+    """Register a secret that no setting holds."""
     _remembered.add(value)
 
 
@@ -149,7 +145,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def scrubbed(text: str) -> str:
-    """The text without any secret of this process, and without what stands where a URL has its password."""
+    """The text without this process's secrets, and without passwords in URLs."""
     for secret in _present():
         text = text.replace(secret, MASK)
     if "://" in text:
@@ -190,7 +186,7 @@ def _spellings(secrets: frozenset[str]) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _secrets_of(url: str) -> frozenset[str]:
-    """What of a URL is secret, also where it is mistyped; a word that it shows elsewhere is none."""
+    """The secrets of a URL, also of a mistyped one; words that it shows elsewhere are none."""
     secrets = set(_candidates(url))
     names = {user for user in (_user(url),) if user} | {"tidemark", "postgres", "postgresql", "localhost"}
     return frozenset(form for secret in secrets for form in (secret, unquote(secret)) if form not in names)
@@ -208,7 +204,7 @@ def _candidates(url: str) -> Iterator[str]:
         if equals and is_secret_name(name):
             yield from (value, unquote_plus(value))
     if "@" in rest:
-        # An `@` in the password itself, or in the query: the first and the last are taken for the end of it.
+        # A password or query may hold an `@`: end at the first and at the last one.
         for until in (before.rpartition("@")[0], before.partition("@")[0], rest.rpartition("@")[0]):
             yield until.partition(":")[2]
     port = before.partition("/")[0].rpartition("@")[2].rpartition("]")[2].partition(":")[2]
@@ -217,11 +213,11 @@ def _candidates(url: str) -> Iterator[str]:
 
 
 class HiddenCauseError(Exception):
-    """A failure as text, where its own words or those of its causes hold a secret or fill pages."""
+    """A failure as text, because its messages hold a secret or fill pages."""
 
 
 def tellable(error: BaseException) -> BaseException:
-    """The failure itself, or where its whole story cannot be told, that story as scrubbed and shortened text."""
+    """The failure itself, or its scrubbed and shortened story if that has a secret or is too long."""
     story = "".join(traceback.format_exception(error))
     clean = scrubbed(story)
     if clean == story and len(story) <= _LONGEST_TRACE:

@@ -1,4 +1,4 @@
-"""Notices: messages to people and other systems about published days."""
+"""Notices: messages to operators and other systems about published days."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from pipeline_assets.domain.records import BatchRecord, PublicationRecord, Slice
 from pipeline_assets.domain.slices import BatchVerdict, Slice, Verdict
 
 Place = tuple[str, Slice]
-"""Table and slice; for deliveries of a raw table the slice holds the arrival day."""
+"""Table and slice; for a raw table the slice holds the arrival day."""
 Judged = SliceRecord | BatchRecord
 MOST_DELIVERIES = 20
-"""One notice names at most this many object keys of each kind."""
+"""Most object keys of each kind in one notice."""
 SEND_NOW, SEND_AGAIN = "tidemark notify", "tidemark notify --again"
-"""The commands that send waiting notices, and notices that receivers refused for good."""
+"""Send waiting notices, and notices that receivers refused for good."""
 _LONGEST_REASON = 300
 _ID_LENGTH = 32
 
 
 class NoticeKind(StrEnum):
-    """What happened."""
+    """What happened to a published day."""
 
     CHANGE = "change"
     """The published content of a final day changed."""
     REFUSAL = "refusal"
-    """A day was refused: a check failed, and the table keeps the old state."""
     REFUSAL_END = "refusal_end"
     """A refused day was published, or its published content matches its inputs again."""
     GOLDEN_MISMATCH = "golden_mismatch"
-    """The published day does not agree with the totals of an outside system."""
     GOLDEN_AGREEMENT = "golden_agreement"
     """The day agrees with its totals again, or no total covers it any more."""
 
@@ -48,9 +46,9 @@ _FIELDS: Mapping[NoticeKind, Sequence[str]] = {
     NoticeKind.GOLDEN_MISMATCH: ("reason", "fix"),
     NoticeKind.GOLDEN_AGREEMENT: ("mismatch",),
 }
-"""The JSON fields of each kind, beside those that all have."""
+"""JSON fields of each kind, beside the common ones."""
 _ATTRIBUTES = {"accepted_reason": "reason", "fix": "hint", "refusal": "refusal_id", "mismatch": "refusal_id"}
-"""JSON field -> attribute of `Notice`, where the two differ."""
+"""JSON field -> attribute of `Notice`, where they differ."""
 
 
 class MeasureChange(TypedDict):
@@ -71,28 +69,27 @@ class Notice:
     at: str
     """When readers first saw the change, or when the day was judged: ISO text, UTC."""
     run_id: str | None
-    """The run that published or judged; None where no Tidemark run did."""
+    """None where no Tidemark run published or judged."""
     measures: Mapping[str, MeasureChange] = field(default_factory=dict)
     cause: str | None = None
     reason: str | None = None
     """Why a day was refused; for a change or an end, why an operator accepted it."""
     hint: str | None = None
-    """Of a refusal or a mismatch: what the operator can do."""
     snapshot_id: str | None = None
-    """Of a change: the snapshot that published it, as text, because ids exceed the integers that JSON readers hold exactly."""
+    """Of a change; text, because ids exceed the integers that JSON readers hold exactly."""
     deliveries: Sequence[str] = ()
-    """Of a change: keys of the first objects delivered since the slice was last published, on arrival days that hold its rows."""
+    """Of a change: the first objects delivered since the last publication, on arrival days with its rows."""
     deliveries_total: int = 0
     exclusions: Sequence[str] = ()
-    """The same of objects that an operator excluded, or included again."""
+    """Of a change: objects that an operator excluded, or included again."""
     exclusions_total: int = 0
     refusal_id: str | None = None
-    """Of an end: the notice of the refusal or mismatch; None where that one predates notices."""
+    """Of an end: the notice of the refusal or mismatch; None if that has none."""
     verdict: str | None = None
     number: int = field(default=0, compare=False)
-    """Its position among all notices; the ledger assigns it."""
+    """Position among all notices; the ledger assigns it."""
     recorded_by: str | None = field(default=None, compare=False)
-    """The run that recorded it; only read, the ledger sets it."""
+    """The run that recorded it; the ledger sets it."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that receivers get and the ledger keeps."""
@@ -102,7 +99,7 @@ class Notice:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], number: int = 0, recorded_by: str | None = None) -> Self:
-        """The inverse of `to_json`, with what the ledger knows beside it."""
+        """The inverse of `to_json`, with the ledger's columns."""
         kind, key = NoticeKind(body["kind"]), Slice(date.fromisoformat(body["day"]), body["project"])
         own = {_ATTRIBUTES.get(name, name): body[name] for name in _FIELDS[kind] if name in body}
         common = body["id"], kind, body["table"], key, body["at"], body["run"]
@@ -110,7 +107,7 @@ class Notice:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """One line for operators."""
         reason = shown(self.reason or "", _LONGEST_REASON)
         because = "; ".join(filter(None, (shown(self.cause or "", _LONGEST_REASON), reason)))
         told = {
@@ -129,7 +126,7 @@ def place_json(table: str, key: Slice) -> dict[str, str]:
 
 
 def measures_text(measures: Mapping[str, MeasureChange]) -> str:
-    """`rows 120 → 121, revenue 10.5 → 12`: the measures that differ, or all of them where none does."""
+    """The measures that differ, or else all: `rows 120 → 121, revenue 10.5 → 12`."""
     differing = {name: change for name, change in measures.items() if change["before"] != change["after"]}
     parts = [f"{name} {_number(m['before'])} → {_number(m['after'])}" for name, m in (differing or measures).items()]
     return ", ".join(parts) + ("" if differing else ", other content")
@@ -142,7 +139,7 @@ def _number(value: float | None) -> str:
 
 
 def change_id(record: PublicationRecord) -> str:
-    """The id of the notice of a publication: the same for the same commit, whichever run writes it."""
+    """The id of a publication's notice: the same for the same commit, whichever run writes it."""
     return identity_of(NoticeKind.CHANGE, record.table, record.key, record.snapshot_id, record.parent_id)
 
 
@@ -156,9 +153,9 @@ def change_notice(
 ) -> Notice:
     """The notice of a publication that changed a final slice.
 
-    `figures`, `figures_before`: of the published and the replaced content; `measures`: the figures that readers of the table
-    know; `arrivals`: keys of the objects that were delivered, and excluded or included again, since the slice was last
-    published; `at`: the publication's time where its record has none.
+    `figures`, `figures_before`: of the published and the replaced content; `measures`: the figures that readers know;
+    `arrivals`: keys of objects delivered, and excluded or included again, since the last publication; `at`: the time if
+    the record has none.
     """
     before = {**figures_before, "rows": record.digest_before.rows}
     after = {**figures, "rows": record.digest_after.rows}
@@ -182,11 +179,10 @@ def change_notice(
 def refusal_notice(
     place: Place, record: Judged, before: Judged | None, last: Notice | None, inputs: str, at: str, run_id: str | None
 ) -> Notice | None:
-    """The notice of a new refusal of a day, or of the end of one; None for everything else.
+    """The notice of a day's new refusal, or of the end of one; otherwise None.
 
-    `record`: a load's verdict on it; `before`: the day before that; `last`: its latest notice of a refusal or of an end;
-    `inputs`: what the verdict is based on, as text. A refusal with the same reason is not new, whatever else arrives; a day
-    that waits or is held has not recovered.
+    `record`, `before`: a load's verdict and the one before; `last`: the latest notice of a refusal or end; `inputs`:
+    the verdict's inputs. A refusal with the same reason is not new; a day that waits or is held has not recovered.
     """
     is_open = _is_refused(before) if last is None else last.kind is NoticeKind.REFUSAL
     begun, previous = last or before, last.id if last is not None else None
@@ -208,12 +204,11 @@ def _is_refused(record: Judged | None) -> bool:
 
 
 def _accepted(record: Judged) -> str | None:
-    """Why an operator accepted a day."""
     if isinstance(record, SliceRecord):
         return next((one.reason for one in record.evaluations if one.is_accepted_change), None)
     return next((one.reason for one in record.evaluations if one.is_passed), None) if record.is_decided else None
 
 
 def identity_of(*parts: object) -> str:
-    """A stable id made from these parts: a prefix of their SHA-256."""
+    """A stable id of these parts: a prefix of their SHA-256."""
     return hashlib.sha256(json.dumps([*map(str, parts)]).encode()).hexdigest()[:_ID_LENGTH]

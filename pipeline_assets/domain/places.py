@@ -21,7 +21,7 @@ _METADATA = tuple(
         "192.0.0.192/32",  # Oracle
     )
 )
-"""Beside link-local addresses, from where the others serve theirs (169.254.169.254, 169.254.170.2)."""
+"""Metadata services that do not use link-local addresses, such as 169.254.169.254."""
 _METADATA_NAMES = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
@@ -36,15 +36,12 @@ _OF_NO_MACHINE = tuple(
     )
 )
 _ISATAP = frozenset({0x5EFE, 0x200_5EFE})
-"""What an interface's number begins with whose rest is an IPv4 address (RFC 5214)."""
+"""Beginnings of interface numbers that end in an IPv4 address (RFC 5214)."""
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
 
 def refusal_of_address(text: str) -> str | None:
-    """Why nothing is sent to an IP address, None where it may be; a text that is none is refused as well.
-
-    Private networks are allowed: receivers of a company stand there.
-    """
+    """Why nothing is sent to an IP address, else None; private networks are allowed, other texts are refused."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -60,7 +57,7 @@ def refusal_of_address(text: str) -> str | None:
 
 
 def refusal_of_host(host: str) -> str | None:
-    """Why no URL may name this host, None where it may: what a name leads to is found out when connecting."""
+    """Why no URL may name this host, else None; its addresses are checked when connecting."""
     bare = host.strip("[]").rstrip(".").lower()
     try:
         ip_address(bare.partition("%")[0])
@@ -73,7 +70,7 @@ def refusal_of_host(host: str) -> str | None:
     labels = bare.split(".")
     if not all(_LABEL.fullmatch(label) for label in labels) or len(bare) > 253:
         return "is no name of a host"
-    # `2852039166`, `0xa9fea9fe` and `169.254.43518` are addresses to whoever resolves names, and to nobody who reads them.
+    # Resolvers take `2852039166`, `0xa9fea9fe` and `169.254.43518` for addresses.
     if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
         return "is a number that stands for an address; write a.b.c.d"
     return None
@@ -88,13 +85,13 @@ def is_loopback(host: str) -> bool:
         address = ip_address(bare)
     except ValueError:
         return False
-    # Others that hold such an address lead to a relay or a translator first, and that is another machine.
+    # Other IPv6 forms of an IPv4 address lead to a relay or translator, which is another machine.
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def _within(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
-    """The IPv4 addresses that an IPv6 one stands for."""
+    """The IPv4 addresses that an IPv6 address stands for."""
     if isinstance(address, IPv4Address) or address.is_loopback:
         return []
     found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
@@ -106,12 +103,12 @@ def _within(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
 
 def require_supported_place(url: str) -> None:
     """Raise ValueError for an unsupported scheme, and for credentials in the URL."""
-    # The messages never repeat the URL: it may hold a key, in any part.
+    # The messages never repeat the URL, which may hold a key.
     scheme, mark, place = url.partition("://")
     if mark and scheme not in {"file", "s3"}:
         msg = "its scheme is not supported; use a path, file:// or s3://"
         raise ValueError(msg)
-    # Bucket names have none of these; a secret key may hold `/`, so that its `@` may be anywhere.
+    # Bucket names have neither; a secret key may hold `/`, so that its `@` may be anywhere.
     is_keyed = scheme == "s3" and set(place.partition("/")[0]) & {":", "@"}
     bare = re.sub(r"^(file|s3):/*", "", url)
     if is_keyed or re.search(r"(^|/)[^/:]*:[^/@]*@", url) or re.match(r"[^/:]*:[^@]*@", bare):
@@ -149,12 +146,12 @@ def is_rest_catalog(url: str) -> bool:
 
 
 METRICS_SUFFIX = ".prom"
-"""The textfile collector of node_exporter reads only files with this suffix."""
+"""The suffix that node_exporter's textfile collector reads."""
 
 
 def is_web_address(url: str) -> bool:
     """Whether a request can be sent to the URL: http or https, with a host, without blanks and a fragment."""
-    # Some URL parsers end the host at a backslash, others make it part of the host.
+    # Some URL parsers end the host at a backslash.
     if not url.isascii() or not url.isprintable() or set(url) & set(" \\"):
         return False
     try:
@@ -166,10 +163,9 @@ def is_web_address(url: str) -> bool:
 
 
 def refusal_of_web_address(url: str) -> str | None:
-    """Why Tidemark sends nothing to a URL; None where it may. The text never repeats the URL, except a host's address.
+    """Why Tidemark sends nothing to a URL, else None; the text repeats no more of it than an address of its host.
 
-    The URL must not hold a name or password, must use https unless it is this machine, and its host must not serve a
-    machine's own credentials.
+    Refused are credentials, http to another machine, and hosts that serve a machine's own credentials.
     """
     if not is_web_address(url):
         return "is not http:// or https:// with a host"
@@ -194,7 +190,7 @@ def is_private_address(url: str) -> bool:
 
 
 def is_readable_database(url: str) -> bool:
-    """Whether user, password, host and database can be told apart: otherwise a part of the password may pass as a name."""
+    """Whether user, password, host and database can be told apart: otherwise a password may pass as a name."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -222,26 +218,25 @@ def require_one_question(query: str) -> None:
 def local_path(url: str) -> Path | None:
     """The folder that a path or `file:` URL names; None for a remote place."""
     if url.startswith("file:/") and not url.startswith("file://"):
-        # Iceberg's spelling, a plain path; `file://` is that of settings, which may be percent-encoded.
+        # Iceberg spells a plain path; `file://` of settings may be percent-encoded.
         return Path(url.removeprefix("file:"))
     if "://" not in url:
         return Path(url)
-    # Not urlsplit, because a folder's name may hold `#` or `?`.
+    # Not urlsplit: a folder's name may hold `#` or `?`.
     return Path(unquote("/" + url.removeprefix("file://").lstrip("/"))) if url.startswith("file://") else None
 
 
 def resolved(url: str) -> str:
-    """The place itself, equal for all URLs that name it: links are followed, `..` and `//` resolved, schemes unified."""
+    """The place, equal for all URLs that name it: links are followed, `..` and `//` resolved, schemes unified."""
     scheme, _, path = url.partition(":")
     if scheme in ("s3", "s3a", "s3n"):
-        # A bucket has no links, and its keys no `..`.
         return f"s3://{'/'.join(filter(None, path.split('/')))}"
     folder = local_path(url)
     return url.rstrip("/") if folder is None else os.path.realpath(folder)
 
 
 def is_below(url: str, place: str) -> bool:
-    """Whether a URL names a place, or one in it, as it is spelt or with all links followed: a folder in it may be a link."""
+    """Whether a URL names a place, or one in it, as spelt or with all links followed."""
     return any(f"{name(url)}/".startswith(f"{name(place).rstrip('/')}/") for name in (resolved, _spelt))
 
 

@@ -9,24 +9,20 @@ from collections.abc import Iterable
 from pipeline_assets.domain.masking import scrubbed
 
 LONGEST = 2_000
-"""Characters of one value, one reason or one line; an object's name has 1,024 bytes at most."""
+"""Characters of one value, reason or line; an object's name has at most 1,024 bytes."""
 LONGEST_REASON = 1_000
-"""Characters of a reason that an operator gives."""
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _SQL_SAFE = re.compile(r"[A-Za-z0-9/_.#:@ +=-]*")
 
 
 def shown(value: object, most: int = LONGEST) -> str:
-    r"""One line of text: invisible and control characters are spelled out (`\x1b`), long text is cut, with the cut length.
-
-    Idempotent, so that every output may call it.
-    """
+    r"""One line of text: invisible and control characters as escapes (`\x1b`), long text cut; idempotent."""
     text = bounded(scrubbed(str(value)), most)
     return text if text.isprintable() else bounded("".join(map(_visible, text)), most)
 
 
 def _visible(character: str) -> str:
-    # Not printable: control characters, line breaks, direction marks, lone surrogates, blanks other than the space.
+    # Control characters, line breaks, direction marks, lone surrogates, blanks other than the space.
     if character.isprintable():
         return character
     code = ord(character)
@@ -50,7 +46,7 @@ def few(texts: Iterable[object], most: int = 3, separator: str = ", ") -> str:
 
 
 def recordable(text: str, most: int = LONGEST) -> str:
-    """The text as records keep it: without secrets; characters that databases refuse are spelled out, others stay."""
+    """The text as records keep it: without secrets, with escapes for characters that databases refuse."""
     text = bounded(scrubbed(text), most)
     return bounded("".join(_visible(c) if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in text), most)
 
@@ -61,7 +57,7 @@ def as_html(value: object, most: int = LONGEST) -> str:
 
 
 def as_markdown(value: object, most: int = LONGEST) -> str:
-    """The text for a paragraph, list or table cell in Markdown: no markup, no HTML, no image, no link."""
+    """The text for a paragraph, list or table cell in Markdown, without effect: no markup, HTML, image or link."""
     words = shown(value, most).split(" ")
     text = " ".join(_code(word) if _is_link(word) else _escaped(word) for word in words)
     # These characters at the start begin a heading, a quote, a list or the underline of a heading.
@@ -69,18 +65,18 @@ def as_markdown(value: object, most: int = LONGEST) -> str:
 
 
 def as_chat(text: str) -> str:
-    """The text of a message in a chat: the same to read, and no markup, mention or link begins in it."""
+    """The text of a chat message, in which no markup, mention or link begins."""
     text = re.sub(r"@|:(?=//)|www(?=\.)|\](?=\()", "\\g<0>\u2060", text, flags=re.IGNORECASE)
     return html.escape(text, quote=False)
 
 
 def _is_link(word: str) -> bool:
-    # Markdown turns these into links even where they are escaped.
+    # Markdown links these even if escaped.
     return "://" in word or "www." in word.lower() or "@" in word or "mailto:" in word.lower()
 
 
 def _code(word: str) -> str:
-    # A bar ends a table cell even inside of code, so the code ends before the bar.
+    # A bar ends a table cell even inside of code.
     return "\\|".join(_span(part) if part else "" for part in word.split("|"))
 
 
@@ -104,7 +100,7 @@ def fenced(lines: Iterable[object], most: int = 200) -> str:
 
 
 def sql_text(value: str) -> str:
-    """A string literal of Spark SQL: characters that may end or alter it are written as escapes."""
+    """A string literal of Spark SQL; characters that may end or alter it are escapes."""
     if _SQL_SAFE.fullmatch(value):
         return f"'{value}'"
     parts = (

@@ -1,4 +1,4 @@
-"""Whether a process that works on the lake is dead, judged by its record, this machine's view and observers' counts."""
+"""Whether a process that works on the lake is dead, by its record, this machine's view and observers' counts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from enum import StrEnum
 
 BEAT_SECONDS = 10
 LOOK_SECONDS = 15
-"""Looks that are closer together count as one, so that at least one heartbeat is due between two counted looks."""
+"""Looks closer together count as one, so that a heartbeat is due between two counted looks."""
 STILL_LOOKS = 4
-"""A process is dead after this many looks without a new heartbeat: at the earliest a minute after the first look."""
+"""Looks without a new heartbeat after which a process is dead: at least a minute."""
 PATIENT_LOOKS = 12
 """The same where no heartbeat is due: before the run's op began, or after it ended."""
 
@@ -38,17 +38,17 @@ class Identity:
     """The identity of a process among all machines."""
 
     host: str
-    """Only for display: two machines may have the same name."""
+    """For display only: two machines may have the same name."""
     place: str | None
-    """Boot and namespaces in which `pid` is unique; None where the system does not tell."""
+    """Boot and namespaces in which `pid` is unique; None if unknown."""
     pid: int
     started: int | None
-    """Start time in ticks since boot, because the system reuses pids."""
+    """Ticks since boot, because the system reuses pids."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What observers noticed: the latest heartbeat, and the number of looks since without a new one."""
+    """The latest heartbeat that observers saw, and their looks since without a new one."""
 
     beats: int = -1
     still: int = 0
@@ -56,10 +56,7 @@ class Watch:
     """The last look that counted, by the database's clock."""
 
     def looked(self, beats: int, now: datetime) -> Watch:
-        """The watch after another look.
-
-        It counts looks, not seconds: a clock that jumps ahead adds one look at most, and a clock set back adds none.
-        """
+        """The watch after another look. Looks count, not seconds, so a clock that jumps adds one look at most."""
         if self.at is None or beats != self.beats:
             return Watch(beats, 0, now)
         if now < self.at:
@@ -78,7 +75,7 @@ class Process:
     identity: Identity | None
     """None until an op of the run has begun."""
     steps: int = 0
-    """Number of the run's steps, if this process executes all of them; 0 where other processes execute some."""
+    """Steps of the run, if this process executes all of them; otherwise 0."""
     beats: int = 0
     begun_at: str | None = None
     beat_at: str | None = None
@@ -93,7 +90,7 @@ class Process:
         return self.steps > 0 or self.identity is None
 
     def life(self, sight: Sight) -> Life:
-        """The state of the process, given a machine's view: certain if the machine can see it, else by missing heartbeats."""
+        """The state for a machine's view: certain if it can see the process, else by missing heartbeats."""
         if sight is Sight.GONE:
             return Life.ENDED if self.is_ended else Life.DEAD
         if self.is_ended:

@@ -1,4 +1,4 @@
-"""A rebuild: slices built again on a branch, reported, and swapped into main when an operator decides so."""
+"""A rebuild: slices built again on a branch, reported, and swapped into main by an operator's decision."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from pipeline_assets.domain.records import SliceRecord
 from pipeline_assets.domain.slices import EMPTY, Digest, Slice
 
 GREEN = "green"
-"""Marks the branches of rebuilds: it takes the place of the run id in a branch's name."""
+"""Stands for the run id in the name of a rebuild's branch."""
 NOT_REPORTED = "a report"
-"""Entry of `blocked_by` for a slice that no report showed as part of the swap."""
+"""Entry of `blocked_by` for a slice that no report showed."""
 
 
 class RebuildState(StrEnum):
     """The state of a rebuild."""
 
     BUILDING = "building"
-    """Some slices are not built yet; `start` continues."""
+    """Some slices are not built; `start` continues."""
     READY = "ready"
-    """The report is complete: an operator swaps the rebuild in or abandons it."""
+    """The report is complete."""
     SWAPPING = "swapping"
-    """A swap has begun; running `swap` again completes it."""
+    """Running `swap` again completes it."""
     SWAPPED = "swapped"
-    """Main shows the rebuilt slices."""
     ABANDONED = "abandoned"
-    """Main never showed the rebuilt slices."""
     UNDONE = "undone"
     """Main is back to its state before the swap, and held until an operator releases it."""
 
@@ -47,15 +45,13 @@ class RebuildRecord:
     """The ledger's record of one rebuild."""
 
     number: int
-    """Its number in the shell; the ledger assigns it."""
     tables: tuple[str, ...]
-    """Keys of its tables, in topological order."""
+    """Keys, in topological order."""
     first: date
     last: date
     projects: tuple[str, ...]
     reason: str
     who: str
-    """Who requested it, as far as that is known."""
     state: RebuildState
     run_id: str | None = None
     """The run that works on it, or the last one that did."""
@@ -63,13 +59,13 @@ class RebuildRecord:
     finished_at: str | None = None
     """When it was swapped in, abandoned or undone."""
     swap_after: int | None = None
-    """Number of the last publication before the swap; an undo goes back to it. None before a swap began."""
+    """Last publication before the swap; an undo returns to it."""
     swap_runs: tuple[str, ...] = ()
-    """The runs that swapped it in; more than one if the first died."""
+    """More than one if the first died."""
     answered_by: str | None = None
     """Who last swapped, abandoned or undid it."""
     answer: str | None = None
-    """The reason that this person gave."""
+    """The reason for that."""
 
     @property
     def slices(self) -> frozenset[Slice]:
@@ -78,17 +74,17 @@ class RebuildRecord:
 
     @property
     def next_of_swap(self) -> str:
-        """What to do once main shows a part of it."""
+        """The command that completes a partial swap."""
         return f"complete it: tidemark rebuild swap {self.number}; or take it back: tidemark rebuild undo {self.number}"
 
     @property
     def title(self) -> str:
-        """Its number, tables and days."""
+        """Number, tables and days."""
         return f"rebuild {self.number} of {', '.join(self.tables)}, {self.first} to {self.last}"
 
     @property
     def next_step(self) -> str:
-        """What can be done about it now."""
+        """The commands that its state allows."""
         return {
             RebuildState.BUILDING: "go on with it: tidemark rebuild start, with the same tables and days",
             RebuildState.READY: f"answer it: tidemark rebuild swap {self.number}, or tidemark rebuild abandon {self.number}",
@@ -114,7 +110,7 @@ class RebuildRecord:
 
     @property
     def acceptance(self) -> str:
-        """The reason recorded with each publication of the swap: number, requester, reason."""
+        """Reason recorded with each publication of the swap: number, requester, reason."""
         return f"rebuild {self.number} by {self.who}: {self.reason}"
 
     def overlaps(self, other: RebuildRecord) -> bool:
@@ -130,16 +126,16 @@ class RebuildRecord:
 
 @dataclass(frozen=True)
 class SliceDifference:
-    """The published content of a slice compared with its rebuilt content."""
+    """Published against rebuilt content of a slice."""
 
     rows: tuple[int, int]
     measures: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    """Measure -> (published, rebuilt) value; None where that side has no value on record."""
+    """Measure -> (published, rebuilt); None = not on record."""
     keys: KeyChange | None = None
     """None where both hold the same rows, or the slice was not built."""
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form, for the ledger and for machine-readable output."""
+        """The JSON form, for the ledger and for output."""
         keys = self.keys
         return {
             "rows": list(self.rows),
@@ -167,12 +163,11 @@ class SliceDifference:
 
 @dataclass(frozen=True)
 class ReportedSlice:
-    """A slice as the report showed it: by swapping, the operator accepts this content."""
+    """A slice as the report showed it: a swap accepts this content."""
 
     digest: Digest
     figures: Mapping[str, float]
     goes: bool
-    """Whether the swap was to include it."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form, for the ledger."""
@@ -189,15 +184,15 @@ class RebuiltSlice:
     """One slice of a rebuild."""
 
     record: SliceRecord
-    """The record that main would get; `file_hash` names the files on the green branch."""
+    """The record for main; `file_hash` names files on the green branch."""
     published: Digest = EMPTY
     """Main's content at the time of the comparison."""
     difference: SliceDifference | None = None
     """None where the slice was not built."""
     blocked_by: tuple[str, ...] = ()
-    """Slices that the swap leaves out and that this one depends on: it shares rows with them, or is built from them."""
+    """Slices outside the swap that this one depends on: it shares rows with them, or is built from them."""
     reported: ReportedSlice | None = None
-    """None where no report was made since the first build; only a report sets it."""
+    """Only a report sets it."""
 
     @property
     def key(self) -> Slice:
@@ -216,7 +211,7 @@ class RebuiltSlice:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the report said that the swap includes it."""
+        """Whether the report included it in the swap."""
         return self.reported is not None and self.reported.goes
 
     @property
@@ -226,7 +221,7 @@ class RebuiltSlice:
 
     @property
     def why_not(self) -> str:
-        """Why a swap leaves it out; empty where it does not."""
+        """Why a swap leaves it out, or an empty text."""
         if self.goes:
             return ""
         if NOT_REPORTED in self.blocked_by:

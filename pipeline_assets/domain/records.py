@@ -1,4 +1,4 @@
-"""Ledger records as plain values: inputs, deliveries, batches, slices, publications, and the decisions of operators."""
+"""Ledger records as plain values: inputs, deliveries, batches, slices, publications, operators' decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline_assets.domain.slices import EMPTY, BatchVerdict, Digest, Slice, Ve
 
 
 class InputDay(NamedTuple):
-    """One day of an upstream table, of the same project as the slice that it is an input of."""
+    """One day of an upstream table, of the slice's project."""
 
     table: str
     day: date
@@ -32,20 +32,19 @@ class InputState:
     """The inputs that a slice was built from, or would be built from now."""
 
     upstream: Mapping[InputDay, Digest] = field(default_factory=dict)
-    """Upstream day -> digest of its content, for days that hold rows."""
+    """Upstream day -> digest, for days that hold rows."""
     cross_day: str | None = None
-    """Digest of the rows on other days that share a key with this slice's rows, marked where content alone decides between them
-    (`identity.with_tie`); None where they were not compared."""
+    """Digest of rows on other days that share a key with this slice, see `identity.with_tie`; None = not compared."""
     delivered: str | None = None
-    """Version of the landing object that the slice was read from; None for slices built from tables."""
+    """Version of the landing object of a slice that is read from landing."""
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is no input at all."""
+        """Whether there is no input."""
         return not self.upstream and self.cross_day is None and self.delivered is None
 
     def __str__(self) -> str:
-        """Render the inputs; equal inputs give equal texts, in whatever order they were read."""
+        """Render the inputs; equal inputs give equal texts."""
         days = [f"{name.table} {name.day.isoformat()} {digest}" for name, digest in sorted(self.upstream.items())]
         days += [f"rows on other days {self.cross_day}"] if self.cross_day is not None else []
         return ", ".join([*days, self.delivered] if self.delivered is not None else days)
@@ -53,17 +52,17 @@ class InputState:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A change that was not published: a load does not try it again until one of these values differs."""
+    """A change that was not published; a load tries it again once one of these values differs."""
 
     inputs: InputState
     judged_by: str | None = None
-    """The code version and bounds that judged it; None in rows that lack them, so that the change is tried again."""
+    """Code version and bounds that judged it; None in old rows, which are tried again."""
     waits_for: tuple[date, ...] = ()
-    """Days of the same project that cannot be published and share events with it; empty where its own checks failed."""
+    """Days of the same project that cannot be published and share events; empty where its own checks failed."""
 
 
 _NEVER = frozenset({*URL_SETTINGS, "spark_config", "notify_urls"})
-"""Never recorded, because they may hold a password or a webhook's secret URL."""
+"""Never recorded: they may hold a password or a webhook's secret URL."""
 
 
 def on_record(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
@@ -83,10 +82,7 @@ def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tupl
 
 
 def with_recorded(settings: Settings, recorded: Mapping[str, Any]) -> Settings:
-    """The settings with the recorded values in place of the current ones; raises SettingsError for an invalid value.
-
-    A recorded setting that no longer exists is skipped: the code that read it is gone as well.
-    """
+    """The settings with the recorded values, without recorded settings that no longer exist; raises SettingsError."""
     values = {}
     for name, value in recorded.items():
         if name not in type(settings).model_fields:
@@ -101,16 +97,16 @@ def with_recorded(settings: Settings, recorded: Mapping[str, Any]) -> Settings:
 
 
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""The clocks of two hosts may differ by this much."""
+"""Greatest difference between the clocks of two hosts."""
 
 
 THIS_LOAD = "~"
-"""In place of a moment that the load under way will record: after all that are on record."""
+"""Stands for the moment that the load under way will record; sorts after all on record."""
 
 
 @dataclass(frozen=True)
 class DeliveryRecord:
-    """One version of one object: the version whose rows raw holds, or the version that was refused last."""
+    """One version of one object: the one whose rows raw holds, or the one that was refused last."""
 
     batch: BatchKey
     object_key: str
@@ -123,40 +119,39 @@ class DeliveryRecord:
     blank: int
     error: str | None
     is_accepted: bool
-    """Whether its rows are in raw; a refused version is recorded in addition to the accepted one, if there is one."""
+    """Whether raw holds its rows; a refused version is recorded beside the accepted one."""
     code_version: str | None = None
-    """The parser's version; another version reads the lines again that this one quarantined."""
+    """The parser's version; another version reads quarantined lines again."""
     line_reasons: tuple[tuple[str, int], ...] = ()
-    """Reason -> quarantined lines, and UNREADABLE with a column -> its values that are null in rows that were kept."""
+    """Reason -> quarantined lines; UNREADABLE + column -> values that are null in kept rows."""
     recorded_at: str = field(default=THIS_LOAD, compare=False)
-    """When the ledger first recorded these bytes under this key: ISO text; the same bytes under another etag keep it."""
+    """When the ledger first recorded these bytes under this key: ISO text; another etag keeps it."""
     run_id: str | None = field(default=None, compare=False)
-    """The run that recorded them then; only read, the ledger sets it."""
+    """The run that recorded them; the ledger sets it."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether raw lost rows of it to another program."""
+        """Whether another program removed rows of it from raw."""
         return self.etag.startswith(DAMAGED)
 
 
 UNREAD = "unread "
-"""Prefix of the etag of an object whose rows were found in raw without a ledger row. No listed etag equals it, so the
-next load reads the object again."""
+"""Prefix of the etag of an object that is in raw but not in the ledger; the next load reads it again."""
 DAMAGED = f"{UNREAD}damaged "
-"""The same of an object of which raw lost rows to another program; its row still tells what was read."""
+"""Prefix for an object of which another program removed rows from raw."""
 MISSING = "missing_objects"
-"""Figure of an evaluation: recorded objects that landing no longer lists; if it passed, an operator accepted the loss."""
+"""Figure: recorded objects that landing does not list; if the evaluation passed, an operator accepted the loss."""
 
 VANISHED = "vanished_rows"
-"""Figure of an evaluation: rows of the batch that left raw because landing lost them, since an operator last accepted that."""
+"""Figure: rows that left raw because landing lost them, since an operator last accepted a loss."""
 EXCLUDED = "excluded_objects"
-"""Figure of an evaluation: deliveries of the batch that an operator excluded."""
+"""Figure: deliveries that an operator excluded."""
 HOURS_UNFINISHED = "hours_unfinished"
-"""Figure of an evaluation: hours whose recovery has not written its marker yet; their objects are not loaded before it does."""
+"""Figure: hours whose recovery has no marker yet, so that their objects are not loaded."""
 HOURS_UNPLACED = "hours_unplaced"
-"""Figure of `delivery_complete`: hours that hold objects whose names cannot be placed."""
+"""Figure of `delivery_complete`: hours with objects whose names cannot be placed."""
 HOURS_HELD = "hours_held"
-"""Figure of `delivery_complete`, when it warns of hours of which nothing came: hours with objects or markers of any source."""
+"""Figure of `delivery_complete` with absent hours: hours with objects or markers of any source."""
 
 
 @dataclass(frozen=True)
@@ -173,18 +168,16 @@ class BatchRecord(BoundTexts):
     hours_marked: int = 0
     is_closed: bool = False
     hours: tuple[int, ...] | None = None
-    """Hours for which the batch has objects or markers; None = not on record."""
+    """Hours with objects or markers; None = not on record."""
     evaluations: tuple[Evaluation, ...] = ()
     run_id: str | None = None
-    """The run that wrote the row last; only read, the ledger sets it."""
 
     def _figures(self, name: str, *, is_passed: bool) -> list[float]:
-        """The values of a figure other than 0, of passed or of failed evaluations."""
         return [e.figures[name] for e in self.evaluations if e.is_passed is is_passed and e.figures.get(name)]
 
     @property
     def partial_hours(self) -> int | None:
-        """Hours that any source held when the batch was recorded as missing the others; None for other batches."""
+        """Hours that any source held when the batch was recorded as missing others; None for other batches."""
         held = (e.figures[HOURS_HELD] for e in self.evaluations if not e.is_passed and HOURS_HELD in e.figures)
         return next((int(hours) for hours in held), None)
 
@@ -210,7 +203,7 @@ class BatchRecord(BoundTexts):
 
     @property
     def is_let_go(self) -> bool:
-        """Whether an operator decided that what is missing never comes; an exclusion says so where nothing else was delivered."""
+        """Whether an operator decided that missing deliveries never come, as by excluding all that came."""
         return self.is_loss_accepted or (self.is_decided and not self.deliveries)
 
     @property
@@ -221,18 +214,18 @@ class BatchRecord(BoundTexts):
 
 @dataclass(frozen=True)
 class BatchDay:
-    """The rows of one batch that belong to one event day."""
+    """The rows of one batch on one event day."""
 
     digest: Digest = EMPTY
     lineage: str | None = None
     """Digest over each row's object and line; None = unknown."""
     lateness: LatenessSketch | None = field(default=None, compare=False)
-    """How late the rows arrived. Derived from the rows, so not compared. None = not measured, or not read from the ledger."""
+    """Derived from the rows, so not compared; None = not measured, or not read from the ledger."""
 
 
 @dataclass(frozen=True)
 class SliceRecord(BoundTexts):
-    """What is recorded of one slice of one table: its verdict, its published content, and what was refused."""
+    """One slice of one table: its verdict, its published content, and its refusal."""
 
     table: str
     key: Slice
@@ -241,43 +234,38 @@ class SliceRecord(BoundTexts):
     hint: str | None = None
     is_final: bool = False
     final_at: str | None = None
-    """When the slice was judged final: ISO text. All deadlines that this rests on had passed by then. None = not on record."""
+    """When the slice was judged final, after all deadlines that this rests on: ISO text."""
     baseline: Baseline | None = None
-    """The reference for changes of a slice whose deadline has passed; also one that lacks hours and is provisional has it."""
+    """Reference for changes of a slice whose deadline has passed; a provisional one may have it too."""
     digest: Digest = EMPTY
     file_hash: str | None = None
     input_state: InputState | None = None
-    """The inputs of the published content; None = unknown, so the slice is stale."""
+    """Inputs of the published content; None = unknown, so the slice is stale."""
     code_version: str | None = None
     rejection: Rejection | None = None
-    """The latest change that was not published; a load does not try the same inputs again."""
+    """The latest change that was not published."""
     figures: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
-    """Checks of the published content; reported again by each load that leaves it unchanged."""
+    """Checks of the published content."""
     refused_evaluations: tuple[Evaluation, ...] = ()
     """Checks of the content that was refused last; empty once the refusal is over."""
     run_id: str | None = None
-    """The run that wrote the row last; only read, the ledger sets it."""
     read_hash: str | None = None
-    """`file_hash` of the ledger row that this record was read from; never written. A row whose `file_hash` has changed since
-    is not overwritten."""
+    """`file_hash` of the ledger row that this was read from; a row that changed since is not overwritten."""
 
     def was_final(self, now: datetime) -> bool:
-        """Whether its changes are bounded: it is final, or only missing hours keep it from it. By a clock not ahead of `now`.
-
-        A clock ahead by at most `CLOCKS_DIFFER` is believed: otherwise a host whose clock lags would drop the change bounds.
-        """
+        """Whether its changes are bounded: it is final or only lacks hours, by a clock ahead by at most `CLOCKS_DIFFER`."""
         is_judged = self.is_final or self.baseline is not None
         return is_judged and (self.final_at is None or datetime.fromisoformat(self.final_at) <= now + CLOCKS_DIFFER)
 
     @property
     def loss(self) -> Evaluation | None:
-        """What says that a data file of it is gone, where the last load found that."""
+        """The evaluation that a data file of it is gone, from the last load."""
         return next((one for one in self.refused_evaluations if one.check == Check.FILES_ARE_THERE), None)
 
     @property
     def knows_inputs(self) -> bool:
-        """Whether the publishing run recorded the slice; False where a later run found the content in the table."""
+        """Whether the publishing run recorded the slice, rather than a later run that found it in the table."""
         return self.input_state is not None
 
 
@@ -297,15 +285,15 @@ class PublicationRecord:
     code_version: str | None = None
     accepted_reason: str | None = None
     figures: Mapping[str, float] | None = None
-    """Figures of the published content; None where a ledger sync recorded the change and nothing was measured."""
+    """Figures of the published content; None where a ledger sync recorded the change."""
     seconds: float = 0.0
     published_at: str = ""
     number: int = 0
-    """Its position among all publications; the ledger assigns it."""
+    """Position among all publications; the ledger assigns it."""
     pins: Mapping[str, int] | None = None
-    """Upstream table -> the snapshot that the build read; None where it read no table, or this was not recorded."""
+    """Upstream table -> snapshot that the build read; None = not recorded."""
     settings: Mapping[str, Any] | None = None
-    """Name -> value of the settings that the build read (domain/records.py); None where they were not recorded."""
+    """Settings that the build read; None = not recorded."""
 
 
 @dataclass(frozen=True)
@@ -316,7 +304,7 @@ class Exclusion:
     object_key: str
     etag: str
     sha256: str | None
-    """Hash of its bytes, which stay excluded under another etag; None in rows from before a version had to be read."""
+    """Hash of its bytes, which stay excluded under another etag; None in old rows."""
     reason: str
     run_id: str | None = None
     excluded_at: str = ""
@@ -325,7 +313,7 @@ class Exclusion:
     """None while the exclusion is in force."""
 
     def names(self, etag: str, sha256: str | None) -> bool:
-        """Whether it excludes this version: one with the same bytes or, where a hash is unknown, with the same known etag."""
+        """Whether it excludes this version: the same bytes or, where a hash is unknown, the same etag."""
         if self.sha256 is not None and sha256 is not None:
             return self.sha256 == sha256
         return bool(self.etag) and self.etag == etag.removeprefix(DAMAGED).removeprefix(UNREAD)
@@ -351,4 +339,4 @@ class Head:
 
     snapshot_id: int
     is_trusted: bool = True
-    """Whether the ledger records what that snapshot holds; if in doubt, the next load compares the two."""
+    """Whether the ledger records that snapshot's content; otherwise the next load compares the two."""

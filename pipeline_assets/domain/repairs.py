@@ -12,29 +12,28 @@ from pipeline_assets.domain.days import Hour, hour_ranges
 from pipeline_assets.domain.slices import Slice, Source
 
 _FIRST, _LAST, _PROJECT, _REASON = "{first}", "{last}", "{project}", "--reason"
-"""Words of a command that stand for values of its proposal, and the option whose value the operator writes."""
+"""Placeholders of a command, and the option whose value the operator writes."""
 _SPAN = ("--from", _FIRST, "--to", _LAST, "--project", _PROJECT)
 
 
 class RepairKind(StrEnum):
-    """The kinds of proposals, in the order in which they are tried."""
+    """Kinds of proposals, in the order in which they are tried."""
 
     LOAD = "load"
     """Landing or raw holds data that is not built yet."""
     RECOVER = "recover hours"
     """Hours are lost, refused or never arrived; the vendor has them."""
     RECOVER_DAYS = "recover days"
-    """No hour is known to be missing, but too little is published: ask the vendor for whole days."""
+    """Too little is published, but no hour is known to be missing: ask the vendor for whole days."""
     WAIT = "wait"
     """The day is open: missing data may still be delivered."""
     REBUILD = "rebuild"
     """Another version of the code built the day; only an operator starts a rebuild."""
     DECIDE = "decide"
-    """An operator has to decide or to investigate."""
 
     @property
     def is_run(self) -> bool:
-        """Whether `--repair` runs it; a step that may undo a decision or rewrite history is only proposed."""
+        """Whether `--repair` runs it; steps that may undo a decision or rewrite history are only proposed."""
         return self in (RepairKind.LOAD, RepairKind.RECOVER, RepairKind.RECOVER_DAYS)
 
     @property
@@ -49,25 +48,24 @@ Tried = Set[tuple[RepairKind, Slice]]
 
 @dataclass(frozen=True)
 class DayFacts:
-    """The rule's input: the facts about one project's day that does not agree."""
+    """The facts about one project's day that does not agree."""
 
     key: Slice
     is_lacking: bool
-    """Whether too little is published."""
     unread: Mapping[Source, Set[date]] = field(default_factory=dict)
-    """Source -> nearby arrival days with objects in landing that no load has read."""
+    """Source -> nearby arrival days with objects that no load has read."""
     stale: str | None = None
-    """Why the next load would build the day again; None where it would not."""
+    """Why the next load would build the day again."""
     lacking_hours: tuple[Hour, ...] = ()
     """Hours of this arrival day that are lost, refused or never arrived, and that the vendor has exported."""
     hours_to_ask: tuple[Hour, ...] = ()
-    """Hours of this arrival day that the vendor can be asked for and was not asked for before."""
+    """Hours of this arrival day that the vendor was not asked for before."""
     open_until: datetime | None = None
-    """The day's deadline, if it is still ahead: more deliveries may arrive until then."""
+    """The day's deadline, if it is still ahead."""
     holds: Mapping[str, str] = field(default_factory=dict)
     """Table -> why an operator holds the day."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Table -> why a change of the day was refused."""
+    """Table -> why a change was refused."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Key of an object near the day -> why an operator excluded it."""
     outdated: tuple[str, ...] = ()
@@ -80,13 +78,12 @@ class Repair:
 
     kind: RepairKind
     slices: tuple[Slice, ...]
-    """The days that it is meant to repair."""
     reason: str
     words: tuple[str, ...]
     """The command, with placeholders."""
     first: date
     last: date
-    """Range of the command: arrival days where objects are read, else event days."""
+    """Range of arrival days where objects are read, else of event days."""
     obstacle: str | None = None
     """Why this machine cannot run it."""
 
@@ -113,9 +110,9 @@ class Repair:
 
 
 def repairs_of(facts: DayFacts, tried: Tried = frozenset()) -> list[Repair]:
-    """The proposals for one day: runs of the first kind that applies, then everything that needs an operator.
+    """The proposals for one day: runs of the first kind that applies, then all that need an operator.
 
-    `tried`: runs that did not close the mismatch; the rule then proposes the kinds after them.
+    `tried`: runs that did not close the mismatch; their kinds are skipped.
     """
     found = [*_runs(facts, tried), *_decisions(facts)]
     if found:
@@ -134,7 +131,6 @@ def _of(facts: DayFacts, kind: RepairKind, reason: str, *words: str, arrival: da
 
 def _runs(facts: DayFacts, tried: Tried) -> Iterator[Repair]:
     if facts.holds:
-        # A load does not change held days.
         return
     if (RepairKind.LOAD, facts.key) not in tried:
         unread = [(source, day) for source, days in sorted(facts.unread.items()) for day in sorted(days)]
@@ -144,7 +140,7 @@ def _runs(facts: DayFacts, tried: Tried) -> Iterator[Repair]:
         if facts.stale is not None and not unread:
             words = ("load", "--source", Source.REGULAR.value, *_SPAN)
             yield _of(facts, RepairKind.LOAD, f"is not built yet: {facts.stale}", *words)
-        # Deliveries of other arrival days may hold late events of this day: they are loaded first, but may not close the gap.
+        # Deliveries of other arrival days may hold late events of this day; loading them may not close the gap.
         if facts.stale is not None or any(day == facts.key.event_date for _, day in unread):
             return
     # Refused data has arrived already, and waits for an operator.
@@ -176,7 +172,7 @@ def _decisions(facts: DayFacts) -> Iterator[Repair]:
 
 
 def together(repairs: Iterable[Repair], most_days: int) -> list[Repair]:
-    """Merge repairs of consecutive days into one, of at most `most_days` days; sorted in the order in which they are tried."""
+    """Merge repairs of consecutive days into ones of at most `most_days`, sorted in the order of trying."""
 
     def place(one: Repair) -> tuple[object, ...]:
         return list(RepairKind).index(one.kind), one.project_id, one.words, one.reason

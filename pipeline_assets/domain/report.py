@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Styled(NamedTuple):
-    """A value that a terminal shows in a style of rich's, such as `bold red`."""
+    """A value with a style of rich's for terminals, such as `bold red`."""
 
     value: object
     style: str

@@ -1,4 +1,4 @@
-"""What maintenance may remove: snapshots and metadata files that no reader, rollback or run needs any more."""
+"""Rules of maintenance: which snapshots and metadata files no reader, rollback or run needs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 YOUNGEST = timedelta(hours=24)
-"""Nothing younger is removed: a run may still use it, and Iceberg refuses to remove younger orphan files."""
+"""Younger files stay: a run may use them, and Iceberg refuses to remove younger orphan files."""
 _CLOCKS_APART = timedelta(hours=1)
-"""By how much the clocks of ledger, store and this machine may differ (resources/iceberg/lake_objects.py)."""
+"""Greatest difference between the clocks of ledger, store and this machine."""
 
 EDGE = timedelta(hours=24)
-"""History is kept this much longer than promised. A change enters the ledger after its commit, by another machine's clock,
-or only with the next maintenance if a foreign writer made it, and may be asked for by that later time."""
+"""History is kept this much longer than promised: the ledger may date a change long after its commit."""
 
 
 NOTICES_KEPT = timedelta(days=30)
-"""How long a notice of a change is kept after every receiver got it; the change itself stays on record."""
+"""From the moment every receiver got it; the change itself stays on record."""
 
 
 def least_age(live: Iterable[timedelta]) -> timedelta:
-    """The age below which nothing is removed: a day, or the age of the oldest live run, which may use all it found or wrote."""
+    """The age below which nothing is removed: a day, or that of the oldest live run."""
     return max((YOUNGEST, *(age + _CLOCKS_APART for age in live)))
 
 
@@ -31,16 +30,14 @@ class SnapshotAge:
 
     snapshot_id: int
     made_at: datetime
-    """An aware time."""
     is_on_main: bool
     """Whether main shows it, showed it before, or grew from it."""
 
 
 def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: datetime, history: timedelta) -> list[int]:
-    """Ids of the snapshots to expire, oldest first; `named` are those that a branch or tag points at.
+    """Ids of the snapshots to expire, oldest first; `named`: those of branches and tags, which stay.
 
-    Kept are named snapshots and those younger than a day. Of main, all snapshots within `history` plus a day are kept, and
-    the newest one before, which main showed when the history begins.
+    Snapshots younger than a day stay, and main's of `history` plus a day, with the newest one before.
     """
     cutoff = now - max(history, YOUNGEST) - EDGE
     main = sorted((snapshot for snapshot in snapshots if snapshot.is_on_main), key=lambda snapshot: snapshot.made_at)
@@ -56,7 +53,7 @@ def expirable(snapshots: Sequence[SnapshotAge], named: Collection[int], now: dat
 
 
 _FEW = 10
-"""This many orphans are never suspicious, however small the table is."""
+"""This many orphans are never suspicious."""
 
 
 def is_bulk(orphans: int, files: int, max_share: float) -> bool:
@@ -65,21 +62,20 @@ def is_bulk(orphans: int, files: int, max_share: float) -> bool:
 
 
 _KILLED = 3
-"""The unknown commits of one day that one writer can explain: runs that died between writing a metadata file and the catalog."""
+"""Unknown commits of one day that dead runs of one writer can explain."""
 
 
 def is_living_fork(commits: int) -> bool:
-    """Whether the last day has too many commits unknown to the table, so that another catalog must be committing."""
+    """Whether the last day has so many unknown commits that another catalog must be committing."""
     return commits > _KILLED
 
 
 def outlived_metadata(
     files: Iterable[tuple[str, datetime]], named: Collection[str], now: datetime, history: timedelta
 ) -> list[str]:
-    """Names of metadata files that nobody will go back to, sorted; `files`: (name, when written).
+    """Names of removable metadata files, sorted; `files`: (name, when written).
 
-    Kept are files that the table's metadata log names, and files younger than the table's history: a catalog restored from
-    a backup of that time names them, and the snapshots they list are kept as long.
+    Files of the metadata log stay, and those younger than the history: a catalog restored from a backup names them.
     """
     cutoff = now - max(history, YOUNGEST) - EDGE
     return sorted(name for name, written_at in files if name not in named and written_at < cutoff)

@@ -1,4 +1,4 @@
-"""What an event's properties tell of revenue (for tables/aggregates.py)."""
+"""Revenue of an event, from its properties (for tables/aggregates.py)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,11 @@ _MOST_EXPONENT_DIGITS = 10
 
 
 def decimal_units(text: str, precision: int, scale: int) -> int | None:
-    """A text as decimal(precision, scale), half up, in units of its last place; None if it is no number, or does not fit.
-
-    A text of more than 1000 bytes is no amount.
-    """
+    """A text as decimal(precision, scale), half up, in units of its last place; None for no number that fits."""
     if len(text.encode()) > _MOST_BYTES:
         return None
     found = _NUMBER.fullmatch(text.strip(_JAVA_BLANKS))
-    # A digit beyond the first plane is none to Java.
+    # Java reads digits of the first plane only.
     if found is None or max(text) > "\uffff":
         return None
     sign, whole, part, power = found.groups()
@@ -41,7 +38,6 @@ def decimal_units(text: str, precision: int, scale: int) -> int | None:
         return 0
     if len(digits) - places > _MOST_WHOLE_DIGITS:
         return None
-    # A number below half of the last place is zero, however small.
     units = 0 if places - scale > len(digits) else half_up(int(digits), places - scale)
     if units >= 10**precision:
         return None
@@ -49,7 +45,7 @@ def decimal_units(text: str, precision: int, scale: int) -> int | None:
 
 
 def half_up(number: int, places: int) -> int:
-    """The number without its last decimal places, half away from zero; with zeros more for negative `places`."""
+    """The number without its last decimal places, half away from zero; with zeros added for negative `places`."""
     if places <= 0:
         return number * int(10**-places)
     unit = int(10**places)
@@ -58,7 +54,7 @@ def half_up(number: int, places: int) -> int:
 
 
 def long_of(text: str) -> int | None:
-    """A text as a 64-bit integer; None if it is none."""
+    """A text as a 64-bit integer, or None."""
     found = _WHOLE.fullmatch(text.strip(f"{_JAVA_BLANKS}\x7f"))
     if found is None or len(found[0]) > _MOST_BYTES:
         return None
@@ -69,19 +65,19 @@ def long_of(text: str) -> int | None:
 PLACES = 6
 """Decimal places of amounts."""
 _DIGITS, _FACTOR_DIGITS = 28, 18
-"""An amount has ten digits less than a sum, so that absurd values cannot overflow a sum and fail the load."""
+"""An amount has ten digits less than a sum, so that absurd values cannot overflow it."""
 UNKNOWN = "unknown"
 
 
 class Money(NamedTuple):
-    """What one event tells of revenue."""
+    """Revenue of one event."""
 
     units: int | None
     """The amount in millionths; None without revenue, or if it is no number that fits."""
     currency: str | None
     """`unknown` if absent or blank; None without an amount."""
     is_claimed: bool
-    """Whether revenue or a price is delivered, readable or not, or the properties do not read as a JSON object."""
+    """Whether revenue or a price is delivered, readable or not, or the properties are no JSON object."""
 
 
 NO_MONEY = Money(None, None, False)
@@ -89,15 +85,14 @@ NO_MONEY = Money(None, None, False)
 
 @dataclass(frozen=True)
 class RevenueRule:
-    """The names of properties that hold revenue, and the events that repeat the revenue of others."""
+    """The properties that hold revenue, and the events that repeat the revenue of others."""
 
     revenue: tuple[str, ...]
     price: tuple[str, ...]
     quantity: tuple[str, ...]
     currency: tuple[str, ...]
     repeating_types: frozenset[str]
-    """Event types such as those that the vendor computes beside a sale: it "doesn't count computed events separately"
-    (amplitude.com/docs, Track revenue). Such an event has and claims no revenue."""
+    """Types without revenue: the vendor "doesn't count computed events separately" (its docs, Track revenue)."""
 
     @classmethod
     def of(cls, settings: Settings) -> RevenueRule:
@@ -112,18 +107,15 @@ class RevenueRule:
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """Texts one of which is in the properties of every event with revenue or a price: searching is cheaper than parsing.
-
-        JSON may write a name with escapes, so any text with a backslash may contain it.
-        """
+        """Texts of which every event's properties with revenue hold one; escapes may spell a name, so a backslash is one."""
         names = (*self.revenue, *self.price)
         return (*(name for name in names if not any(other != name and other in name for other in names)), "\\")
 
     def money_of(self, properties: str) -> Money:
-        """The money of an event, from the text of its properties, which contains one of `traces`."""
+        """The money of an event, from the text of its properties."""
         members = members_of(properties)
         if members is None:
-            # A text that does not read counts as unreadable revenue and not as an event without revenue.
+            # Unreadable properties count as unreadable revenue, not as none.
             return Money(None, None, True)
         revenue, price = member(members, self.revenue), member(members, self.price)
         if revenue is not None:

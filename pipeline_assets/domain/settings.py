@@ -33,13 +33,13 @@ from pipeline_assets.domain.slices import Source
 ENV_PREFIX = "TIDEMARK_"
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 KEYS_ADDED, KEYS_REMOVED, KEYS_CHANGED = "keys_added", "keys_removed", "keys_changed"
-"""Measures of a slice's key changes, as shares of the keys it had before."""
+"""Key changes of a slice, as shares of the keys it had before."""
 _LARGEST_PROJECT = (1 << 63) - 1
 
 
 @cache
 def is_clone(root: Path = PROJECT_ROOT) -> bool:
-    """Whether Tidemark runs from a clone of its repository; reads `pyproject.toml`, so an import does not ask."""
+    """Whether Tidemark runs from a clone of its repository; it reads `pyproject.toml`, so no import calls it."""
     # Other packages may leave a file of that name beside the installed ones.
     project = root / "pyproject.toml"
     return project.is_file() and '\nname = "tidemark-pipeline"\n' in project.read_text("utf-8", errors="replace")
@@ -49,7 +49,6 @@ class Completeness(StrEnum):
     """How an hour of a regular export is known to be complete."""
 
     MARKERS = "markers"
-    """The exporter writes a marker."""
     QUIET = "quiet"
     """The exporter writes none: no object arrived for `quiet_minutes`."""
 
@@ -60,22 +59,20 @@ class ShippedCode(StrEnum):
     ARCHIVE = "archive"
     """Each session sends it; workers need Python and the locked packages."""
     INSTALLED = "installed"
-    """It is installed on every worker, as on the driver."""
 
 
 class MissingSnapshot(StrEnum):
     """What happens to a day's events if its snapshot misses the deadline."""
 
     WAIT = "wait"
-    """They wait for the snapshot."""
     PREVIOUS = "previous"
-    """They are joined with the latest earlier snapshot, and the day's check names it."""
+    """They join the latest earlier snapshot, and the day's check names it."""
     REFUSE = "refuse"
-    """Their day is refused, so that an operator looks into it."""
+    """Their day is refused."""
 
 
 class ChangeBound(BaseModel):
-    """How far one measure of a table's final slices may change, as a share; a missing side uses the default bound."""
+    """How far one measure of a final slice may change, as a share; a missing side uses the default bound."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -98,86 +95,81 @@ class Settings(BaseSettings):
     landing_url: str = "data/landing"
     """Where the vendor drops exports: a path, `file://` or `s3://bucket[/prefix]`."""
     warehouse_url: str = "data/warehouse"
-    """Where data files lie: a path, `file://` or `s3://bucket[/prefix]`."""
+    """Where data files lie; as `landing_url`."""
     catalog_url: str = "sqlite:///data/catalog.db"
-    """The Iceberg catalog: an SQLAlchemy URL (`sqlite:////abs/catalog.db`, `postgresql://…`) or the URL of a REST catalog."""
+    """The Iceberg catalog: an SQLAlchemy URL (`sqlite:////abs/catalog.db`, `postgresql://…`) or a REST catalog's."""
     ledger_url: str | None = None
     """SQLAlchemy URL of the ledger; by default the catalog's."""
     sqlite_on_shared_disk: _Names = ()
-    """Types of shared file systems (nfs4, virtiofs, …) on which SQLite files may lie: no other machine opens the files."""
+    """Types of shared file systems (nfs4, …) on which SQLite files may lie, as no other machine opens them."""
     catalog_transactions: bool = False
-    """Whether the REST catalog commits several tables at once, all or none (`POST /v1/{prefix}/transactions/commit`)."""
+    """Whether the REST catalog commits several tables at once (`POST /v1/{prefix}/transactions/commit`)."""
     catalog_name: str = Field("lake", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """The catalog's name in Spark and in SQL statements."""
 
     projects: _Names = ()
-    """The vendor's project ids."""
     sparse_projects: _Names = ()
-    """Projects that are often silent: a day without any delivery by its deadline is empty, not refused."""
+    """Projects that are often silent: a day without deliveries by its deadline is empty, not refused."""
     calendar_start: date = date(2026, 1, 1)
     """First day with a partition in Dagster; events of earlier days are loaded and only counted."""
     first_arrival: date | None = None
-    """First arrival day on which deliveries are awaited; by default the earliest that is not isolated before the others."""
+    """First arrival day on which deliveries are awaited; default: the earliest that is not isolated."""
     owners: _Names = ("team:data-engineering",)
     """Owners of every asset in Dagster: e-mail addresses or `team:name`."""
     notify_urls: _Names = ()
     """Webhooks that receive notices of changed and refused days: `https://…`, or `http://` on this machine."""
     extra_aggregates: _Names = ()
-    """Aggregates of your own, as `package.module:NAME` (docs/extending.md)."""
 
     reprocessing_window_days: int = Field(3, ge=0, le=400)
     """A load of a day reads the deliveries of this many arrival days around it."""
     tolerated_missed_share: float = Field(0.005, ge=0, lt=1)
-    """Share of the rows of recent arrival days that may arrive after the reprocessing window of their day."""
+    """Share of recent rows that may arrive after the reprocessing window of their day."""
     dedupe_window_days: int = Field(1, ge=0, le=30)
-    """Two rows with one key are the same event if their days are at most this far apart."""
+    """Rows with one key are the same event if their days are at most this far apart."""
     redelivery_horizon_days: int = Field(30, ge=0)
-    """Sensors look for changed deliveries this many days back; older objects that vanish from landing stay in the tables."""
+    """How far back sensors look for changed deliveries; older objects that vanish from landing stay in the tables."""
     final_after_hours: int = Field(48, ge=0)
     """A day closes this long after its end, even without all of its markers."""
     source_precedence: Annotated[tuple[Source, ...], NoDecode, BeforeValidator(_split_comma_list)] = (
         Source.BACKFILL,
         Source.REGULAR,
     )
-    """The source that wins a tie on both vendor times comes first."""
+    """The source that comes first wins a tie on both vendor times."""
     marker_pattern: str = "{prefix}_{date}_{hour}_complete"
     """Name of the marker of a complete hour; the vendor documents none."""
 
     hours_complete_by: Completeness = Completeness.MARKERS
     quiet_minutes: int = Field(15, ge=0)
-    """A recovery, a changed hour and an hour without markers must rest this long before a sensor loads it."""
+    """How long a recovery, a changed hour or an hour without markers rests before a sensor loads it."""
     load_open_days: bool = True
-    """Whether sensors load the complete hours of a day that is not closed yet."""
+    """Whether sensors load the complete hours of a day that is not closed."""
     sensors_running: bool = False
-    """Whether sensors run from the start; otherwise an operator starts each one in the UI, once."""
+    """Whether sensors run from the start; otherwise an operator starts each in the UI."""
 
     max_unreadable_objects: int = Field(0, ge=0)
-    """A batch with more unreadable objects is refused."""
     max_quarantined_share: float = Field(0.001, ge=0, le=1)
     """A batch is refused if a larger share of its lines is quarantined."""
     max_object_bytes: int = Field(default_factory=default_object_bytes, ge=1)
-    """An object that decompresses to more is quarantined whole; one that is stored with more is not read at all."""
+    """An object that decompresses to more is quarantined whole; one stored with more is not read."""
     max_line_bytes: int = Field(8 * 1024**2, ge=1)
-    """A longer line is quarantined."""
     change_min_rows: int = Field(100, ge=0)
     """Slices and snapshots with no more rows may change freely."""
     change_max_shrink: float = Field(0.01, ge=0)
-    """Share by which a measure of a final slice may shrink, and share of its keys that may go."""
+    """Share by which a measure of a final slice may shrink, and share of its keys that may be removed."""
     change_max_growth: float = Field(0.20, ge=0)
     """Share by which a measure of a final slice may grow, and share of its keys that may be added or changed."""
     change_bounds: dict[str, ChangeBound] = {}
     """`table:measure` -> its own bounds: `refined/events:keys_removed`, `aggregates/daily_revenue:revenue`."""
     publish_attempts: int = Field(3, ge=1)
-    """How often a load builds slices again that another writer changed meanwhile."""
+    """How often a load rebuilds slices that another writer changed meanwhile."""
 
     rollback_days: int = Field(30, ge=1)
-    """How far back tables can be rolled back and read as they were; older snapshots expire, raw rows do not."""
+    """How far back tables can be rolled back and read; older snapshots expire, raw rows do not."""
     quarantine_days: int = Field(90, ge=1)
     """How long refused lines are kept, from their arrival."""
     max_orphan_share: float = Field(0.25, ge=0, le=1)
-    """Maintenance removes no orphan files of a table if more than this share of its files (and more than ten) are orphans."""
+    """Maintenance removes no orphans if more than this share of a table's files (and more than ten) are orphans."""
     local_bytes: int = Field(256 * 1024, ge=0)
-    """With Spark on this machine, a load of new objects of at most this many stored bytes runs in its own process; 0: never."""
+    """Spark on this machine only: a load of at most this many new stored bytes runs in its own process; 0: never."""
 
     revenue_properties: _Names = ("$revenue", "revenue")
     price_properties: _Names = ("$price", "price")
@@ -188,19 +180,18 @@ class Settings(BaseSettings):
         "[Amplitude] Revenue (Verified)",
         "[Amplitude] Revenue (Unverified)",
     )
-    """Event types that repeat the revenue of another event; by default those that the vendor computes beside a sale."""
+    """Event types that repeat the revenue of another event."""
 
     item_properties: _Names = ("item_id",)
     """Event properties that name the item of an event; the first one present counts."""
     active_statuses: _Names = ("ACTIVE",)
     """Statuses of an item that count as active, as snapshots spell them."""
     extra_dimensions: _Names = ()
-    """Dimensions of your own, as `package.module:NAME` (docs/extending.md)."""
     delivered_intervals: _Names = ()
-    """Dimensions whose intervals are delivered below `dimensions/{name}_validity/` and not derived from snapshots."""
+    """Dimensions whose intervals are delivered below `dimensions/{name}_validity/`, not derived from snapshots."""
     missing_snapshot: MissingSnapshot = MissingSnapshot.WAIT
     previous_snapshot_days: int = Field(7, ge=1, le=60)
-    """With `missing_snapshot = previous`: the greatest age of the snapshot in days."""
+    """The greatest age of a snapshot that `missing_snapshot = previous` uses."""
     snapshot_max_shrink: float = Field(0.10, ge=0)
     snapshot_max_growth: float = Field(0.50, ge=0)
     """Share of its items by which a snapshot may differ from the one before it."""
@@ -208,39 +199,36 @@ class Settings(BaseSettings):
     """A larger snapshot is refused unread."""
 
     export_api_url: str = "https://amplitude.com/api/2/export"
-    """The vendor's Export API, from which hours are recovered; without a path, `/api/2/export` is added.
-    Projects in the EU: https://analytics.eu.amplitude.com/api/2/export. Only this machine may be asked by `http://`."""
+    """The vendor's Export API (EU: https://analytics.eu.amplitude.com); without a path, `/api/2/export` is added."""
     export_attempts: int = Field(6, ge=1)
-    """How often a range of hours is requested that the Export API cannot answer now."""
+    """How often a range of hours is requested from the Export API."""
     export_min_free_bytes: int = Field(1024**3, ge=0)
-    """A download stops before the disk has less free space than this."""
+    """A download stops before the disk has less free space."""
 
     golden_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
     """Share of a golden total by which a published figure may differ."""
     golden_absolute_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """The least difference that is tolerated, in units of the measure."""
+    """Least difference that is tolerated, in units of the measure."""
     golden_url: str | None = None
-    """SQLAlchemy URL of a database with golden totals; a URL with a password belongs in the variable."""
+    """SQLAlchemy URL of a database with golden totals; set one with a password by its environment variable."""
     golden_query: str | None = None
     """Returns day, project, measure and value for the days from :first_day to :last_day."""
 
     days_per_run: int = Field(30, ge=1)
-    """Most days that one run of a range backfill loads."""
     spark_master: str = "local[*]"
     spark_driver_memory: str = "2g"
     spark_config: dict[str, str] = {}
-    """Further Spark settings; they win over Tidemark's own, except for the time zone, UTC."""
+    """Further Spark settings; they win over Tidemark's, except for the time zone, UTC."""
     spark_ship_code: ShippedCode = ShippedCode.ARCHIVE
     spark_shared_disk: bool = False
-    """Whether the workers of a cluster see this machine's folders under the same paths; otherwise both places are buckets."""
+    """Whether a cluster's workers see this machine's folders under the same paths; otherwise places are buckets."""
     jars_dir: Path | None = None
-    """Folder of Spark's jars; by default `.jars` in a clone, otherwise a cache of the user."""
+    """Folder of Spark's jars; default: `.jars` in a clone, otherwise a user cache."""
     jars_url: str = "https://repo1.maven.org/maven2"
-    """The Maven repository of the jars, which must have the pinned sha256."""
+    """Maven repository of the jars, whose sha256 is pinned."""
     health_report: Path = Path("data/health_report.html")
-    """File of the health page, which the asset `ops/health_report` writes."""
     metrics_file: Path | None = None
-    """File `*.prom` to which every run writes figures for Prometheus at its end; by default none."""
+    """File `*.prom` to which every run writes figures for Prometheus."""
 
     @field_validator("*")
     @classmethod
@@ -274,7 +262,7 @@ class Settings(BaseSettings):
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """The values that a log or a debugger shows."""
+        """Mask secrets in logs and debuggers."""
         for name, value in super().__repr_args__():
             if name in URL_SETTINGS and value is not None:
                 yield name, shown(value)
@@ -294,7 +282,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment over what `load_settings` read from the file."""
+        """Let the environment win over the file that `load_settings` read."""
         return env_settings, init_settings
 
     def require_projects(self, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -313,7 +301,7 @@ class Settings(BaseSettings):
         return tuple(dict.fromkeys(asked)) or self.projects
 
     def change_bound(self, table: str, measure: str) -> tuple[float, float]:
-        """The share by which a measure may shrink, and grow; of keys the share that may be added, removed, changed."""
+        """The shares by which a measure may shrink and grow; for a key measure, the share of keys."""
         own = self.change_bounds.get(f"{table}:{measure}", ChangeBound())
         growth = self.change_max_shrink if measure == KEYS_REMOVED else self.change_max_growth
         return (
@@ -322,7 +310,7 @@ class Settings(BaseSettings):
         )
 
     def is_of_machine(self, name: str) -> bool:
-        """Whether nobody set a value that differs between machines: nothing on record may depend on it."""
+        """Whether the value is derived from this machine, so that nothing on record may depend on it."""
         derived = type(self).model_fields[name].default_factory is default_object_bytes
         return derived and name not in self.model_fields_set
 
@@ -354,7 +342,7 @@ def _reachable_owners(value: tuple[str, ...]) -> None:
 
 def _reachable_receivers(value: tuple[str, ...]) -> None:
     for number, url in enumerate(value, 1):
-        # The address is not repeated: its path opens the webhook.
+        # The message omits the address: its path opens the webhook.
         refusal = refusal_of_web_address(url)
         _require(refusal is None, f"address {number} of {len(value)} {refusal}")
     _require(len(set(value)) == len(value), "an address is named twice")
@@ -367,7 +355,7 @@ def _ranged_query(value: str) -> None:
 
 
 def _plain_server(value: str) -> None:
-    # The address is not repeated: it may hold a key.
+    # The message omits the address: it may hold a key.
     keys = "keys belong to TIDEMARK_EXPORT_KEY_{project} and TIDEMARK_EXPORT_SECRET_{project}"
     is_plain = re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value) is not None
     _require(is_plain, f"it is not https://host[:port][/path]; {keys}")
@@ -404,14 +392,14 @@ _RULES: Mapping[str, Callable[[Any], None]] = {
     ),
     "export_api_url": _plain_server,
     "golden_query": _ranged_query,
-    # The address is not repeated: a mirror may ask for a password.
+    # The message omits the address: a mirror may require a password.
     "jars_url": lambda value: _require(is_web_address(value), "is not http:// or https:// with a host"),
     "metrics_file": lambda value: _require(
         value.suffix == METRICS_SUFFIX,
         f"it does not end in {METRICS_SUFFIX}: the textfile collector of node_exporter reads no other files",
     ),
 }
-"""Setting -> what raises ValueError for a bad value."""
+"""Setting -> check that raises ValueError."""
 
 
 def require_cluster_settings(settings: Settings) -> None:
@@ -427,7 +415,7 @@ def require_cluster_settings(settings: Settings) -> None:
             )
     for name in settings.spark_config:
         if name.startswith("spark.executorEnv.") and is_secret_name(name):
-            # A standalone worker's page shows the environment of its executors, and Kubernetes that of its pods.
+            # A standalone worker's page shows its executors' environment, and Kubernetes that of its pods.
             raise SettingsError(
                 f"spark_config: {name}",
                 "is a secret that the cluster's own pages show",

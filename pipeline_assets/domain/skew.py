@@ -1,4 +1,4 @@
-"""Skew: how unevenly a step's work is spread over the values of a key and over tasks, and what divides it."""
+"""Skew: how unevenly a step's work is spread over keys and tasks, and how it is divided."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 from pipeline_assets.domain.plain_text import shown
 
 SPLIT_BYTES = 8 * 1024**2
-"""An object of more stored bytes may be read by several tasks, each of which decompresses it whole."""
+"""Several tasks may read an object of more stored bytes; each decompresses it whole."""
 HOT_KEY_ROWS = 100_000
-"""A task compares about this many rows that share event keys; the rows of a key with more are divided among tasks."""
+"""A task compares about this many rows that share event keys; a key with more is divided among tasks."""
 MOST_TIMES = 4.0
-"""A step is uneven if its largest task has more than this many times the work of the median one."""
+"""A step is uneven if its largest task has more than this many times the median's work."""
 MOST_PARTS = 8
-"""The most parts of one object: each part decompresses the whole object."""
+"""Most parts of one object."""
 _AGAIN = 0.1
 """Cost of decompressing a byte, relative to decompressing, parsing, hashing and writing it."""
 READS_PER_CORE = 3
-"""Tasks per core that read objects, so that a core that finishes early takes another task."""
+"""Tasks per core that read objects, so that a core that finishes early takes another."""
 _FAIR_SHARES = 1.5
-"""An object is divided when its work exceeds this many times the work of an even task."""
+"""An object is divided when its work exceeds this many times an even task's."""
 _LONGEST_NAME = 200
 
 
@@ -46,7 +46,7 @@ class Share(NamedTuple):
 
 
 def share_of(key: str, weights: Iterable[tuple[str, float]]) -> Share:
-    """The share of the heaviest value of a key, from values and weights."""
+    """The share of the heaviest of (value, weight) pairs."""
     total: Counter[str] = Counter()
     for value, weight in weights:
         total[value] += weight  # type: ignore[assignment]  # weights may be fractions
@@ -55,23 +55,23 @@ def share_of(key: str, weights: Iterable[tuple[str, float]]) -> Share:
 
 
 def ratio_of(tasks: Sequence[float]) -> float:
-    """The work of the largest task over that of the median, or of the mean where the median is 0; 1 where there is no work."""
+    """The largest task's work over the median's, or the mean's where the median is 0; 1 without work."""
     usual = (median(tasks) or sum(tasks) / len(tasks)) if tasks else 0.0
     return max(tasks) / usual if usual else 1.0
 
 
 @dataclass(frozen=True)
 class StepSkew:
-    """One heavy step: how its work is spread over tasks, as forecast before it begins and as measured after it."""
+    """How one heavy step's work is spread over tasks, as forecast and as measured."""
 
     table: str
     step: str
     """`read`, `compare`, `write`."""
     unit: str
-    """`bytes` or `rows`: the unit of the forecast."""
+    """Of the forecast: `bytes` or `rows`."""
     shares: tuple[Share, ...]
     forecast: tuple[float, ...]
-    """The work of each task."""
+    """Work of each task."""
     measured: tuple[float, ...] | None = None
     """Rows of each task; None before the step is done."""
 
@@ -85,7 +85,7 @@ class StepSkew:
 
     @property
     def warning(self) -> str | None:
-        """Why one task will take long; None where the work is even, or too little to wait for."""
+        """Why one task will take long; None where the work is even or short."""
         if not _is_uneven(self.forecast, SPLIT_BYTES if self.unit == "bytes" else HOT_KEY_ROWS):
             return None
         # A key with only one value cannot be the cause.
@@ -116,10 +116,7 @@ def _summary(tasks: Sequence[float]) -> dict[str, float]:
 
 
 def parts_of(size: int, total: int, tasks: int) -> int:
-    """How many tasks read one object of `size` stored bytes: 1 unless it is large, both absolutely and compared with `total`.
-
-    Each part decompresses the whole object, so there are few parts, and none is smaller than half of `SPLIT_BYTES`.
-    """
+    """How many tasks read an object of `size` stored bytes: 1 unless it is large, both absolutely and against `total`."""
     even = _FAIR_SHARES * total / max(1, tasks)
     if tasks < 2 or size <= max(even, SPLIT_BYTES):
         return 1
@@ -127,12 +124,12 @@ def parts_of(size: int, total: int, tasks: int) -> int:
 
 
 def part_weight(size: int, parts: int) -> float:
-    """The work of one part of an object: its own lines, and decompressing the lines of the others."""
+    """The work of one part of an object: its own lines, and decompressing the others."""
     return size / parts + _AGAIN * size * (parts - 1) / parts
 
 
 def balanced(weights: Sequence[float], tasks: int) -> list[int]:
-    """The task of each weight, assigned heaviest first to the emptiest task: at most a third above the optimum."""
+    """The task of each weight, heaviest first to the emptiest task: at most a third above the optimum."""
     heap = [(0.0, index) for index in range(max(1, min(len(weights), tasks)))]
     task_of = [0] * len(weights)
     for at in sorted(range(len(weights)), key=lambda at: (-weights[at], at)):
@@ -143,7 +140,7 @@ def balanced(weights: Sequence[float], tasks: int) -> list[int]:
 
 
 def hashed_sizes(whole: Mapping[str, int], others: int, tasks: int) -> tuple[float, ...]:
-    """Rows of each task where rows are partitioned by the hash of their key: `whole` keys lie on one task each, others evenly."""
+    """Rows of each task under hash partitioning: `whole` keys lie on one task each, others evenly."""
     sizes = [others / tasks] * tasks
     task_of = balanced([float(rows) for rows in whole.values()], tasks)
     for task, rows in zip(task_of, whole.values(), strict=True):

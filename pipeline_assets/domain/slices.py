@@ -1,4 +1,4 @@
-"""Slices, the hash of a row, digests and verdicts: the values that all other modules use."""
+"""Slices, the hash of a row, digests and verdicts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from datetime import date, timedelta
 from enum import StrEnum
 
 ROW_HASH_VERSION = 3
-"""Incremented whenever the hashed columns or the encoding change: hashes of different versions cannot be compared.
+"""Incremented when hashed columns or their encoding change; hashes of different versions cannot be compared.
 
-A row is hashed as 128 bits of SHA-256 over `version;numbers;texts`: one number per column, `-` for null, then all texts. The
-number of a text is its length in bytes, so that texts cannot run together; of a double its bits; else the value. The hash of an
-event covers the hash of its meaning and the columns of transport, so that the long texts are hashed once.
-"""
+A row's hash: 128 bits of SHA-256 over `version;numbers;texts`. A number per column: `-` for null, a text's length in
+bytes, a double's bits, else the value. An event's hash covers the hash of its meaning and the columns of transport."""
 NULL = "-"
 NAN_BITS = 0x7FF8000000000000
-"""The bits that every NaN is hashed as."""
 MEANING = {"_meaning_a": "bigint", "_meaning_b": "bigint"}
 """Columns by which an event's hash covers its meaning -> Spark type."""
 
 
 def is_text(kind: str) -> bool:
-    """Whether values of a Spark type are hashed as text; raises ValueError for a type that has no encoding."""
+    """Whether a Spark type is hashed as text; raises ValueError for a type without encoding."""
     if kind.startswith("decimal("):
         # Arrow writes small decimals with more than six places with an exponent.
         if scale_of(kind) <= 6:
@@ -42,7 +39,7 @@ def scale_of(kind: str) -> int:
 
 _MASK = (1 << 128) - 1
 UNMEASURABLE = 0
-"""Version of digests that equal none of sound rows: of rows whose stored hash is false, or of a sum over several versions."""
+"""Version of digests that equal no sound rows': of a false stored hash, or a sum over several versions."""
 
 
 @dataclass(frozen=True, order=True)
@@ -58,7 +55,7 @@ class Slice:
 
 
 ALL_PROJECTS = "all"
-"""Stands for the project in slices that belong to none, such as those of dimensions; real project ids are numbers."""
+"""Stands for the project in slices of dimensions; real project ids are numbers."""
 
 
 def widen(days: Iterable[date], by: int) -> set[date]:
@@ -67,7 +64,7 @@ def widen(days: Iterable[date], by: int) -> set[date]:
 
 
 def neighbourhood(slices: Iterable[Slice], days: int) -> set[Slice]:
-    """The slices, and all slices of the same project at most `days` days away from one of them."""
+    """The slices, and those of the same project at most `days` days away."""
     return {Slice(day, project) for project, own in days_by_project(slices).items() for day in widen(own, days)}
 
 
@@ -83,9 +80,8 @@ def days_by_project(slices: Iterable[Slice]) -> dict[str, set[date]]:
 class Digest:
     """Order-independent content hash: the number of rows and two sums, one per half of the rows' 128-bit hashes.
 
-    Additive: the digest of a union is the sum of the digests, so a raw slice is the sum of its batch days. Sums wrap at
-    128 bits, which no table reaches by adding 64-bit halves, so equal digests mean equal sums. Digests of different
-    versions of the row hash are never equal; the digest of no rows is the same in all versions.
+    Additive: the digest of a union is the sum of the digests. Sums wrap at 128 bits, which no table reaches. Digests of
+    different hash versions are never equal, except that of no rows.
     """
 
     rows: int = 0
@@ -94,24 +90,24 @@ class Digest:
     version: int = ROW_HASH_VERSION
 
     def __post_init__(self) -> None:
-        """Give the empty digest the current version, as it has no hashes."""
+        """Give the empty digest the current version."""
         if not (self.rows or self.sum_a or self.sum_b):
             object.__setattr__(self, "version", ROW_HASH_VERSION)
 
     def __add__(self, other: Digest) -> Digest:
-        """Digest of the union of two disjoint sets of rows; for different versions, a digest that equals no measured one."""
+        """Digest of the union of disjoint sets of rows; of different versions, one that equals no measured digest."""
         parts = [digest.version for digest in (self, other) if digest != Digest()]
         version = parts[0] if len(set(parts)) == 1 else UNMEASURABLE if parts else ROW_HASH_VERSION
         return Digest(self.rows + other.rows, self.sum_a + other.sum_a, self.sum_b + other.sum_b, version)
 
     def __str__(self) -> str:
-        """Text form for the ledger: `hversion:rows:hex:hex`; no rows are `0:0:0`, and version 1 has no prefix."""
+        """Text for the ledger: `hversion:rows:hex:hex`; no rows are `0:0:0`, and version 1 has no prefix."""
         text = f"{self.rows}:{self.sum_a & _MASK:x}:{self.sum_b & _MASK:x}"
         return text if self.version == 1 or self == Digest() else f"h{self.version}:{text}"
 
     @classmethod
     def parse(cls, text: str) -> Digest:
-        """Read the text form back; raises ValueError on anything else."""
+        """The inverse of `str`; raises ValueError for any other text."""
         *named, rows, sum_a, sum_b = text.split(":")
         version = int(named[0].removeprefix("h")) if named else 1
         return cls(int(rows), _signed(int(sum_a, 16)), _signed(int(sum_b, 16)), version)
@@ -128,7 +124,6 @@ class Verdict(StrEnum):
     """The result of the last run that evaluated a slice."""
 
     PUBLISHED = "published"
-    """Its new content was committed to main."""
     UNCHANGED = "unchanged"
     """Inputs or recomputed content equal what is published; nothing was committed."""
     REFUSED = "refused"
@@ -140,21 +135,21 @@ class Verdict(StrEnum):
 
     @property
     def is_good(self) -> bool:
-        """True where the day is published or unchanged."""
+        """Whether it is published or unchanged."""
         return self in (Verdict.PUBLISHED, Verdict.UNCHANGED)
 
 
 class BatchVerdict(StrEnum):
-    """The result of loading the deliveries of one (source, project, arrival day)."""
+    """The result of loading one batch."""
 
     ACCEPTED = "accepted"
-    """Its rows are in raw (or nothing was delivered and nothing was required)."""
+    """Its rows are in raw, or nothing was delivered and nothing was required."""
     REFUSED = "refused"
     """`delivery_reconciles` failed; raw keeps what was accepted before."""
     WAITING = "waiting"
-    """Nothing has been delivered yet and the deadline has not passed."""
+    """Nothing was delivered yet, before the deadline."""
     MOVED = "moved"
-    """Objects kept changing while they were read; nothing was loaded, and the next run tries again."""
+    """Objects changed while they were read; nothing was loaded, and the next run tries again."""
 
 
 class Source(StrEnum):
@@ -163,10 +158,10 @@ class Source(StrEnum):
     REGULAR = "regular"
     """The vendor's hourly export, below `{project}/`."""
     BACKFILL = "backfill"
-    """Manual recovery exports, below `{project}-backfill/`."""
+    """Manual recoveries, below `{project}-backfill/`."""
 
     def prefix(self, project_id: str) -> str:
-        """The top-level folder in landing that holds this source's objects of a project."""
+        """The top-level folder in landing of this source's objects of a project."""
         return project_id if self is Source.REGULAR else f"{project_id}-backfill"
 
     @property

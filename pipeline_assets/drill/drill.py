@@ -60,7 +60,7 @@ _SAMPLE = ExportSpec(
     has_markers=False,
 )
 _LONG_AGO = timedelta(days=180)
-"""Age of the first day, so that no deadline of a drill's days is still ahead."""
+"""Age of the first day, so that the deadlines of all days have passed."""
 _BETWEEN = timedelta(days=60)
 """Distance from the first loaded day back to the days that are only recovered."""
 _REGULAR = next(source for source, table in RAW_TABLES.items() if table.key == "raw/regular_events")
@@ -121,7 +121,6 @@ class _Drill:
     next_day: date
     recovered_day: date
     days: list[date] = field(default_factory=list)
-    """All delivered days."""
     reported: set[str] = field(default_factory=set)
     """Faults of earlier trials, which later trials do not report again."""
 
@@ -135,7 +134,7 @@ class _Drill:
             raise LakehouseError("drill", reason, "Fix that first: load any day with tidemark load")
 
     def carry_out(self, trial: Trial) -> Result:
-        """Carry out one trial on days of its own: newly delivered ones, one that is only recovered, or the first one."""
+        """Carry out one trial on days of its own: newly delivered ones, one only recovered, or the first one."""
         started, conflicts, days, found = time.monotonic(), 0, list[date](), list[str]()
         try:
             if trial.event is Disturbance.RECOVERED:
@@ -180,7 +179,7 @@ class _Drill:
         return days
 
     def _start_again(self, event: Disturbance, days: Sequence[date]) -> list[str]:
-        """Start again as Dagster would: the monitor finds and retries the dead run, or another run comes and finds it."""
+        """Start again as Dagster would: the monitor retries the dead run, or another run finds it."""
         with dg.DagsterInstance.get() as instance:
             tags = {}
             for dead in report_dead_runs(instance, self.runtime.ledger) if event is Disturbance.RETRIED else ():
@@ -194,7 +193,6 @@ class _Drill:
         return failures
 
     def _load(self, days: Sequence[date], **tags: str) -> list[str]:
-        """Run the job in this process; returns its failures in words."""
         tags |= range_tags(days[0], days[-1])
         return run_job(self.place.settings, JOB_OF_SOURCE[_REGULAR], {}, tags, _SILENT)
 
@@ -230,7 +228,6 @@ class _Drill:
 
 
 def _measured(runtime: Runtime, table: Table) -> dict[Slice, str]:
-    """Slice -> digest of its rows, read from the table."""
     head = runtime.lakehouse.head(table)
     measured = slice_digests(runtime, table, head, runtime.lakehouse.slice_files(table, head).keys())
     return {key: str(digest) for key, digest in measured.items()}

@@ -1,4 +1,4 @@
-"""The scratch deployment of a drill, under temporary names, and the processes that are paused or killed in it."""
+"""The scratch deployment of a drill, under temporary names, and its paused or killed processes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _LOG_END = 2000
 
 
 class VictimError(Exception):
-    """The process did not do its work; the message has the end of its output."""
+    """The process failed; the message has the end of its output."""
 
 
 class Victim:
     """A running command in a session of its own."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], point: str, folder: Path) -> None:
-        """Start the command, which will pause at `point`. Its output goes to `victim.log` in the folder."""
+        """Start the command, which will pause at `point`, with its output in `victim.log` in the folder."""
         self._signal_file = folder / "paused"
         self._signal_file.unlink(missing_ok=True)
         self._log = folder / "victim.log"
@@ -112,7 +112,7 @@ def kill_at(words: Sequence[str], environment: Mapping[str, str], point: str, fo
 
 
 def failure(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """Carry out a command to its end; returns the end of what it wrote if it failed."""
+    """Run a command; returns the end of its output if it failed."""
     try:
         done = subprocess.run(
             words, env=environment, capture_output=True, text=True, check=False, timeout=_LONGEST_COMMAND_SECONDS
@@ -142,10 +142,10 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 
 def _members(session: int) -> list[int]:
-    """Pids of the living processes of a session; workers have their own process group, but stay in the session."""
+    """Workers have their own process group, but stay in the session."""
     members = []
     for entry in Path("/proc").glob("[0-9]*"):
-        # A process that ended meanwhile has no text any more.
+        # The process may end meanwhile.
         with suppress(OSError, ValueError, IndexError):
             state, _, _, its_session = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:4]
             if int(its_session) == session and state != "Z":
@@ -168,13 +168,13 @@ class Scratch:
     """The scratch deployment of a drill."""
 
     settings: Settings
-    """Settings of the deployment whose loads are disturbed."""
+    """Of the disturbed loads."""
     calm: Settings
-    """Settings of the deployment that loads the same deliveries undisturbed."""
+    """Of undisturbed loads of the same deliveries."""
     home: Path
-    """Dagster's home for the runs."""
+    """Dagster's home."""
     store: LocalStore | S3Store
-    """Store of the folder that holds landing and both warehouses."""
+    """Holds landing and both warehouses."""
 
     def deliver(self, key: str, body: bytes) -> None:
         """Put an object into the drill's landing."""
@@ -188,7 +188,7 @@ class Scratch:
 
 def as_environment(settings: Settings) -> dict[str, str]:
     """The environment variables that give a process these settings."""
-    # Left out, because a process of this machine derives the same values; explicit ones would change the parser's version.
+    # A process of this machine derives the same values; explicit ones would change the parser's version.
     derived = {name for name in Settings.model_fields if settings.is_of_machine(name)}
     values = settings.model_dump(mode="json", exclude_none=True, exclude=derived)
     return {f"{ENV_PREFIX}{name.upper()}": _as_variable(value) for name, value in values.items()}
@@ -207,7 +207,7 @@ def require_catalog_of_its_own(settings: Settings) -> None:
 def scratch(
     spark: SparkSession, settings: Settings, project: str, first_day: date, log: Callable[[str], None] = print
 ) -> Iterator[Scratch]:
-    """The scratch deployment of a drill; all of it is removed at the end, and one failed removal does not stop the others.
+    """The scratch deployment of a drill, removed at the end, also where one removal fails.
 
     Raises LedgerError where the database does not allow it to create a schema, UsageError for a REST catalog.
     """
@@ -226,7 +226,6 @@ def scratch(
                 calendar_start=first_day - _FARTHEST_FACT,
                 # Sample data has bad lines on purpose.
                 max_quarantined_share=1.0,
-                # No notices, as nobody reads these tables.
                 notify_urls=(),
             )
             for part in PARTS
@@ -280,7 +279,7 @@ def _make_schema(settings: Settings) -> None:
 
 
 def _make_catalog(settings: Settings, own: Settings) -> None:
-    """Create empty catalog tables in the drill's schema: Iceberg creates none if another schema of the database has them."""
+    """Create empty catalog tables in the drill's schema: Iceberg creates none if another schema has them."""
     url = make_url(own.catalog_url)
     if url.get_backend_name() != "sqlite" and own.catalog_url != settings.catalog_url:
         for table in SqlCatalogBaseTable.metadata.sorted_tables:

@@ -1,4 +1,4 @@
-"""The trials of a drill: where a load, recovery or rebuild is disturbed, how it starts again, what must hold afterwards."""
+"""The trials of a drill: where work is disturbed, how it starts again, what must hold afterwards."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ class Disturbance(StrEnum):
     MET = "overtaken by another run"
     """The load is paused, another run publishes the same days, and the load continues."""
     RECOVERED = "recovery killed, run again"
-    """A recovery from the vendor is killed; the same command continues it."""
     REBUILT = "rebuild killed, run again"
-    """A rebuild or its swap is killed; the same command continues it, and an undo takes it back."""
+    """The same command continues it, and an undo takes it back."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ _OF_PUBLISHES = {
     Promise.ONE_TRANSACTION: (Failpoint.AFTER_APPLY,),
     Promise.TABLE_BY_TABLE: (Failpoint.BEFORE_COMMIT, Failpoint.AFTER_COMMIT, Failpoint.BEFORE_LEDGER),
 }
-"""Further points per table, depending on how the deployment publishes; the ledger has none of quarantine."""
+"""Further points per table, by how the deployment publishes; the ledger has none of quarantine."""
 _OF_TRANSACTIONS = (Failpoint.BEFORE_PUBLISH, Failpoint.IN_TRANSACTION, Failpoint.AFTER_PUBLISH)
 _OF_RECOVERIES = (Failpoint.AFTER_DOWNLOAD, Failpoint.AFTER_OBJECT, Failpoint.BEFORE_MARKER)
 _OF_REBUILDS = (
@@ -96,10 +95,7 @@ IN_SWAP = {Promise.ONE_TRANSACTION: Failpoint.IN_TRANSACTION, Promise.TABLE_BY_T
 
 
 def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]:
-    """Every point once, alternating tables and ways to start again; if full, all combinations of points, tables and ways.
-
-    Then the meetings, the recoveries and the rebuilds.
-    """
+    """Every point once, alternating tables and ways to start again; if full, all combinations. Then the other kinds."""
     of_publishes = _OF_PUBLISHES[promise]
     of_tables = (*_OF_TABLES, *of_publishes)
     tables, ways = (RAW, REFINED, AGGREGATE), (Disturbance.RETRIED, Disturbance.FRESH)
@@ -126,7 +122,7 @@ def planned(project: str, promise: Promise, *, is_full: bool) -> Sequence[Trial]
 
 
 def differing(expected: Mapping[_K, _V], found: Mapping[_K, _V]) -> Iterator[tuple[_K, _V | None, _V | None]]:
-    """Keys in their order that have different values, with what was expected and what was found; None where it is missing."""
+    """Keys with different values, in order, with expected and found value; None where one is missing."""
     for key in sorted(expected.keys() | found.keys()):
         if expected.get(key) != found.get(key):
             yield key, expected.get(key), found.get(key)
@@ -138,7 +134,6 @@ class Change(NamedTuple):
     table: str
     key: Slice
     before: str
-    """The digest before it."""
     after: str
 
 
@@ -157,17 +152,14 @@ class DrillState:
 
 
 def faults(state: DrillState, calm: Mapping[str, Mapping[Slice, str]], days: Sequence[date]) -> Iterator[str]:
-    """The broken invariants, in words.
-
-    `calm`: the digests after undisturbed loads of the same deliveries; `days`: all loaded days.
-    """
+    """The broken invariants; `calm`: digests after undisturbed loads of these deliveries; `days`: all loaded."""
     for table, expected in calm.items():
         for key, wanted, found in differing(expected, state.digests.get(table, {})):
             yield f"{table} {key}: {found or EMPTY} instead of {wanted or EMPTY}"
     last: dict[tuple[str, Slice], Change] = {}
     for change in state.changes:
         former = last.get((change.table, change.key))
-        # Not in a row it is no fault: an undo is followed by what it undid.
+        # A repetition later is no fault: an undo is followed by what it undid.
         if change == former:
             yield f"{change.table} {change.key}: the same change is on record twice"
         elif change.before != (former.after if former else str(EMPTY)):
@@ -195,11 +187,11 @@ Digests = Mapping[str, Mapping[Slice, str]]
 
 
 def rebuild_faults(place: Scratch, day: date, trial: Trial, measured: Callable[[], Digests]) -> Iterator[str]:
-    """Kill a rebuild of a published day at a point, start it again, swap it in and undo it; yields the broken invariants.
+    """Kill a rebuild of a published day, start it again, swap it in and undo it; yields the broken invariants.
 
-    `measured`: returns table -> slice -> digest of the rows in main. Raises VictimError where the rebuild does not pause.
+    `measured`: returns table -> slice -> digest of the rows in main. Raises VictimError if the rebuild does not pause.
     """
-    # Changed settings stand in for changed code: revenue is read from a property that nobody delivers.
+    # Changed settings stand in for changed code: no delivered property has this name.
     environment = place.environment(TIDEMARK_REVENUE_PROPERTIES="of_a_drill", TIDEMARK_PRICE_PROPERTIES="of_a_drill")
     span = ("--from", str(day), "--to", str(day), "--table", REVENUE, "--table", COUNTS)
     before = measured()
@@ -251,15 +243,11 @@ def rebuild_faults(place: Scratch, day: date, trial: Trial, measured: Callable[[
 
 
 def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date, armed: str) -> list[str]:
-    """Kill a recovery of a day at a point, start it again; returns the broken invariants.
-
-    Raises VictimError where the recovery does not pause.
-    """
+    """Kill a recovery of a day and start it again; returns the broken invariants; may raise VictimError."""
     grammar = EXPORT_FORMAT.keys(place.settings.marker_pattern)
     batch = BatchKey(Source.BACKFILL, project, day)
     markers = {grammar.format_marker(batch, hour): hour for hour in range(24)}
     files: dict[Hour, dict[str, bytes]] = defaultdict(dict)
-    # What earlier trials recovered stays as it is.
     expected = _landing(place, project)
     hour_of: dict[str, int] = {}
     for exported in iter_export(replace(sample, first_day=day, days=1, shards=2), ExportAccount()):
@@ -272,7 +260,7 @@ def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date,
     words = tidemark("recover", "--from", str(day), "--to", str(day))
     keys = {f"TIDEMARK_EXPORT_{name}_{project}": "of-a-drill" for name in ("KEY", "SECRET")}
     with a_vendor(files) as url:
-        # The vendor runs on this machine, so no proxy may be used.
+        # The vendor runs on this machine.
         direct = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
         api = {"TIDEMARK_EXPORT_API_URL": url, "TIDEMARK_EXPORT_MIN_FREE_BYTES": "0"}
         environment = place.environment(**api, **direct, **keys)
@@ -290,7 +278,6 @@ def recovery_faults(place: Scratch, sample: ExportSpec, project: str, day: date,
 
 
 def _landing(place: Scratch, project: str) -> dict[str, bytes]:
-    """Key -> bytes of the project's recoveries."""
     root = "landing/"
     pages = obstore.list(place.store, prefix=f"{root}{Source.BACKFILL.prefix(project)}")
     names = [item["path"] for page in pages for item in page]
