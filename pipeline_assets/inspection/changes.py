@@ -23,9 +23,7 @@ class Refusal:
     """A day that was refused, and how that ended."""
 
     refused: Notice | None
-    """None where the refusal predates notices."""
     ended: Notice | None
-    """None while the refusal is in force."""
 
     @property
     def notice(self) -> Notice:
@@ -88,7 +86,6 @@ def changes_since(ledger: Ledger, since: datetime, table: str | None = None) -> 
 
 
 def _changes(ledger: Ledger, published: Sequence[Publication], notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """The recorded notices, and notices derived from publications without one."""
     found = {notice.id: notice for notice in notices if notice.kind is NoticeKind.CHANGE}
     changed = [one for one, was_final in published if was_final and one.digest_before != one.digest_after]
     bare = {change_id(record): record for record in changed}
@@ -111,7 +108,6 @@ def _derived(ledger: Ledger, published: Sequence[PublicationRecord]) -> Iterator
 
 
 def _refusals(ledger: Ledger, notices: Sequence[Notice]) -> tuple[Refusal, ...]:
-    """Pair refusals with their ends; an end closes all refusals of its day."""
     recorded = {notice.id: notice for notice in notices if notice.kind in _OF_REFUSALS}
     began = {one.refusal_id for one in recorded.values() if one.refusal_id is not None}
     found: dict[str, Refusal] = {}

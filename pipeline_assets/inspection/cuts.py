@@ -93,10 +93,7 @@ def _expired(settings: Settings, cut: Cut, name: str, resting: TableAtRest) -> L
 def reading_lines(
     engine: Engine, settings: Settings, snapshots: Mapping[str, int], resting: Mapping[str, TableAtRest]
 ) -> list[str]:
-    """Code lines for reading these tables (table -> snapshot) with an engine; secrets in the catalog URL are masked.
-
-    DuckDB has no SQL catalog, so it gets only tables with a known metadata file.
-    """
+    """Code lines that read these tables (table -> snapshot), without secrets; DuckDB needs tables with a known metadata file."""
     names = {key.replace("/", "."): number for key, number in snapshots.items()}
     catalog = settings.catalog_name
     if engine is Engine.SPARK:

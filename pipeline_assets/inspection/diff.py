@@ -39,7 +39,6 @@ class Sample:
     change: str
     cause: str
     name: str
-    """The row's identifying columns."""
     values: Mapping[str, tuple[str | None, str | None]]
     """Column -> (published, proposed) value, for columns that differ."""
 
@@ -51,7 +50,6 @@ class Difference:
     table: str
     key: Slice
     standing: str
-    """The recorded verdict with its reason."""
     todo: str
     published: Digest
     proposed: Digest
@@ -59,7 +57,6 @@ class Difference:
     """Measure -> (published, proposed)."""
     keys: KeyChange
     evaluation: Evaluation
-    """`change_is_explained`, evaluated for the proposed slice."""
     is_bounded: bool
     """Whether change bounds apply; they do not for provisional days and small slices."""
     samples: tuple[Sample, ...]
@@ -145,10 +142,7 @@ _LONGEST_VALUE = 200
 def samples_of(
     table: Table, live: DataFrame, proposed: DataFrame, changes: DataFrame, keys: KeyChange, most: int
 ) -> Iterator[Sample]:
-    """At most a third of `most` samples (at least one) per kind of change, by the smallest key hashes.
-
-    `changes`: the result of `key_changes` for the two frames, which hold the table's columns.
-    """
+    """At most a third of `most` samples, at least one, per kind of change in `changes` (of `key_changes`), by key hash."""
     builder = builder_of(table)
     place = ("_key_a", "_key_b")
     chosen = {
@@ -236,7 +230,6 @@ def compare(
     heads = {pinned.key: runtime.lakehouse.head(pinned) for pinned in (*ancestors(table), table)}
     facts = Facts.read(ledger, settings, slices_to_look_at(ledger, settings, [project], [day]), [table], now)
     plan = next(plan for plan in decide(facts, table, [key], {}, now) if plan.key == key)
-    # A load first examines other changes of tables that the ledger does not agree with.
     is_settled = all(ledger.head(name) in (Head(head), None) for name, head in heads.items())
     live, builder = runtime.lakehouse.read(table, heads[name]), builder_of(table)
     own = live.where(slices_condition(table, [key]))
@@ -314,10 +307,7 @@ _SAMPLES = 9
 
 
 def refused_changes(runtime: Runtime, report: TableReport, now: datetime, most: int) -> Iterator[Difference]:
-    """The differences of the first `most` slices whose change this load refused first; failed comparisons are logged.
-
-    Each slice is built again: refusals are rare, and the staged data is gone.
-    """
+    """Build the first `most` slices whose change this load refused first again, for their differences; failures are logged."""
     refused = (one for one in report.outcomes if one.verdict is Verdict.REFUSED and not one.is_repeat)
     failed = ((one, {of.check for of in one.evaluations if not of.is_passed}) for one in refused)
     for outcome in [one for one, checks in failed if checks == {Check.CHANGE_IS_EXPLAINED}][:most]:

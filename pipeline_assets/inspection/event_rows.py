@@ -122,10 +122,7 @@ def pin(runtime: Runtime) -> dict[str, int]:
 
 
 def find_slices(search: Search) -> tuple[Search, set[Slice]]:
-    """The slices of raw and refined with rows of the event, and the search extended by the keys found.
-
-    Reads few columns; later reads touch only these slices. Of very many slices, only the newest are returned.
-    """
+    """The newest slices with rows of the event, to which later reads are limited, and the search extended by the keys found."""
     is_other = named(_SEND_ID).isNotNull() & (F.col(_SEND_ID) != search.identifier)
     columns = ("event_date", "project_id", *EXPORT_FORMAT.identity.names)
     narrow = search.raw().select(*columns).unionByName(search.refined().select(*columns)).where(search.in_reach())
@@ -245,7 +242,6 @@ def _instant(micros: int | None) -> datetime | None:
 
 
 def _shifted(day: date, by: timedelta) -> date:
-    """The shifted day, or the nearest day that Python can represent."""
     try:
         return day + by
     except OverflowError:

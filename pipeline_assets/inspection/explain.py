@@ -95,7 +95,7 @@ class Published:
 
     record: PublicationRecord
     rows: tuple[RawRow, ...] | None
-    """The event's rows on all of its days as of that snapshot; None where that is no longer known."""
+    """The event's rows on all of its days as of that snapshot; None where unknown."""
     obstacle: str = ""
 
     @property
@@ -248,9 +248,9 @@ def explain(
     last: date | None = None,
     now: datetime | None = None,
 ) -> Explanation:
-    """Explain the events whose send id or row id is `identifier`, at the current snapshots; writes nothing.
+    """Explain the events with this send id or row id at the current snapshots; writes nothing. The days bound the event days.
 
-    `first` and `last` bound the event days. Raises UsageError, SettingsError, and LakehouseError before the first load.
+    Raises UsageError, SettingsError, and LakehouseError before the first load.
     """
     if named(identifier) is None:
         hint = f"Give the {_IDENTITY.send_id} or the {_IDENTITY.row_id} of an event"
@@ -348,7 +348,6 @@ def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
             shown = None
             if record.snapshot_id in rows:
                 known = rows[record.snapshot_id]
-                # A row further away is another event.
                 shown = tuple(r for r in known if r.key == event.key and Slice(r.event_date, r.project_id) in own)
             day = record.key.event_date
             if day in event.days or any(row.event_date == day for row in shown or ()):
@@ -359,7 +358,6 @@ def _published(search: Search, events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _with_standings(runtime: Runtime, event: Event, now: datetime) -> Event:
-    """The event with the decision of a load of each of its days, without loading."""
     days, ledger, project = event.days, runtime.ledger, event.project_id
     whole = tuple(days[0] + timedelta(days=shift) for shift in range((days[-1] - days[0]).days + 1))
     slices = slices_to_look_at(ledger, runtime.settings, [project], whole)

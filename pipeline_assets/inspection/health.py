@@ -43,7 +43,6 @@ OF_DIMENSIONS: tuple[str, ...] = tuple(table.key for table in OPTIONAL_TABLES)
 """Shown only if the lake has them; a month of intervals is shown on its first day."""
 _OF_BATCH = {BatchVerdict.ACCEPTED.value: Verdict.PUBLISHED, BatchVerdict.MOVED.value: Verdict.WAITING}
 _NOT_AWAITED = {RAW_TABLES[Source.BACKFILL].key, *OF_DIMENSIONS}
-"""No project is expected in these: a day may have no recovery, and a dimension has no projects."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,9 @@ class DayState:
     table: str
     day: date
     verdict: Verdict
-    """The worst among its projects."""
     projects: int
     absent: int
-    """Number of further projects expected, because their first deliveries came before that day."""
+    """Further projects expected, because their first deliveries came before that day."""
     faults: tuple[Fault, ...]
     is_missing: bool = False
     """For a dimension: whether the day has no snapshot, and the settings let another day's stand in."""
@@ -233,7 +231,6 @@ def times_by_day(times: Iterable[RunTime], kind: str) -> Mapping[date, tuple[flo
 
 
 MOST_REVISIONS = 60
-"""The revisions shown; all are counted."""
 RECENT_DAYS = 28
 MISMATCH, DUPLICATES = "mismatch_count", "duplicate_keys_per_1000"
 
@@ -245,15 +242,12 @@ class HealthReport:
     made_at: datetime
     projects: tuple[str, ...]
     calendar: Calendar | None
-    """None where nothing is on record."""
     span: Span
-    """The days on record up to today."""
     volumes: Mapping[date, Volume]
     """Day -> rows into and out of refined.events, all projects together."""
     recent: Volume
     of_project: Mapping[str, Volume]
     newest: Mapping[str, SliceFigures]
-    """Project -> its newest slice with published rows, up to today."""
     questions: tuple[Question, ...]
     early: frozenset[tuple[date, str]]
     """(day, project) pairs that wait for deliveries whose deadline is still ahead."""
@@ -276,7 +270,6 @@ class HealthReport:
     refused_lines: Sequence[RefusedLines]
     refused_by_reason: Sequence[RefusedLines]
     unreadable: str
-    """A sentence on values that could not be read, or empty."""
     revisions: Sequence[Revision]
     """Changes of final days, newest first; only the first 60 have measures."""
     promise: Promise
@@ -309,7 +302,6 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
     everyone = [*projects, ALL_PROJECTS]
     batches, slices = summaries.batch_faults(projects), summaries.slice_faults(everyone)
     faults, early = [*batches, *slices], early_days(batches)
-    # A recovery's record may show the hours that a regular record lacks.
     short = []
     for one in summaries.short_batches(projects):
         key = BatchKey(Source.REGULAR, one.project_id, one.day)
@@ -361,7 +353,7 @@ def read_health(ledger: Ledger, settings: Settings, now: datetime) -> HealthRepo
 
 
 def _missing(ledger: Ledger) -> frozenset[tuple[str, date]]:
-    """(table, day) pairs after the first snapshot without one of their own, where the settings let another stand in."""
+    """Days after the first snapshot without one of their own, where the settings let another stand in."""
     found = set()
     for table in (one.snapshot for one in DIMENSIONS):
         records = ledger.slices(table.key, [ALL_PROJECTS])

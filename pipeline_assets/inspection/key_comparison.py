@@ -56,7 +56,6 @@ class KeyComparison:
     nameless: int = 0
     """Uncompared rows of the table, without the ids that the list uses."""
     outside: int = 0
-    """Lines of the list for other days or projects."""
     faults: tuple[str, ...] = ()
     faulty_lines: int = 0
 
@@ -120,10 +119,7 @@ def compare_with_list(
 
 
 def are_rows_counted(table: Table, listed: KeyList) -> bool:
-    """Whether a key needs as many rows in the table as lines in the list.
-
-    Without senders one id may name several events, with one row each; raw tables hold an event as often as it was sent.
-    """
+    """Whether a key needs a row per line of the list; not without senders, as one id may name several events, nor in raw."""
     return table.kind.has_row_per_event and not listed.has_senders
 
 
@@ -146,7 +142,6 @@ def _events(runtime: Runtime, table: Table, asked: KeyRange) -> DataFrame:
 
 
 def _list_frame(runtime: Runtime, listed: KeyList, asked: KeyRange) -> DataFrame:
-    """The list as project_id, event_date (null for a list without days) and its id columns."""
     columns = {
         name: pa.array([row[number] for row in listed.rows], pa.string()) for number, name in enumerate(listed.columns)
     }

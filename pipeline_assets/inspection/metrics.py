@@ -29,7 +29,7 @@ _OTHER = "other"
 _REASONS = (*(reason.value for reason in QuarantineReason), _OTHER)
 """Any other recorded reason counts as `other`, so that no outside text becomes a label."""
 _BEGINNING = b"# HELP tidemark_up "
-"""The beginning of every metrics file of Tidemark; other files at the path are not overwritten."""
+"""Other files at the path are not overwritten."""
 
 
 def read_samples(ledger: Ledger, settings: Settings, now: datetime, queue: Mapping[str, int] | None) -> list[Metric]:
@@ -143,7 +143,6 @@ class _Read(Collector):
     metrics: list[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics as they were read."""
         return self.metrics
 
 

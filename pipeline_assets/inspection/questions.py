@@ -33,7 +33,6 @@ class AnswerKind(StrEnum):
     """The answer that a red day needs."""
 
     ACCEPT_CHANGE = "a closed day would change"
-    """Examine the difference; then correct the delivery or accept the change."""
     ACCEPT_MISSING = "deliveries are missing"
     """Have them delivered and load again, fetch them from the vendor, or accept the loss."""
     LOAD_AGAIN = "a delivery or a check failed"
@@ -116,7 +115,6 @@ def commands(
     if kind is AnswerKind.ACCEPT_MISSING:
         return shlex.join(load), recover_refused(first, last, projects), _with_reason([*load, "--accept-missing"])
     if kind is AnswerKind.RELEASE:
-        # Without --table, the command releases all derived tables.
         chosen = _each("--table", tables) if set(tables) != _DERIVED else ()
         return (_with_reason(["tidemark", "release", *span, *chosen, "--reason"]),)
     return (shlex.join(load),)
@@ -137,13 +135,12 @@ def in_graph(table: str) -> tuple[int, str]:
 
 
 def questions(faults: Iterable[Fault], early: frozenset[tuple[date, str]]) -> list[Question]:
-    """Group faults that are not early into questions, each in exactly one; those for the operator first, newest days first.
+    """Group faults that are not early into questions; those for the operator first, newest days first.
 
     One question covers days without a gap, of all projects with the same need on the same days.
     """
     needs: dict[tuple[AnswerKind, Source, str], dict[date, list[Fault]]] = {}
     for fault in (one for one in faults if not is_early(one, early)):
-        # A derived day is loaded with the regular exports.
         source = Source(fault.place) if fault.place in _SOURCES else Source.REGULAR
         need = (kind_of(fault), source, fault.project_id)
         needs.setdefault(need, {}).setdefault(fault.day, []).append(fault)
@@ -199,7 +196,6 @@ class ReceiverTrouble:
     """One receiver that missed notices, or that cannot verify their sender."""
 
     place: str
-    """The receiver's URL without its secrets."""
     reason: str
     hint: str
     command: str = ""

@@ -253,10 +253,7 @@ def choose(
     number: int | None = None,
     run: str | None = None,
 ) -> list[Chosen]:
-    """Each project's last publication of a day, or the one with this number or run; `records`: the table's, oldest first.
-
-    Raises UsageError where none matches.
-    """
+    """Each project's last of `records` (oldest first) for a day, or the one of this number or run; raises UsageError."""
     by_project: dict[str, list[PublicationRecord]] = {}
     for record in records:
         if record.key.event_date == day and record.key.project_id in projects:
@@ -280,10 +277,7 @@ def choose(
 
 
 def replay(runtime: Runtime, table: Table, chosen: Chosen, basis: ReplayBasis, samples: int = 0) -> Replay:
-    """Recompute one publication; reads tables and ledger, and writes nothing.
-
-    Raises only where catalog, ledger or engine cannot be reached; other obstacles are part of the result.
-    """
+    """Recompute one publication, without writes; raises only where catalog, ledger or engine cannot be reached."""
     publication, settings = chosen.publication, runtime.settings
     code = publication.code_version, table.code_version(settings)
     none = Replay(publication, basis, ReplayResult.IMPOSSIBLE, chosen.is_standing, code)

@@ -69,7 +69,7 @@ class Items:
     """The items that a load would join with a day's events."""
 
     days: tuple[InputDay, ...] = ()
-    """The snapshot's day; empty where no snapshot applies, or the table joins none."""
+    """Empty where no snapshot applies, or the table joins none."""
     reason: str = ""
     """Why a load would not build the day now; empty where it would."""
 
@@ -174,7 +174,6 @@ def find_slice(
 ) -> InputSlice:
     """The slice with this digest in a kept snapshot; where none has it, the content of the first readable candidate."""
     if digest == EMPTY:
-        # An empty day is not read, so no file of it can have changed.
         return InputSlice(day, digest, pin, None, EMPTY)
     others: list[InputSlice] = []
     reasons: list[str] = []
@@ -243,7 +242,6 @@ def reading(runtime: Runtime, table: Table, key: Slice, where: Placed) -> Inputs
 
 
 def _declared(rows: DataFrame, table: Table) -> DataFrame:
-    """The declared columns; a column added after the snapshot is null."""
     there = set(rows.columns)
     return rows.select(
         *[

@@ -40,11 +40,10 @@ class InputSlice:
     day: InputDay
     recorded: Digest
     pin: int | None = None
-    """The snapshot that it was read from at the time."""
     read_from: int | None = None
     """A snapshot that still holds those rows; None where the day was empty, or no kept snapshot has them."""
     measured: Digest | None = None
-    """The digest of its files, computed from the columns; None where the files are gone or unreadable."""
+    """Computed from the columns of its files; None where they are gone or unreadable."""
     reason: str = ""
     is_lost: bool = False
     """Whether a kept snapshot names its files but they cannot be read."""
@@ -135,11 +134,10 @@ class Replay:
     result: ReplayResult
     is_standing: bool
     code: tuple[str | None, str]
-    """Code version on record, and the current one."""
+    """On record, and current."""
     replayed: Digest | None = None
     inputs: tuple[InputSlice, ...] = ()
     differing: tuple[str, ...] = ()
-    """Current inputs that differ from the original ones, in words."""
     settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Name -> (value then, value now), where they differ."""
     causes: tuple[str, ...] = ()
@@ -149,7 +147,7 @@ class Replay:
     figures: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Measure -> (published, computed)."""
     keys: Keys | None = None
-    """Comparison of published and computed rows; None where one side is missing."""
+    """None where one side is missing."""
     shares: tuple[Share, ...] = ()
     samples: tuple[Sample, ...] = ()
 
@@ -272,7 +270,7 @@ class Origin:
     pins: Mapping[str, int]
     """Upstream table -> the snapshot that the build read; only where recorded."""
     settings: Settings
-    """The settings of that time, as far as they are recorded."""
+    """As far as they are recorded, else the current ones."""
     are_settings_known: bool
     is_same_code: bool
     notes: tuple[str, ...] = ()

@@ -41,10 +41,7 @@ PARTS = ("disturbed", "calm")
 
 
 def scratch_settings(settings: Settings, catalog_name: str, warehouse_url: str, **changes: Any) -> Settings:
-    """The deployment's settings for other tables, without change bounds because every slice is new there.
-
-    `changes`: further settings, with a catalog or ledger other than the deployment's.
-    """
+    """Settings for other tables, without change bounds; `changes` must include a catalog or a ledger of their own."""
     names = {
         "catalog_name": catalog_name,
         "warehouse_url": warehouse_url,
@@ -128,7 +125,6 @@ def sweep_scratch(spark: SparkSession, settings: Settings, ledger: Ledger, log: 
 
 
 def _remove(spark: SparkSession, settings: Settings, name: str) -> None:
-    """Remove everything under a name; one failed removal does not stop the others."""
     with ExitStack() as removals:
         for folder in Path(tempfile.gettempdir()).glob(f"tidemark-{name}-*"):
             removals.callback(shutil.rmtree, folder)
@@ -138,7 +134,6 @@ def _remove(spark: SparkSession, settings: Settings, name: str) -> None:
             removals.callback(_forget_ledger, own)
             if own.catalog_url == settings.catalog_url:
                 configure_catalog(spark, own)
-                # The files are removed with the folder.
                 removals.callback(drop_tables, spark, own)
 
 

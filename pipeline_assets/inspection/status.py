@@ -81,10 +81,7 @@ def joined_statuses(
 
 
 def recorded_statuses(ledger: Ledger, slices: Set[Slice], sources: Sequence[Source]) -> list[DayStatus]:
-    """The same for these slices only, without those that the ledger has no record of.
-
-    A slice of ALL_PROJECTS stands for the day in dimension tables, and for all projects in the tables joined with them.
-    """
+    """The same for these slices on record; one of ALL_PROJECTS means all projects in tables joined with dimensions."""
     wanted: dict[date, list[str]] = {}
     for key in sorted(slices):
         wanted.setdefault(key.event_date, []).append(key.project_id)
@@ -111,7 +108,7 @@ Wanted = Mapping[date, Sequence[str]]
 
 
 def _of_tables(ledger: Ledger, tables: Iterable[Table], wanted: Wanted, *, is_all_wanted: bool) -> Iterator[DayStatus]:
-    """One status per table and day. `is_all_wanted`: a slice without a record counts as not loaded, instead of being left out."""
+    """`is_all_wanted`: a slice without a record counts as not loaded, instead of being left out."""
     names = {name for projects in wanted.values() for name in projects}
     for table in tables:
         filed = {day: table.kind.slice_day(day) for day in wanted}
@@ -141,7 +138,6 @@ def _of_tables(ledger: Ledger, tables: Iterable[Table], wanted: Wanted, *, is_al
 
 
 def _of_raw(ledger: Ledger, source: Source, wanted: Wanted, *, is_all_wanted: bool) -> Iterator[DayStatus]:
-    """The statuses of a raw table, taken from the batches that arrived on the days."""
     table, names = RAW_TABLES[source].key, sorted({name for projects in wanted.values() for name in projects})
     known, slices = ledger.batches(names, min(wanted), max(wanted)), ledger.slices(table, names, wanted)
     for day, projects in wanted.items():
@@ -177,7 +173,6 @@ def _raw_verdict(record: SliceRecord | None, batch: BatchRecord) -> Verdict:
 
 
 def _lacking_hours(batch: BatchRecord) -> str:
-    """The missing hours of a day that is over, or of which recoveries delivered only some."""
     if batch.deliveries and not batch.is_closed:
         return ""
     failed = (". ".join(filter(None, (e.reason, e.hint))) for e in batch.evaluations if not e.is_passed)

@@ -37,9 +37,7 @@ class ReplayMatch(StrEnum):
     EQUAL = "equal"
     DIFFERS = "differs"
     MISSING = "missing"
-    """The replay has rows where nothing is published."""
     EXTRA = "extra"
-    """Rows are published where the replay has none."""
     LOST = "lost"
     """A data file of it is gone, so the published rows cannot be read."""
     UNPROVEN = "unproven"
@@ -68,13 +66,10 @@ class Proof:
     projects: tuple[str, ...]
     proven_at: datetime
     snapshots: Mapping[str, int]
-    """Table -> the compared published snapshot."""
     code_versions: Mapping[str, str]
     arrivals: int
-    """Number of arrival days replayed."""
     objects: int
     excluded: int
-    """Number of excluded deliveries, which the replay left out as well."""
     seconds: float
     slices: tuple[Compared, ...]
 
@@ -187,10 +182,7 @@ class _Replay:
         return found
 
     def replay(self, of_dimensions: Sequence[Table]) -> None:
-        """Replay the latest arrivals first, recoveries before regular exports, in other chunk sizes; then the days, backwards.
-
-        Dimensions of all months come last, in one load, then the tables joined with them.
-        """
+        """Replay the latest arrivals first, recoveries before regular exports, in other chunk sizes; then the days, backwards."""
         losses = self._accepted_losses()
         size = max(1, self.scratch.settings.days_per_run // 2 - 1)
         for part in reversed(stretches(self.arrivals, size)):
@@ -199,7 +191,7 @@ class _Replay:
             self.scratch.log(f"replayed the arrivals of {part[0]} to {part[-1]}")
         for part in reversed(chunks(self.days, size)):
             self._load(part, DERIVED, losses)
-        # All months of these days and of snapshots that may stand in for them: a month is one slice.
+        # A month is one slice, and snapshots of earlier months may stand in for these days.
         settings, end = self.scratch.settings, self.days[-1]
         first = (self.days[0] - timedelta(days=settings.previous_snapshot_days)).replace(day=1)
         last = min(end.replace(day=monthrange(end.year, end.month)[1]), self.now.date())
@@ -262,7 +254,6 @@ class _Replay:
         return lacking
 
     def _differing(self, table: Table) -> dict[date, str]:
-        """Day -> how its object in landing differs from the loaded one; every day of a history whose object differs."""
         records = [one.ledger.slices(table.key, [ALL_PROJECTS]) for one in (self.runtime, self.scratch)]
         known, again = ({key: _version(one) for key, one in side.items()} for side in records)
         if not table.reads_history(self.runtime.settings):
@@ -275,7 +266,7 @@ class _Replay:
 
 
 def _version(record: SliceRecord) -> str:
-    """The object version that a snapshot was read from; empty where nothing is published."""
+    """Empty where nothing is published."""
     return (record.input_state.delivered or "") if record.input_state is not None and record.digest != EMPTY else ""
 
 
@@ -286,7 +277,7 @@ def _difference(name: str, known: DeliveryRecord | None, again: DeliveryRecord |
 
 
 def _other_version(version: str, present: str) -> str:
-    """The difference of two versions in words; a version begins with the object's name, and is empty for none."""
+    """Versions begin with the object's name, and are empty for none."""
     name = version.partition(" ")[0]
     if not name:
         return f"{present.partition(' ')[0]} is in landing and not loaded"

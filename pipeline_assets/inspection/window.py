@@ -37,13 +37,12 @@ class Reach:
 
     days: int
     caught: float
-    """Share of the rows, 0 to 1."""
     missed_a_day: float
     """Rows per arrival day that arrive after the window of their event day closed."""
     arrival_days: int
     """Arrival days that a load of one day considers: its own, and `days` before it."""
     objects: int
-    """Objects that the load lists for them, on average."""
+    """Listed on average."""
     slices: int
     """Slices whose inputs the load compares: one per arrival day, project and derived table."""
     rows: int
@@ -77,7 +76,6 @@ class WindowReport:
     source: Source
     first: date
     last: date
-    """The range of arrival days, both ends included."""
     settings: Settings
     of_projects: tuple[Percentiles, ...]
     reaches: tuple[Reach, ...]

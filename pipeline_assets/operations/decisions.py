@@ -29,10 +29,7 @@ from resources.ledger.store import Ledger
 
 
 def object_named(key: str, settings: Settings) -> tuple[BatchKey, Table]:
-    """The batch of a delivery, or the substitute for an object of a dimension, and the table that it is read into.
-
-    It need not exist. Raises UsageError for any other name.
-    """
+    """The batch (of a dimension: its substitute) and the table of an object, which need not exist; raises UsageError."""
     for dimension in DIMENSIONS:
         for table in dimension.tables:
             folder = dimension.name if table == dimension.snapshot else folder_of_intervals(dimension.name)
@@ -135,10 +132,7 @@ def hash_of(landing: LandingStore, key: str, etag: str) -> str:
 
 
 def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> None:
-    """Record that these objects are included again; `reasons`: object key -> why.
-
-    Raises UsageError, with nothing recorded, for a key that was never excluded or that the run does not load.
-    """
+    """Record inclusions (object key -> why), or raise UsageError for a key that was never excluded or is not in this run."""
     owners = (*request.projects, ALL_PROJECTS)
     known = (
         {exclusion.object_key for exclusion in runtime.ledger.interventions.all_exclusions(owners)}
@@ -151,7 +145,6 @@ def lift(runtime: Runtime, reasons: Mapping[str, str], request: LoadRequest) -> 
         day = batch.arrival_date
         if key not in known:
             raise UsageError(key, "was never excluded", "`tidemark exclusions` lists what is")
-        # An earlier attempt of this run may have included it already.
         in_force[key] = runtime.ledger.interventions.exclusions(batch.source, [batch.project_id], day, day).get(key, ())
     for key, exclusions in in_force.items():
         if not exclusions:
@@ -241,7 +234,6 @@ def preview(
             if plan is not None:
                 released[table.key, key] = plan.todo
             present = record.digest if record is not None else EMPTY
-            # Later publications may have followed the last rollback.
             rollbacks = (
                 one.digest_before
                 for one in reversed(published)
@@ -274,7 +266,6 @@ _THEN: Mapping[Todo, str] = {
 
 
 def _then(plan: SlicePlan | None, followed: Mapping[str, Todo]) -> str:
-    """The effect in words; `followed`: upstream table -> the effect on its slice, where that is released as well."""
     upstream, todo = next(
         ((name, todo) for name, todo in followed.items() if todo not in (Todo.KEEP, Todo.HOLD)), ("", Todo.KEEP)
     )

@@ -39,7 +39,6 @@ from resources.publishing import PublishRequest, publisher_of
 _COLD_AFTER = timedelta(days=7)
 JOINED_FROM = 4
 _SLICES_AT_ONCE = 200
-"""The slices staged, proven and published together."""
 _SMALL_BYTES = 8 * 1024**2
 """A larger data file is left as it is: reading a day costs little more for a few of these."""
 _ALL = "true"
@@ -54,7 +53,6 @@ class Rewritten:
     files_after: int = 0
     rows_removed: int = 0
     is_left_alone: bool = False
-    """Whether a load published one of the slices meanwhile, and won."""
 
 
 def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) -> Rewritten:
@@ -66,10 +64,9 @@ def compact(runtime: Runtime, table: Table, cold: Sequence[Slice], run_id: str) 
 
 
 def _rewritten(runtime: Runtime, table: Table, slices: Sequence[Slice], run_id: str, keeps: str | None) -> Rewritten:
-    """Rewrite slices, a part at a time. `keeps`: SQL condition of the rows that stay; None: all stay, small files are joined."""
+    """`keeps`: SQL condition of the rows that stay; None: all stay, and small files are joined."""
     done = []
     for number, start in enumerate(range(0, len(slices), _SLICES_AT_ONCE)):
-        # The branch name shows other processes which run is at work.
         attempt = f"{run_id.replace('-', '')}_rewrite{number}"
         done.append(_rewrite(runtime, table, slices[start : start + _SLICES_AT_ONCE], run_id, attempt, keeps))
     return Rewritten(
@@ -84,7 +81,6 @@ def _rewrite(
     runtime: Runtime, table: Table, slices: Collection[Slice], run_id: str, attempt: str, keeps: str | None
 ) -> Rewritten:
     lakehouse = runtime.lakehouse
-    # The ledger records no slices of quarantine.
     base_id = lakehouse.head(table) if table is QUARANTINE else sync_ledger(runtime, table, run_id)
     before = {key: files for key, files in lakehouse.slice_files(table, base_id, slices).items() if files.paths}
     if not before:
@@ -108,7 +104,6 @@ def _rewrite(
         publisher = publisher_of(runtime.settings, lakehouse, runtime.ledger)
         publisher.publish(PublishRequest(run_id, attempt, [change], steps, minds_holds=False))
     except BaseException as error:
-        # The sweep of dead runs' branches drops it later.
         with suppress(*FAILURES):
             lakehouse.drop(staged)
         if not isinstance(error, PublishConflictError):
@@ -129,7 +124,7 @@ def _require_same(
         return slice_digests(rows.where(condition), QUARANTINE.content_columns, QUARANTINE.day_column)
 
     if table is QUARANTINE:
-        # The ledger records nothing of quarantine, so it is compared with its own snapshot before.
+        # The ledger has no record of quarantine, so compare it with its own snapshot before.
         expected, found = quarantined(staged.base_id, keeps or _ALL), quarantined(staged.snapshot_id, _ALL)
     else:
         expected = _on_record(runtime, table, before)
@@ -147,7 +142,6 @@ def _require_same(
 def _require_same_batches(
     runtime: Runtime, table: Table, parts: Mapping[Slice, Mapping[date | None, BatchDay]]
 ) -> None:
-    """Raise LakehouseError unless each batch of raw still has its rows, each with its object and line."""
     for project_id, days in days_by_project(parts).items():
         known = runtime.ledger.batch_days_of(SOURCE_OF_TABLE[table.key], project_id, sorted(days))
         for day, batch, part in ((day, *one) for day, of_day in known.items() for one in of_day.items()):
@@ -163,7 +157,6 @@ def _is_other(table: Table, key: Slice, what: str) -> LakehouseError:
 
 
 def _on_record(runtime: Runtime, table: Table, slices: Mapping[Slice, SliceFiles]) -> dict[Slice, Digest]:
-    """Slice -> recorded digest; raises SliceConflictError where the ledger records other files by now."""
     records = runtime.ledger.slices(table.key, None, {key.event_date for key in slices})
     moved = {
         (table.key, key)
@@ -183,18 +176,15 @@ class TableUpkeep(Rewritten):
 
     table: str
     branches: tuple[str, ...] = ()
-    """Dropped branches of dead runs."""
     compacted: tuple[Slice, ...] = ()
     """Cold slices whose files were compacted; in a dry run there are as many files after as before."""
     snapshots: int = 0
     files_deleted: int = 0
     """Number of files that only expired snapshots needed; 0 in a dry run, where it is unknown."""
     quarantined: int = 0
-    """Number of quarantine rows past retention."""
     orphans: tuple[str, ...] = ()
-    """Paths of files that no snapshot and no history needs."""
+    """Paths of files that neither a snapshot nor history needs."""
     metadata: tuple[str, ...] = ()
-    """Paths of metadata files that are older than the table's history."""
     others: tuple[str, ...] = ()
     """Paths of unknown files whose names neither Tidemark nor Iceberg gives: they stay."""
     note: str = ""
@@ -230,7 +220,6 @@ def _leftovers(
         # A failed commit leaves the same files as a commit that a restored catalog forgot, so both stay as long as snapshots.
         before = clock - span
         note = f"its folder holds metadata that the catalog does not know, so orphans are kept for {span.days} days"
-    # File names are unique, but a path may be spelled in several ways.
     unknown = {
         f"{below.location}/{file.name}": file.name
         for file in below.files
@@ -309,7 +298,6 @@ def _listing(paths: Sequence[str]) -> list[str]:
 
 
 def _known_tables(runtime: Runtime, *, is_dry_run: bool) -> list[Table]:
-    """The tables to maintain; a table that neither catalog nor warehouse has is skipped and logged."""
     purpose = Purpose.LOOK if is_dry_run else Purpose.KEEP
     runtime.lakehouse.require_own(runtime.settings, EVERY_TABLE, purpose, runtime.ledger.lake)
     known = [table for table in EVERY_TABLE if runtime.lakehouse.knows(table)]
@@ -402,7 +390,6 @@ def _maintain(
 
 
 def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], int]:
-    """Cold slices with many small files, and the number of all their files."""
     coldest = now.date() - _COLD_AFTER
     live = runtime.lakehouse.slice_files(table, runtime.lakehouse.head(table))
     file_counts = {
@@ -414,7 +401,6 @@ def _cold(runtime: Runtime, table: Table, now: datetime) -> tuple[list[Slice], i
 
 
 def _old_quarantine(runtime: Runtime, now: datetime, run_id: str, *, is_dry_run: bool) -> int:
-    """The number of quarantine rows past retention; removes them, except in a dry run or where a load writes the same slices."""
     condition = f"arrival_date < DATE '{now.date() - timedelta(days=runtime.settings.quarantine_days)}'"
     old = runtime.lakehouse.read(QUARANTINE, runtime.lakehouse.head(QUARANTINE)).where(condition)
     counts = old.groupBy(*QUARANTINE.partition_columns).count().collect()

@@ -24,11 +24,9 @@ from resources.ledger.outbox import Receiver, SetAside
 from resources.ledger.store import Ledger
 
 ROUND_SECONDS = 10.0
-"""The longest time that a hanging receiver may hold up a load."""
 _MOST_AT_ONCE = 100
 _ATTEMPTS = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=15)
-"""Between the sensor's rounds for a failing receiver."""
 MOST_REFUSALS = 5
 """Refusals of the same body before a receiver's later notices pass it."""
 
@@ -54,7 +52,6 @@ class Told:
     left: int = 0
     reason: str = ""
     refused: int = 0
-    """Notices set aside in this round, or again after they were resent."""
     refusal: str = ""
 
     def __str__(self) -> str:
@@ -135,7 +132,6 @@ class _Round(threading.Thread):
 
     def run(self) -> None:
         try:
-            # Threads share no connections.
             with closing(Ledger(self._settings.ledger_database_url)) as ledger:
                 for aside, batch in self._batches(ledger):
                     self._send(ledger, aside, batch)
@@ -149,7 +145,6 @@ class _Round(threading.Thread):
             self._mark_failed(self._told.reason)
 
     def _batches(self, ledger: Ledger) -> Iterator[tuple[SetAside | None, list[Notice]]]:
-        """The set-aside notices if they are resent; then the pending ones, run by run."""
         for one in ledger.set_aside.all() if self._is_again else ():
             if one.receiver_id == self._receiver.id:
                 yield one, ledger.set_aside.notices(one)
@@ -160,7 +155,6 @@ class _Round(threading.Thread):
     def _send(self, ledger: Ledger, aside: SetAside | None, batch: Sequence[Notice]) -> None:
         told, outbox, receiver = self._told, ledger.outbox, self._receiver.id
         body = envelope(batch, batch[0].recorded_by)
-        # No further run waits again for a receiver that failed.
         attempts = 1 if self._receiver.failures else _ATTEMPTS
         sent = json.dumps(body).encode()
         answer = post(self._url, sent, self._secret, attempts=attempts, deadline=self._deadline)

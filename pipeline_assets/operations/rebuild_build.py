@@ -54,10 +54,7 @@ def _published(decision: SlicePlan) -> Digest:
 
 
 def keep_together(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> None:
-    """Record for every slice the slices that it cannot go without and that do not go.
-
-    Once the report is made, its slices count too: a slice that the operator did not see going stays, with those tied to it.
-    """
+    """Record each slice's blockers; after the report, also slices that the operator did not see going, and those tied to them."""
     green = {name: dict(of_table) for name, of_table in runtime.ledger.rebuilds.slices(rebuild).items()}
     changed = []
     for name in rebuild.tables:
@@ -83,7 +80,6 @@ def keep_together(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> No
 
 
 def _upstream_left_out(table: Table, green: GreenSlices) -> dict[Slice, tuple[str, ...]]:
-    """Slice -> the rebuilt slices of its day that it is built from and that main does not get."""
     blockers: dict[Slice, tuple[str, ...]] = {}
     for name in table.upstream:
         for key, one in green.get(name, {}).items():
@@ -139,13 +135,9 @@ def _links(
 
 
 def build(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> RebuildRecord:
-    """Build missing and outdated slices, then the report; continues after a killed process.
-
-    Raises PublishConflictError where another run took the rebuild over.
-    """
+    """Build missing and outdated slices, then the report; raises PublishConflictError where another run took the rebuild over."""
     # A new report invalidates the older one, even if this process dies before it is made.
     rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.BUILDING)
-    # A new column must exist before rows with it.
     for table in map(table_by_key, rebuild.tables):
         with lakehouse_failures(table.key):
             if runtime.lakehouse.knows(table):
@@ -179,7 +171,6 @@ def catch_up(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> MainAsR
 
 
 def _look(runtime: Runtime, rebuild: RebuildRecord, now: datetime) -> int:
-    """Build outdated slices, chunk by chunk; returns their number."""
     count = 0
     days = days_between(rebuild.first, rebuild.last)
     for chunk in chunks(days, runtime.settings.days_per_run):
@@ -218,7 +209,6 @@ def _is_known(green: GreenSlices, table: Table, key: Slice, one: RebuiltSlice) -
 
 
 def _build_slices(runtime: Runtime, rebuild: RebuildRecord, table: Table, chosen: Chosen, now: datetime) -> None:
-    """Build, audit, judge and compare these slices, then record them; a killed process builds them again."""
     request = LoadRequest(
         days_between(rebuild.first, rebuild.last),
         rebuild.projects,

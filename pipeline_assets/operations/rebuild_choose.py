@@ -25,7 +25,6 @@ from resources.iceberg.metadata import NO_FILES, SliceFiles
 from resources.ledger.store import Ledger
 
 IsLive = Callable[[str], bool | None]
-"""Whether a run still works; None if unknown."""
 
 
 def begin(runtime: Runtime, request: Rebuild, who: str, run_id: str, is_live: IsLive) -> RebuildRecord:
@@ -94,7 +93,6 @@ def is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan
     if record.verdict.is_good:
         is_of_code, inputs = record.code_version == code, record.input_state
     elif record.rejection is not None:
-        # `refused_beside` appends to it.
         is_of_code = (record.rejection.judged_by or "").startswith(judging(table, runtime.settings))
         inputs = record.rejection.inputs
     else:
@@ -105,10 +103,7 @@ def is_computed(runtime: Runtime, table: Table, known: RebuiltSlice | None, plan
 def states_beside(
     settings: Settings, table: Table, key: Slice, green: Collection[Slice], main: Mapping[Slice, SliceRecord]
 ) -> str:
-    """The day and state of each neighbour that a slice is audited beside; the text changes only with these.
-
-    `green`: slices current in the green branch, or so once this one is built; `main`: the records of main.
-    """
+    """The state of the neighbours that a slice is audited beside, current in the green branch (`green`) or as in `main`."""
     days = []
     for other in sorted(neighbourhood([key], table.kind.exchange_days(settings)) - {key}):
         if other in green:
@@ -148,7 +143,6 @@ def _shares_keys(record: SliceRecord) -> bool:
 
 
 GreenSlices = Mapping[str, Mapping[Slice, RebuiltSlice]]
-"""Table -> slice -> its record in the rebuild."""
 _PIN_TRIES, _FIRST_PAUSE_SECONDS = 8, 0.1
 
 
@@ -161,9 +155,7 @@ class Chosen:
     """Upstream table -> its snapshot, from the green branch where the rebuild has the table."""
     to_build: tuple[SlicePlan, ...] = ()
     left_out: Mapping[Slice, RebuiltSlice] = field(default_factory=dict)
-    """Held slices, and slices whose inputs are missing or not good."""
     built_beside: frozenset[Slice] = frozenset()
-    """Neighbours that are current in the green branch."""
     beside: Mapping[Slice, str] = field(default_factory=dict)
     """Slice to build -> the neighbours it is audited beside (`states_beside`)."""
 
@@ -225,7 +217,6 @@ def choose(
 def _green_facts(
     runtime: Runtime, rebuild: RebuildRecord, table: Table, slices: Collection[Slice], green: GreenSlices, now: datetime
 ) -> Facts:
-    """The facts of decisions, with the rebuilt upstream slices in place of those of main."""
     facts = Facts.read(runtime.ledger, runtime.settings, slices, (), now).reading(runtime.ledger, [table])
     rebuilt = {
         name: {**facts.records[name], **{key: one.record for key, one in green[name].items()}}

@@ -107,7 +107,6 @@ def swap_publications(runtime: Runtime, rebuild: RebuildRecord, name: str) -> li
 
 
 def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) -> RebuildRecord:
-    """Record the swap before main changes, with the state that an undo restores."""
     runs = tuple(dict.fromkeys(filter(None, (*rebuild.swap_runs, rebuild.run_id))))
     after = rebuild.swap_after if tables_shown(runtime, rebuild) else runtime.ledger.rebuilds.last_publication()
     return runtime.ledger.rebuilds.change(
@@ -116,7 +115,6 @@ def _begun(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None) 
 
 
 def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenSlices, now: datetime) -> None:
-    """Raise UsageError where catching up changed the report beyond a load's bounds: the operator must look again."""
     look = f"tidemark rebuild show {rebuild.number}"
     beyond = no_longer_as_reported(runtime, rebuild, green, now)
     if not beyond and any(one.goes for of_table in green.values() for one in of_table.values()):
@@ -127,7 +125,6 @@ def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenS
         hint = f"See why: {look}"
         hint = f"{hint}; then {rebuild.next_of_swap}" if shown else hint
         raise rebuild.refused(f"has no slice that could go, and {told}", hint)
-    # The operator's next look shows the present state.
     runtime.ledger.rebuilds.report(rebuild, rebuild.state)
     then = rebuild.next_of_swap if shown else "swap it, or abandon it"
     reason = f"is no longer what was reported, and {told}: {few(beyond, separator='; ')}"
@@ -135,7 +132,6 @@ def _require_as_reported(runtime: Runtime, rebuild: RebuildRecord, green: GreenS
 
 
 def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflictError) -> PublishConflictError:
-    """The conflict, extended by the tables that main shows; raises another one where another run works on the rebuild."""
     rebuild, shown = _stopped(runtime, rebuild)
     if not shown:
         return conflict
@@ -147,7 +143,6 @@ def _conflict(runtime: Runtime, rebuild: RebuildRecord, conflict: PublishConflic
 
 
 def _stopped(runtime: Runtime, rebuild: RebuildRecord) -> tuple[RebuildRecord, tuple[str, ...]]:
-    """A stopped swap and the tables in which main shows it; without any, an operator can answer it anew."""
     shown = tables_shown(runtime, rebuild)
     if not shown and rebuild.state is RebuildState.SWAPPING:
         rebuild = runtime.ledger.rebuilds.change(rebuild, state=RebuildState.READY)
@@ -159,7 +154,6 @@ class _TableSwap:
     table: Table
     changed: frozenset[Slice]
     change: SliceChange | None
-    """None where main shows all of it already."""
     record: Changes
     rests_on: Mapping[tuple[str, Slice], Digest] = field(default_factory=dict)
     """(table, slice) -> digest of the inputs, and of the neighbours that changed slices were judged beside."""
@@ -183,7 +177,6 @@ def _publish(runtime: Runtime, rebuild: RebuildRecord, swaps: Sequence[_TableSwa
 
 
 def _add(inputs: dict[tuple[str, Slice], Digest], more: Mapping[tuple[str, Slice], Digest]) -> None:
-    """Join what slices rest on; raises PublishConflictError where two rest on different states of the same slice."""
     for place, digest in more.items():
         if inputs.setdefault(place, digest) != digest:
             reason = "changed while slices were built from it one after another"
@@ -262,7 +255,6 @@ def _swap_of(
 
 
 def _baseline(one: RebuiltSlice, prior: SliceRecord | None, is_settled: bool, now: datetime) -> Baseline | None:
-    """The baseline of later changes: an operator accepted this content of a changed slice."""
     if not is_settled:
         return None
     if not one.is_changed and prior is not None and prior.baseline is not None:
@@ -284,10 +276,7 @@ def abandon(runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None)
 def undo(
     runtime: Runtime, rebuild: RebuildRecord, who: str, why: str | None
 ) -> tuple[RebuildRecord, list[SliceRestore]]:
-    """Roll the swapped slices back to their state before the swap and hold them; metadata only. A second call completes it.
-
-    The swapped slices are those that the swap's runs published. Raises UsageError where main shows none, and a rollback's errors.
-    """
+    """Roll the swap's publications back and hold their slices, by metadata; raises UsageError, and the errors of a rollback."""
     is_answered = rebuild.state in (RebuildState.ABANDONED, RebuildState.UNDONE)
     if is_answered or rebuild.swap_after is None:
         hint = "`tidemark rebuild show` tells which were swapped in"

@@ -44,7 +44,6 @@ from resources.landing.store import LandingStore
 from resources.ledger.rebuilds import Recoveries
 
 HOURS_AT_ONCE = 24
-"""The hours of one request to the vendor; if the process dies, these are fetched again."""
 _OF_THE_PROJECT = (ExportAccessError, ExportAnswerError, ExportUnavailableError, SettingsError)
 """Errors that all other hours of the project would meet as well."""
 _OF_THE_RANGE = (ExportContentError, ExportRefusedError)
@@ -65,12 +64,9 @@ class HourFate(StrEnum):
 
     RECOVERED = "recovered"
     NO_DATA = "no data"
-    """The vendor has no data, as its marker says; only `--ask-again` asks for it again."""
     ALREADY = "already there"
     NOT_EXPORTED = "not exported yet"
-    """The export is not due yet; nothing was written."""
     FAILED = "not recovered"
-    """The hour may be incomplete, so it has no marker."""
 
     @property
     def is_good(self) -> bool:
@@ -124,7 +120,7 @@ class Recovery:
     landing: LandingStore
     settings: Settings
     claims: Recoveries
-    """Claims in the ledger: loads skip an hour that is claimed and has no marker."""
+    """Loads skip an hour that is claimed and has no marker."""
     progress: Progress = Progress()
 
     def run(self, plan: RecoveryPlan) -> list[HourOutcome]:
@@ -175,13 +171,9 @@ class Recovery:
     def _part(
         self, project: str, hours: HourRange, planned: Mapping[Hour, PlannedHour], keys: _Keys
     ) -> Generator[HourOutcome, None, ExportRefusedError | None]:
-        """The outcomes of hours of a day, halved where halving helps, newest first; returns a refusal where none was served.
-
-        Raises the project's errors once each hour has its outcome.
-        """
+        """Halve a day's hours where it helps, newest first; returns a refusal if none was served, raises project errors."""
         pending, refusals, is_served = [hours], 0, False
         while pending:
-            # The oldest hours are tried once before the day is given up.
             part = pending.pop(-1 if refusals < _DEEPEST else 0)
             try:
                 # Landing's errors have types of their own, so other OS errors come from the disk of downloads.
@@ -233,7 +225,6 @@ class Recovery:
                     yield self._hour(planned[hour], archive, file, there, answer.answered_at, doubt)
 
     def _unproven(self, project: str, control: Hour | None) -> TidemarkError | None:
-        """Ask for the control hour; returns why it does not prove the keys."""
         if control is None:
             reason = "the vendor says that it has no data, and raw holds no hour that shows whose keys were used"
             return ExportContentError(f"export of {project}", reason, f"Load an hour with data first. {_CURE_OF_KEYS}")
@@ -247,7 +238,6 @@ class Recovery:
         return None if archive.members else bad or _contradiction(project, hours, [control])
 
     def _archive(self, project: str, hours: HourRange, answer: Download) -> tuple[Archive, IO[bytes]]:
-        """The archive of an answer and its file; "no data" is an empty archive."""
         if answer.file is None:
             return Archive({}, {}), io.BytesIO()
         return read_archive(answer.file, self._grammar, project, hours, self.settings.max_object_bytes), answer.file
@@ -315,7 +305,6 @@ class Recovery:
         return {**spelled, **{delivery.key: delivery for delivery in listing.deliveries}}
 
     def _require_same(self, delivery: Delivery, member: Member) -> None:
-        """Raise LandingConflictError unless the stored object has the same bytes when decompressed."""
         with self.landing.open(delivery.key, delivery.etag) as stored:
             try:
                 is_same = measure(stored, self.settings.max_object_bytes)[1] == member.content_sha256
@@ -330,7 +319,6 @@ class Recovery:
 
 
 def _require_keys(projects: Sequence[str]) -> None:
-    """Raise SettingsError if no requested project has keys: then the call is wrong, and not a single project."""
     errors = []
     for project in projects:
         try:

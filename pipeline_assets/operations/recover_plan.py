@@ -40,7 +40,6 @@ class HourState(StrEnum):
     WHOLE = "whole"
     """Raw holds the hour, or it was accepted as empty."""
     DELIVERED = "delivered"
-    """Landing holds objects or a marker of it that no load has read yet."""
     REFUSED = "refused"
     """Its batch is refused, so raw does not hold it."""
     LOST = "lost"
@@ -85,16 +84,13 @@ class PlannedHour:
     hour: Hour
     state: HourState
     reason: str | None
-    """The reason of the refusal; None for other states."""
     is_asked: bool
     is_exported: bool
-    """Whether the hour is older than the vendor's export delay."""
     has_rows: bool
-    """Whether a delivery of it holds rows or was unreadable, so the vendor must have had data."""
+    """Or was unreadable: the vendor must have had data."""
     is_settled: bool
-    """Whether an earlier recovery ended, so the vendor is not asked again."""
     is_gap: bool = False
-    """Whether the ledger says that nothing came of the hour, while other hours of the day came."""
+    """Whether nothing came of the hour, while other hours of the day came."""
 
     @property
     def is_fetched(self) -> bool:
@@ -188,8 +184,6 @@ def plan_recovery(
 
 @dataclass
 class _SourceHours:
-    """The hours of one source, by what ledger and landing know about them."""
-
     listed: set[Hour] = field(default_factory=set)
     marked: set[Hour] = field(default_factory=set)
     accepted: set[Hour] = field(default_factory=set)
@@ -200,7 +194,6 @@ class _SourceHours:
 
     @property
     def there(self) -> set[Hour]:
-        """The hours of which landing holds anything."""
         return self.listed | self.marked
 
     def is_whole(self, hour: Hour) -> bool:
@@ -232,7 +225,6 @@ def _source_hours(
                     known.gone.add(hour)
                 if record.rows or record.error:
                     known.with_rows.add(hour)
-    # An object that no load has read may hold rows.
     known.with_rows |= {
         Hour(one.batch.arrival_date, one.hour) for one in listing.deliveries if one.key not in read and one.size_bytes
     }
@@ -259,7 +251,6 @@ def _planned(
     for hour in (Hour(day, number) for day in days for number in range(24)):
         state, reason = _state(hour, sources, claimed)
         is_in_range = request.hours.first <= hour <= request.hours.last
-        # The future hours of a refused day are not missing yet.
         is_bad = state.is_bad and hour.end <= now
         is_on_record = any(hour.hour in hours_on_record(known.batches.get(hour.day)) for known in sources.values())
         planned.append(
@@ -340,8 +331,6 @@ def _obstacle(one: Repair) -> str | None:
 def _facts(
     ledger: Ledger, landing: LandingStore, settings: Settings, project: str, days: Sequence[date], now: datetime
 ) -> Iterator[DayFacts]:
-    """The facts about consecutive days of a project, except what they lack."""
-
     def reach(first: date, last: date) -> tuple[date, date]:
         # Arrival days whose objects usually hold events of these days; an event may be a day ahead of its arrival.
         latest = min(last + timedelta(days=settings.reprocessing_window_days), now.date())

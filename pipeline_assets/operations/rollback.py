@@ -34,9 +34,9 @@ class SliceRestore:
     key: Slice
     present: SliceRecord
     target: PublicationRecord | None
-    """The publication that made the target state; None where nothing was published by then."""
+    """None where nothing was published by then."""
     snapshot_id: int | None = None
-    """A kept snapshot that holds the target state; None where that state is empty, or is the present one."""
+    """A kept snapshot with the target state; None where that is empty, or is the present one."""
 
     @property
     def digest(self) -> Digest:
@@ -56,10 +56,7 @@ def restores_of(
     to: datetime | int,
     own: Mapping[Slice, int] | None = None,
 ) -> list[SliceRestore]:
-    """The restores of these slices; `to` and `own` (for single slices) as in RollbackRequest.
-
-    Raises LakehouseError where a target state is unknown.
-    """
+    """The restores of these slices, as RollbackRequest describes `to`, and `own` for single slices; raises LakehouseError."""
     wanted = set(slices)
     published: dict[Slice, list[PublicationRecord]] = {key: [] for key in wanted}
     for record in runtime.ledger.publications(table.key):
@@ -105,7 +102,7 @@ def _require_empty_then(
     to: datetime | int,
     ancestry: Mapping[int, datetime],
 ) -> None:
-    """Raise LakehouseError unless the slice is known to have been empty; a missing record alone does not prove that."""
+    """A missing record alone does not prove that the slice was empty."""
     if first is not None and first.digest_before == EMPTY and not first.cause.is_found:
         return
     # A kept snapshot shows the state before a change that was found afterwards.
@@ -144,7 +141,6 @@ def _kept_snapshot(
 
 
 def _require_rows(runtime: Runtime, table: Table, restores: Sequence[SliceRestore]) -> None:
-    """Raise LakehouseError unless the earlier files hold the recorded number of rows."""
     by_snapshot: dict[int, list[SliceRestore]] = {}
     for restore in restores:
         if restore.snapshot_id is not None:
@@ -166,7 +162,7 @@ class RollbackRequest:
     """Which slices to roll back, and to which state."""
 
     tables: tuple[str, ...]
-    """Keys of derived tables; empty = all of them."""
+    """Empty = all derived tables."""
     projects: tuple[str, ...]
     first: date
     last: date
@@ -251,7 +247,7 @@ def _after_its_run(runtime: Runtime, request: RollbackRequest) -> RollbackReques
 
 
 def _tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
-    """The tables in topological order; shared dimensions only if the request names them. Raises UsageError for unknown ones."""
+    """Shared dimensions only if the request names them."""
     is_there = {table.key for table in OPTIONAL_TABLES if runtime.ledger.head(table.key) is not None}
     known = {table.key: table for table in RESTORABLE if table not in OPTIONAL_TABLES or table.key in is_there}
     for name in request.tables:
@@ -267,7 +263,7 @@ def _tables_of(runtime: Runtime, request: RollbackRequest) -> list[Table]:
 
 
 def _require_whole_exchanges(runtime: Runtime, request: RollbackRequest, look: _Look) -> None:
-    """Raise LakehouseError if events moved between a chosen and another day since: they would be lost or doubled."""
+    """Such events would be lost or doubled."""
     table, window = look.table, look.table.kind.exchange_days(runtime.settings)
     if not window:
         return
@@ -318,7 +314,6 @@ def roll_back(runtime: Runtime, request: RollbackRequest) -> list[SliceRestore]:
                 if done and not any(look.changing for look in looks):
                     break
                 for look in looks:
-                    # Maintenance must not expire target snapshots before they are live again.
                     snapshots = {one.snapshot_id for one in look.restores if one.snapshot_id is not None}
                     kept.enter_context(runtime.lakehouse.branches.keeping(look.table, snapshots, request.attempt))
                     held.setdefault(look.table.key, set()).update(restore.key for restore in look.restores)
@@ -358,7 +353,7 @@ def _hold_as_before(
     request: RollbackRequest,
     refusal: LakehouseError,
 ) -> None:
-    """Undo the holds of a refused rollback; slices that others held stay held."""
+    """Slices that others held stay held."""
     decisions = runtime.ledger.interventions
     alone = {table: [key for key in keys if (table, key) not in before] for table, keys in held.items()}
     decisions.release(alone, f"the rollback was refused: {refusal.reason}", request.run_id)

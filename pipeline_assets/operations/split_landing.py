@@ -37,7 +37,6 @@ ORDINARY_DELAY = timedelta(hours=3)
 _FEW = 50
 """An operator can check this many objects; with more, late uploads of most of them count as a copied landing."""
 _SHARE = 0.5
-"""The shared events that make a double, as a share of the smaller object."""
 _LEAST_EVENTS = 3
 """In a quiet hour, one event that the vendor repeats may be half of an object, so fewer shared events do not count."""
 _BLOCK_LINES, _BLOCK_BYTES = 4096, 4 * 1024**2
@@ -53,7 +52,6 @@ class Placed:
     is_marker: bool
     upload: Listed
     target_key: str
-    """Its backfill key."""
     is_named_backfill: bool = False
     """Whether a recovery's name lies among regular objects, where no load reads it."""
 
@@ -64,7 +62,6 @@ class PrefixListing:
 
     deliveries: tuple[Placed, ...]
     misnamed: tuple[Placed, ...]
-    """Deliveries and markers with a recovery's name."""
     markers: Mapping[tuple[date, int], Placed]
     unrecognized: Mapping[str, UnrecognizedObject]
     """Key -> why it cannot be moved."""
@@ -89,7 +86,6 @@ class Selection:
 
     recovered: tuple[Recovered, ...]
     refusals: tuple[UsageError, ...] = ()
-    """Objects that the operator named but that cannot be moved."""
     notes: tuple[str, ...] = ()
 
 
@@ -115,10 +111,7 @@ class Search:
 
 
 def find(search: Search, landing: LandingStore, settings: Settings, say: Callable[[str], None]) -> Selection:
-    """The recovered objects; reads contents only where neither a list nor a time is given.
-
-    Raises LandingAccessError and LandingUnavailableError where landing cannot be listed or read.
-    """
+    """The recovered objects; reads contents only where neither a list nor a time is given. Raises landing's errors."""
     grammar = EXPORT_FORMAT.keys(settings.marker_pattern)
     folder = Source.REGULAR.prefix(search.project_id)
     listing = read_prefix(landing.list_folder(folder), search.project_id, grammar, search.first_day, search.last_day)
@@ -150,7 +143,6 @@ def read_prefix(
     unrecognized: dict[str, UnrecognizedObject] = {}
     for upload in listed:
         if upload.oddity or upload.key.endswith("/"):
-            # Loads report it.
             continue
         placed = _placed(upload, project_id, grammar)
         if isinstance(placed, UnrecognizedObject):
@@ -210,7 +202,6 @@ def _by_list(
 
 
 def _by_upload(listing: PrefixListing, after: datetime | None, before: datetime | None) -> Selection:
-    """The objects uploaded in a time range, except those that came as promptly as regular ones."""
     recovered: list[Recovered] = []
     ordinary = 0
     for placed in (*listing.deliveries, *listing.misnamed):
@@ -363,7 +354,6 @@ def relocate(
                 break
             copies |= {one: _copied(one, landing, excluded) for one in of_kind}
             if any(isinstance(copy, TidemarkError) and not one.placed.is_marker for one, copy in copies.items()):
-                # A repetition then finds the hour and writes its marker.
                 refused = {one: copy for one, copy in copies.items() if isinstance(copy, TidemarkError)}
                 copies = {one: refused.get(one, _waiting(one)) for one in objects}
                 break
@@ -422,7 +412,6 @@ def _mark(landing: LandingStore, marker: str) -> None:
 
 
 def _deleted(one: Recovered, copy: Listed, landing: LandingStore) -> TidemarkError | None:
-    """Delete the copied version while its equal copy exists; returns why it stays, if it does."""
     source, again = one.placed.upload, "Run the same command again"
     try:
         if landing.find(copy.key) != copy:

@@ -98,7 +98,6 @@ def _arrivals(tick: Tick, source: Source) -> dg.SensorResult:
 def _materializations(
     source: Source, plans: Mapping[BatchKey, BatchPlan], status: ArrivalStatus, settings: Settings, cursor: Cursor
 ) -> list[dg.AssetMaterialization]:
-    """Materializations of the source asset's changed days; a day whose objects are gone is reported as empty."""
     events = []
     for day, keys in _by_day(plans).items():
         deliveries = [delivery for key in keys for delivery in plans[key].listed.values()]
@@ -140,7 +139,6 @@ MOST_BATCHES = 2_000
 MOST_NAMES = 240_000
 """The limit of names for recovered exports, to which the limit of pairs does not apply."""
 _PROJECTS_AT_ONCE = 16
-"""Projects listed before their names are counted; a bucket lists as many in parallel."""
 _FEWEST_PARTS = 2
 """Days listed beside the newest ones, however many names they have: one of each walk."""
 
@@ -148,8 +146,6 @@ Window = tuple[date, date]
 
 
 class _Look(NamedTuple):
-    """The windows of an evaluation, and where the next one continues."""
-
     windows: list[Window]
     horizon_from: date | None
     sweep_from: date | None
@@ -194,7 +190,6 @@ def _listed(
     at_once = len(settings.projects) if most_names is None else _PROJECTS_AT_ONCE
     listings, names, listed = [], 0, 0
     for first, last in look.windows:
-        # The recent window also lists strays outside of all requested days.
         asked = asked_for(settings, today) if last == today else None
         parts = []
         for start in range(0, len(settings.projects), at_once):
@@ -238,6 +233,5 @@ def _look(settings: Settings, cursor: Cursor, today: date, days: int | None) -> 
 
 
 def _next_part(start: date, end: date, days: int, goes_on: date | None) -> Window:
-    """The next `days` days of [start, end) from `goes_on`; starts again after the end."""
     first = goes_on if goes_on is not None and start <= goes_on < end else start
     return first, min(first + timedelta(days=days), end) - timedelta(days=1)

@@ -10,8 +10,6 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from pipeline_assets.domain.checks import AcceptanceKind, read_acceptances
-
-# Dagster reads the op's annotations as types, so they are not postponed here.
 from pipeline_assets.domain.errors import TidemarkError, TransientError
 from pipeline_assets.domain.masking import tellable
 from pipeline_assets.domain.requests import Load
@@ -134,7 +132,6 @@ KINDS = {
     table.key: AcceptanceKind.MISSING if table in RAW_TABLES.values() else AcceptanceKind.CHANGE
     for table in GRAPH_TABLES
 }
-"""Table -> the kind of acceptance that an operator may give for it."""
 SHARED = frozenset(table.key for table in GRAPH_TABLES if table.kind.is_shared)
 
 

@@ -140,7 +140,6 @@ def events_of(
     ledger, settings, table = runtime.ledger, runtime.settings, table_by_key(report.table)
     calendar = context.assets_def.specs_by_key[asset_key(table)].partitions_def
     filed = _by_day(report.outcomes)
-    # For shared tables, a requested day shows the slice that covers it.
     requested = {day: filed[under] for day in request.days if (under := table.kind.slice_day(day)) in filed}
     named = {outcome.key for outcome in report.outcomes}
     others = _by_day(
@@ -216,7 +215,6 @@ def _events(
 
 
 def _targets(instance: dg.DagsterInstance, key: dg.AssetKey, days: Collection[date]) -> dict[str, Target]:
-    """Partition -> its latest materialization, with one query per table."""
     latest = days and instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, {day.isoformat() for day in days}
     )
@@ -300,10 +298,7 @@ def _of_check(
 
 
 def _looks(key: dg.AssetKey, partition: str, shown: Sequence[Difference]) -> dict[str, Any]:
-    """The differences between refused and published content, and the command that shows all.
-
-    Leaves out delivered values, event ids and times: neither retention nor exclusions remove them from Dagster's event log.
-    """
+    """Delivered values, event ids and times stay out: neither retention nor exclusions remove them from Dagster's event log."""
     table = key.to_user_string()
     blocks = [
         lines_of(difference, with_values=False)

@@ -28,7 +28,7 @@ _PAGE_COLOURS = {
     "#0a0b02": "var(--line)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
 }
-"""Placeholder colours, the first two of the style sheet -> colours of the page, which depend on the light or dark scheme."""
+"""Placeholders, the first two of the style sheet -> the page's colours, which depend on the light or dark scheme."""
 P = ParamSpec("P")
 MOST_MARKED = 60
 """Up to this many points get markers, so that an isolated one is visible."""
@@ -43,7 +43,7 @@ class Line:
 
 
 def _chart(draw: Callable[Concatenate[Axes, P], None]) -> Callable[Concatenate[str, str, P], Markup]:
-    """Turn a function that draws into one that returns an SVG, from a name unique on the page and a text for screen readers."""
+    """Make a drawing function return an SVG, from a name unique on the page and a text for screen readers."""
 
     @wraps(draw)
     def drawn(name: str, label: str, /, *args: P.args, **options: P.kwargs) -> Markup:
@@ -128,7 +128,6 @@ def short(value: float) -> str:
 
 
 def _inlined(svg: str, name: str, label: str) -> Markup:
-    """Inline an SVG: without prolog, metadata and URLs, with unique ids and the page's colours."""
     view = re.search(r'viewBox="([^"]+)"', svg)
     assert view is not None
     body = re.sub(
@@ -208,6 +207,6 @@ def _backfills(report: HealthReport) -> dict[str, str]:
 
 
 def _span_of(days: Collection[date], otherwise: Span) -> list[date]:
-    """The days of runs, which may be far from the event days they load; at least four weeks."""
+    """Runs may be far from the event days they load; at least four weeks."""
     span = Span(min(*days, max(days) - timedelta(days=27)), max(days)) if days else otherwise
     return span.newest().days

@@ -31,7 +31,6 @@ from resources.ledger.history import Revision
 from resources.ledger.summaries import LOAD_KINDS
 
 _BEHIND_DAYS = 2
-"""A newest day older than this is marked as bad."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ def seconds_text(seconds: float | None) -> str:
 
 
 DETAILED_DAYS = 92
-"""At least this many of the newest days are unfolded."""
 
 
 def months_of(calendar: Calendar) -> tuple[list[list[date]], list[list[date]]]:

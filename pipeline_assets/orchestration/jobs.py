@@ -54,7 +54,6 @@ _SCHEDULES = {
     "health_report_daily": ("health_report", "0 6 * * *"),
     "reconcile_daily": ("reconcile", "30 6 * * *"),
 }
-"""Schedule -> its job and times (UTC)."""
 
 
 def schedules(settings: Settings) -> list[dg.ScheduleDefinition]:

@@ -44,7 +44,6 @@ def liveness(instance: dg.DagsterInstance, ledger: Ledger, own_run_id: str) -> C
             return None if rebuild is None else rebuild.state.is_open
         if run_id == own_run_id.replace("-", ""):
             return False
-        # Other runs start and end meanwhile.
         process = ledger.processes.find(run_id)
         if process is not None and process.identity is not None:
             return process.life(sight(process.identity)) is Life.RUNNING

@@ -34,7 +34,6 @@ def recover_job(settings: Settings, backfill_load: Callable[[], dg.JobDefinition
     @operation_job(
         RECOVER_JOB,
         RECOVER_OP,
-        # The loads that follow send notices.
         is_told=False,
         purpose=Purpose.KEEP,
     )
@@ -82,7 +81,6 @@ def _load(
 
 
 def _require_whole(outcomes: Sequence[HourOutcome], retries: int) -> None:
-    """Raise Failure for unrecovered hours, or RetryRequested for a transient failure while retries are left."""
     lacking = [one for one in outcomes if not one.fate.is_good]
     if lacking:
         errors = [one.error for one in lacking if one.error is not None]

@@ -16,7 +16,6 @@ from pipeline_assets.domain.plain_text import shown
 
 _LEVEL = {"log_level": dg.Field(dg.String, default_value="INFO", is_required=False)}
 CONSOLE = dg.colored_console_logger.configured(lambda level: level, config_schema=_LEVEL)
-"""Dagster's own logger; a run chooses only its level."""
 
 
 def closed(resource: Any) -> dg.ResourceDefinition:

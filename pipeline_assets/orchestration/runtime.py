@@ -98,10 +98,7 @@ def _attempt(runtime: Runtime, do: Callable[[Ledger, Settings], Any]) -> Any:
 
 @contextmanager
 def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
-    """Use one engine per SQLite file in the block, with its connection and compiled statements; close all at its end.
-
-    Does nothing for other databases and in an inner block.
-    """
+    """Use one engine per SQLite file in the outermost block, with its connection and statements; close all at its end."""
     events, runs = instance.event_log_storage, instance.run_storage
     with ExitStack() as stack:
 
@@ -166,9 +163,9 @@ def op_runtime(
     is_dry_run: bool = False,
     purpose: Purpose | None = None,
 ) -> Iterator[Runtime]:
-    """Yield the runtime of an op's run, after checking that lake and ledger belong together, as its purpose demands.
+    """Yield the runtime of an op's run; turns our errors into Failure, or into RetryRequested where a retry can help.
 
-    `purpose`: by default as `is_dry_run` says. Turns our errors into Failure, or into RetryRequested where a retry can help.
+    Checks first that lake and ledger belong together, as `purpose` (by default from `is_dry_run`) demands.
     """
     url, run = settings.ledger_database_url, context.run
     try:
@@ -179,7 +176,6 @@ def op_runtime(
             closing(production_ledger(settings)) as ledger,
         ):
             words = LastWords(context.log.info)
-            # Spark starts on first use, so a load with nothing to do starts none.
             at_rest = CatalogAtRest(settings)
             lakehouse = Lakehouse(lambda: _started(spark, settings), settings.catalog_name, at_rest)
             with closing(at_rest), naming_a_dead_engine(lambda: lakehouse.engine, words, settings.spark_driver_memory):

@@ -67,7 +67,6 @@ class Attempt:
     count: PositiveInt
     at: AwareDatetime
     is_given_up: bool = False
-    """Whether the last evaluation found that the limit of requests is reached."""
 
     @property
     def next_at(self) -> datetime:
@@ -87,7 +86,6 @@ class Cursor:
     reported: dict[str, str] = field(default_factory=dict)
     """Arrival day -> digest of the last report of its objects to Dagster."""
     sweep_from: date | None = None
-    """The day where the next sweep of old days continues."""
     horizon_from: date | None = None
     """The day where the redelivery horizon continues, if it is too large for one evaluation."""
 
@@ -115,7 +113,6 @@ class Admission(NamedTuple):
 
     admitted: list[Subject]
     paused: list[Subject]
-    """Requested before in the same state; requested again after a pause."""
     given_up: list[Subject]
 
 
@@ -126,10 +123,7 @@ def admit(
     max_attempts: int,
     has_died: Callable[[date], bool] = lambda _: False,
 ) -> Admission:
-    """Choose the due subjects to request now; `states`: subject -> state of its inputs. A new state resets the count.
-
-    `has_died`: whether the last run of a day died instead of failing; such a day is paused, never given up.
-    """
+    """Choose the due subjects to request now; a new state resets the count, and a day that `has_died` is never given up."""
     found = Admission([], [], [])
     for subject, state in sorted(states.items()):
         last = attempts.get(subject)
@@ -285,7 +279,6 @@ def request(
         }
         requests.append(dg.RunRequest(run_key=f"{job_name}:{days[0]}:{days[-1]}:{key}", tags=tags))
     loading = sorted({subject.loaded_day for subject in due} & covered)
-    # Uncovered subjects are reported as their last evaluation found them.
     given_up = [f"{subject} ({whys[subject]})" for subject in admission.given_up] + [
         f"{subject} (when it was looked at last)"
         for subject, attempt in sorted(cursor.attempts.items())

@@ -37,7 +37,6 @@ from resources.ledger.store import Ledger, own_ledger
 MOST_SLICES = 10_000
 """(day, project) pairs that one evaluation scans, in about ten seconds."""
 _OF_EACH_LOOK = frozenset(one.validity.key for one in DIMENSIONS)
-"""Tables that every evaluation scans completely."""
 
 
 def heal_sensor(settings: Settings) -> dg.SensorDefinition:
@@ -80,7 +79,6 @@ def _stale_days(tick: Tick) -> dg.SensorResult:
 
 
 def _days_to_look_at(tick: Tick, on_record: Sequence[date]) -> Sequence[date]:
-    """All recorded days; if too many for one evaluation, the recent ones and the next part of the others."""
     room = max(1, MOST_SLICES // len(tick.settings.projects))
     if len(on_record) <= room:
         return on_record
