@@ -25,10 +25,7 @@ def run_job(
     logger: dg.LoggerDefinition,
     log: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Run a job of one op with this config; returns its failures other than verdicts in the ledger.
-
-    It first reports runs whose process died to Dagster, and logs them.
-    """
+    """Report dead runs to Dagster, then run a job of one op; returns its failures other than verdicts in the ledger."""
     job = build_defs(settings, loggers={"console": logger}).resolve_job_def(job_name)
     (op,) = job.graph.nodes
     dagster_home()

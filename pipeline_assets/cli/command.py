@@ -30,10 +30,7 @@ _VERBOSE = inspect.Parameter(
 
 
 def command(request: type[Request], module: str) -> Callable[..., NoReturn]:
-    """Return a command for typer: it calls the function of the request's name in a module, and exits with its code.
-
-    Only the call imports the module, so that no command waits for the libraries of another one.
-    """
+    """A typer command that calls the request's function; only the call imports its module, for a fast start."""
 
     def called(*, verbose: bool, **given: Any) -> NoReturn:
         token = VERBOSE.set(verbose or VERBOSE.get())

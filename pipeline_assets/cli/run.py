@@ -107,10 +107,7 @@ def load_in_chunks(
     *,
     is_read_again: bool = False,
 ) -> list[str]:
-    """Run the load job over the days in chunks; returns failures other than verdicts in the ledger.
-
-    `reasons`: name in run config -> reason of an acceptance, or None.
-    """
+    """Run the load job over the days in chunks; returns failures other than verdicts. `reasons`: by name in run config."""
     failures: list[str] = []
     for chunk in chunks(days, settings.days_per_run):
         accepted = acceptances(settings, source, chunk, projects or settings.projects, reasons)

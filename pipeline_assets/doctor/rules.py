@@ -177,10 +177,7 @@ def one_transaction(promise: Promise) -> Answer:
 
 
 def one_load_path(found: Sequence[FoundCommit], strange: Sequence[str], unfinished: int, since: str) -> Answer:
-    """Whether only Tidemark's loads write to the tables.
-
-    `strange`: tables with a foreign newest commit that is not recorded; findings before `since` are only yellow.
-    """
+    """Whether only loads write to the tables; `strange`: tables with an unrecorded foreign head; before `since`: yellow."""
     foreign = [one for one in found if one.kind is CauseKind.FOREIGN]
     dead = len(found) - len(foreign)
     also = f"; {dead} changes of runs that died before they were recorded were found and taken up" if dead else ""
@@ -348,10 +345,7 @@ def recovery_possible(
     projects: Sequence[str],
     unfinished: Mapping[str, Sequence[Hour]],
 ) -> Answer:
-    """Whether lost hours can be fetched from the vendor, and ever were; no request is sent.
-
-    `unfinished`: project -> hours whose recovery began long ago and that have no marker.
-    """
+    """Whether lost hours can be fetched, and ever were; `unfinished`: project -> hours begun long ago, without marker."""
     tried = ", ".join(f"{project} last of {day}" for project, day in sorted(recovered.items()))
     told = (
         f"no keys of the Export API are set for {few(lacking_keys)}"

@@ -18,19 +18,15 @@ class CauseKind(StrEnum):
     """Why a slice is built or was published; the value is the recorded text, or its beginning."""
 
     UNCHANGED = ""
-    """Not built."""
     FIRST_BUILD = "first build"
     INPUTS = "changed "
-    """The text names the upstream tables."""
     CROSS_DAY = "changed rows of its events on other days"
     CODE = "code"
     DELIVERY = "delivery"
-    """Raw: the delivered rows changed."""
     SAME_ROWS = "the same rows, in other objects or lines"
     FILES_GONE = "data files were gone"
     """An operator had a slice read again whose files were gone from the warehouse."""
     EXCLUSION = "exclusion"
-    """Raw: an operator excluded deliveries, or included them again."""
     ROLLBACK = "rollback"
     REBUILD = "rebuild"
     UNRECORDED_RUN = "unrecorded run "
@@ -42,7 +38,6 @@ class CauseKind(StrEnum):
     UNKNOWN = "changed since it was recorded"
     """The tables changed and were not compared with the ledger yet."""
     OTHER = "other"
-    """A text on record that this version does not know."""
 
 
 _KINDS = {kind.value: kind for kind in CauseKind}
@@ -89,7 +84,6 @@ class KeyChange:
     """Kept, added, removed and changed keys of a slice, as cause -> number of keys."""
 
     kept: int = 0
-    """Keys with the same content."""
     added: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, int] = field(default_factory=dict)
     changed: Mapping[str, int] = field(default_factory=dict)

@@ -23,7 +23,6 @@ class CheckRule:
     name: str
     description: str = field(default="", compare=False)
     is_blocking: bool = field(default=True, compare=False)
-    """False for checks that only warn."""
     settings_read: tuple[str, ...] = field(default=(), compare=False)
     """Settings that hold its bounds: when one changes, a refusal is tried again."""
     evaluate: Callable[[Totals], Evaluation] | None = field(default=None, compare=False)
@@ -221,7 +220,6 @@ class BatchFigures:
     line_reasons: Mapping[str, int] = field(default_factory=dict)
     """Reason with its column -> quarantined lines; UNREADABLE + column -> values that are null in kept rows."""
     quarantined_in: tuple[str, ...] = ()
-    """Keys of objects with quarantined lines."""
 
     @property
     def told_quarantined(self) -> str | None:
@@ -299,9 +297,7 @@ class AcceptanceKind(StrEnum):
     """What an operator accepts of a table's day; the value is the name in run config."""
 
     CHANGE = "accept_changes"
-    """A final day of a derived table changes beyond its bounds."""
     MISSING = "accept_missing"
-    """Deliveries of an arrival day of a raw table are lost for good."""
 
 
 Acceptances = Mapping[tuple[str, Slice], str]

@@ -63,7 +63,6 @@ class Oddity(StrEnum):
     """The vendor's merged Amplitude IDs file, `-{org}_{date}_{hour}.json.gz`."""
     UNKNOWN_NAME = "unknown_name"
     WRONG_PREFIX = "wrong_prefix"
-    """A well-formed name of another project or source than its folder."""
     LINK = "link"
     """A link out of landing, to a folder, or to nothing; links are not followed."""
     UNLISTED = "unlisted"
@@ -88,10 +87,7 @@ RENAME = "Give these objects the vendor's names (`#n.json.gz` behind the hour), 
 def unplaced_hours(
     odd_objects: Iterable[UnrecognizedObject], deliveries: Container[str]
 ) -> dict[BatchKey, dict[str, int]]:
-    """Batch -> object -> hour, of objects with the name of an hour that cannot be placed: such hours are not complete.
-
-    A name that extends that of a delivery, such as a checksum's or an upload's, does not count.
-    """
+    """Batch -> object -> hour, of objects that no load can place by a name that begins as an hour's, not a delivery's."""
     found: dict[BatchKey, dict[str, int]] = {}
     for odd in odd_objects:
         name, end, _ = odd.key.partition(".json.gz")
@@ -195,7 +191,6 @@ class SnapshotDelivery:
     size_bytes: int
     is_marked: bool
     others: tuple[str, ...] = ()
-    """Other objects that claim to be the same day's snapshot."""
 
     @property
     def version(self) -> str:

@@ -40,7 +40,6 @@ class GoldenSource(StrEnum):
     """Where totals come from; both may cover the same day."""
 
     LANDING = "landing"
-    """`golden/{date}.csv` beside the exports."""
     QUERY = "query"
 
 
@@ -193,10 +192,7 @@ def evaluation(comparisons: Sequence[GoldenComparison]) -> Evaluation:
 def mismatches_by_day(
     comparisons: Iterable[GoldenComparison], settings: Settings, now: datetime
 ) -> dict[tuple[str, Slice], str | None]:
-    """Table and day -> the totals that disagree, as text; None where all agree.
-
-    A day that is not loaded is left out before its deadline.
-    """
+    """Table and day -> totals that disagree, as text; None where all agree. An unloaded day counts from its deadline."""
     found: dict[tuple[str, Slice], list[str]] = {}
     for one in comparisons:
         if one.agreement is Agreement.NOT_LOADED and now <= deadline(one.total.key.event_date, settings):
@@ -224,7 +220,6 @@ def golden_notice(
 
 
 PREFIX = "golden"
-"""Folder of the files in landing."""
 COLUMNS = ("day", "project", "measure", "value")
 MOST_BYTES = 1024**2
 """About 20,000 totals; a day of a hundred projects needs 700."""

@@ -30,7 +30,6 @@ class RowFate(StrEnum):
     """The fate of a raw row in refinement; every raw row has exactly one (law 7)."""
 
     WINNER = "winner"
-    """It is the event's row in refined.events."""
     DELIVERY_DUPLICATE = "delivery_duplicate"
     """An equal or higher-ranked row has the same row id, or without ids the same content."""
     SEND_DUPLICATE = "send_duplicate"
@@ -45,9 +44,7 @@ class KeyKind(StrEnum):
     SEND_ID = "send_id"
     """The sender, and its id for the event."""
     ROW_ID = "row_id"
-    """The exporter's id for the row."""
     CONTENT = "content"
-    """The hashes of the row's content."""
 
 
 class RankPart(StrEnum):
@@ -56,7 +53,6 @@ class RankPart(StrEnum):
     RECEIVED_AT = "received_at"
     PROCESSED_AT = "processed_at"
     SOURCE = "source"
-    """`source_precedence` decides."""
     CONTENT = "content"
     """The greater hash wins, so that the choice is deterministic."""
     EQUAL = "equal"
@@ -163,10 +159,7 @@ def shown(equal: Collection[RawRow], named: Collection[Name] = ()) -> RawRow:
 def outcomes(
     rows: Sequence[RawRow], precedence: Sequence[Source], dedupe_window_days: int, named: Collection[Name] = ()
 ) -> list[RowFate]:
-    """The fate of each row; equal rows have the rank of their greatest. `named`: as for `shown`.
-
-    Rows are compared pairwise and not chained, so their order does not matter.
-    """
+    """The fate of each row, by pairwise comparison; equal rows have the rank of their greatest. `named`: as for `shown`."""
     return [_outcome(row, rows, precedence, dedupe_window_days, named) for row in rows]
 
 

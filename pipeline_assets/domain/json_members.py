@@ -26,8 +26,7 @@ class Members(list[tuple[str, Any]]):
 def members_of(text: str) -> Members | None:
     """The members of the object that a text begins with; None without a readable object.
 
-    As in Spark, strings may stand in single quotes and hold control characters. Values are None, bool, int, float, str,
-    lists and Members.
+    Single quotes and control characters are valid, as in Spark. Values: None, bool, int, float, str, lists, Members.
     """
     start = text.lstrip(_BLANKS)
     try:

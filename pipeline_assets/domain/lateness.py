@@ -51,9 +51,8 @@ class LatenessSketch:
     """Bin -> rows; EARLY and AT_ONCE are bins too."""
     unknown: int = 0
     low: int | None = None
-    """Exact least lateness in seconds, negative for an early row; None = none known."""
     high: int | None = None
-    """Exact greatest lateness in seconds; None = none known."""
+    """Exact least (negative for an early row) and greatest lateness in seconds; None = none known."""
 
     @property
     def rows(self) -> int:
@@ -128,7 +127,6 @@ class Lateness:
 
     rows_by_days: Mapping[int, int]
     arrival_days: int = 0
-    """Days on which any of the rows arrived."""
 
     @property
     def rows(self) -> int:
@@ -160,10 +158,7 @@ class Lateness:
 
 
 def lateness(arrivals: Iterable[Arrival]) -> dict[str, Lateness]:
-    """Project -> lateness of its rows; `""` -> all projects.
-
-    Rows are grouped by arrival day, because the late rows of recent event days are still to come.
-    """
+    """Project -> lateness of its rows; `""` -> all projects. By arrival day, as late rows of recent days are to come."""
     counts: dict[str, Counter[int]] = {"": Counter()}
     arrived_on: dict[str, set[date]] = {"": set()}
     for project, arrived, day, rows in arrivals:

@@ -87,12 +87,10 @@ def _text(path: Path) -> str:
 
 
 MOST_READ_BYTES = 4 * 1024**2
-"""Most bytes of column chunks that a step reads of existing files in the driving process. Decoding them takes about
-0.1 s and 30 MB; a Spark job with running workers takes as long to start."""
+"""Most bytes of column chunks that a step reads in the driving process: 0.1 s, as a Spark job takes to start."""
 FILE_COST_BYTES = 64 * 1024
 """Cost of opening a file or an object, in bytes read."""
 MOST_TEXT_BYTES = 4 * 1024**2
-"""Most bytes that an object may inflate to in the driving process."""
 MOST_ITEMS = 64
 """More files or objects, however small, Spark opens side by side."""
 _IS_HERE: ContextVar[bool] = ContextVar("is_here", default=False)
@@ -161,10 +159,7 @@ def spool_place() -> str:
 
 @contextmanager
 def naming_the_disk(*, of_downloads: bool = False) -> Iterator[None]:
-    """Raise LakehouseError that names Spark's local disk if it is full or gone, as tables usually lie on another one.
-
-    `of_downloads`: raise DiskFullError that names the disk of downloads.
-    """
+    """Raise LakehouseError that names Spark's local disk (DiskFullError: that of downloads) if it is full or gone."""
     try:
         yield
     except OSError as error:

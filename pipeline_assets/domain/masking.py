@@ -38,7 +38,6 @@ _URL_VARIABLES = (
 )
 """Variables with a URL that may hold a password; libraries read those that are no settings."""
 EXPORT_CREDENTIALS = re.compile(r"TIDEMARK_EXPORT_(?:KEY|SECRET)_[1-9][0-9]{0,18}")
-"""The API key and the secret key of a project."""
 _RECEIVERS = "notify_urls"
 _SHORTEST_PATH = 16
 """A shorter path of a webhook's address opens nothing, and may be a word of any text."""

@@ -18,7 +18,6 @@ Place = tuple[str, Slice]
 """Table and slice; for a raw table the slice holds the arrival day."""
 Judged = SliceRecord | BatchRecord
 MOST_DELIVERIES = 20
-"""Most object keys of each kind in one notice."""
 SEND_NOW, SEND_AGAIN = "tidemark notify", "tidemark notify --again"
 """Send waiting notices, and notices that receivers refused for good."""
 _LONGEST_REASON = 300
@@ -29,7 +28,6 @@ class NoticeKind(StrEnum):
     """What happened to a published day."""
 
     CHANGE = "change"
-    """The published content of a final day changed."""
     REFUSAL = "refusal"
     REFUSAL_END = "refusal_end"
     """A refused day was published, or its published content matches its inputs again."""
@@ -46,7 +44,6 @@ _FIELDS: Mapping[NoticeKind, Sequence[str]] = {
     NoticeKind.GOLDEN_MISMATCH: ("reason", "fix"),
     NoticeKind.GOLDEN_AGREEMENT: ("mismatch",),
 }
-"""JSON fields of each kind, beside the common ones."""
 _ATTRIBUTES = {"accepted_reason": "reason", "fix": "hint", "refusal": "refusal_id", "mismatch": "refusal_id"}
 """JSON field -> attribute of `Notice`, where they differ."""
 
@@ -69,7 +66,6 @@ class Notice:
     at: str
     """When readers first saw the change, or when the day was judged: ISO text, UTC."""
     run_id: str | None
-    """None where no Tidemark run published or judged."""
     measures: Mapping[str, MeasureChange] = field(default_factory=dict)
     cause: str | None = None
     reason: str | None = None
@@ -81,7 +77,6 @@ class Notice:
     """Of a change: the first objects delivered since the last publication, on arrival days with its rows."""
     deliveries_total: int = 0
     exclusions: Sequence[str] = ()
-    """Of a change: objects that an operator excluded, or included again."""
     exclusions_total: int = 0
     refusal_id: str | None = None
     """Of an end: the notice of the refusal or mismatch; None if that has none."""
@@ -89,7 +84,6 @@ class Notice:
     number: int = field(default=0, compare=False)
     """Position among all notices; the ledger assigns it."""
     recorded_by: str | None = field(default=None, compare=False)
-    """The run that recorded it; the ledger sets it."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that receivers get and the ledger keeps."""

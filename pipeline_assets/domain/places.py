@@ -163,10 +163,7 @@ def is_web_address(url: str) -> bool:
 
 
 def refusal_of_web_address(url: str) -> str | None:
-    """Why Tidemark sends nothing to a URL, else None; the text repeats no more of it than an address of its host.
-
-    Refused are credentials, http to another machine, and hosts that serve a machine's own credentials.
-    """
+    """Why nothing is sent to a URL: credentials, http elsewhere, a host of credentials; else None. Repeats no secret."""
     if not is_web_address(url):
         return "is not http:// or https:// with a host"
     parsed = urlsplit(url)
@@ -202,10 +199,7 @@ def is_readable_database(url: str) -> bool:
 
 
 def require_one_question(query: str) -> None:
-    """Raise ValueError for SQL that is not one SELECT statement.
-
-    The SQL is not parsed: databases differ in where a literal ends, and so in what a `;` inside one means.
-    """
+    """Raise ValueError for SQL that is not one SELECT; it is not parsed, as databases differ in where a literal ends."""
     text = query.strip().removesuffix(";")
     if ";" in text or "\0" in text:
         msg = "it holds a `;` before its end, and may be more than one statement; write one SELECT without any"

@@ -73,7 +73,6 @@ class Process:
     run_id: str
     job: str
     identity: Identity | None
-    """None until an op of the run has begun."""
     steps: int = 0
     """Steps of the run, if this process executes all of them; otherwise 0."""
     beats: int = 0

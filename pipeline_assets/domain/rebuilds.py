@@ -24,11 +24,8 @@ class RebuildState(StrEnum):
     """The state of a rebuild."""
 
     BUILDING = "building"
-    """Some slices are not built; `start` continues."""
     READY = "ready"
-    """The report is complete."""
     SWAPPING = "swapping"
-    """Running `swap` again completes it."""
     SWAPPED = "swapped"
     ABANDONED = "abandoned"
     UNDONE = "undone"
@@ -54,18 +51,14 @@ class RebuildRecord:
     who: str
     state: RebuildState
     run_id: str | None = None
-    """The run that works on it, or the last one that did."""
     started_at: str = ""
     finished_at: str | None = None
-    """When it was swapped in, abandoned or undone."""
     swap_after: int | None = None
     """Last publication before the swap; an undo returns to it."""
     swap_runs: tuple[str, ...] = ()
-    """More than one if the first died."""
     answered_by: str | None = None
-    """Who last swapped, abandoned or undid it."""
     answer: str | None = None
-    """The reason for that."""
+    """Reason that `answered_by` gave for the last swap, abandonment or undo."""
 
     @property
     def slices(self) -> frozenset[Slice]:
@@ -188,11 +181,9 @@ class RebuiltSlice:
     published: Digest = EMPTY
     """Main's content at the time of the comparison."""
     difference: SliceDifference | None = None
-    """None where the slice was not built."""
     blocked_by: tuple[str, ...] = ()
     """Slices outside the swap that this one depends on: it shares rows with them, or is built from them."""
     reported: ReportedSlice | None = None
-    """Only a report sets it."""
 
     @property
     def key(self) -> Slice:

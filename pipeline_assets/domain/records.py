@@ -97,7 +97,6 @@ def with_recorded(settings: Settings, recorded: Mapping[str, Any]) -> Settings:
 
 
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""Greatest difference between the clocks of two hosts."""
 
 
 THIS_LOAD = "~"
@@ -127,7 +126,6 @@ class DeliveryRecord:
     recorded_at: str = field(default=THIS_LOAD, compare=False)
     """When the ledger first recorded these bytes under this key: ISO text; another etag keeps it."""
     run_id: str | None = field(default=None, compare=False)
-    """The run that recorded them; the ledger sets it."""
 
     @property
     def is_damaged(self) -> bool:
@@ -145,7 +143,6 @@ MISSING = "missing_objects"
 VANISHED = "vanished_rows"
 """Figure: rows that left raw because landing lost them, since an operator last accepted a loss."""
 EXCLUDED = "excluded_objects"
-"""Figure: deliveries that an operator excluded."""
 HOURS_UNFINISHED = "hours_unfinished"
 """Figure: hours whose recovery has no marker yet, so that their objects are not loaded."""
 HOURS_UNPLACED = "hours_unplaced"
@@ -168,7 +165,6 @@ class BatchRecord(BoundTexts):
     hours_marked: int = 0
     is_closed: bool = False
     hours: tuple[int, ...] | None = None
-    """Hours with objects or markers; None = not on record."""
     evaluations: tuple[Evaluation, ...] = ()
     run_id: str | None = None
 
@@ -243,10 +239,8 @@ class SliceRecord(BoundTexts):
     """Inputs of the published content; None = unknown, so the slice is stale."""
     code_version: str | None = None
     rejection: Rejection | None = None
-    """The latest change that was not published."""
     figures: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
-    """Checks of the published content."""
     refused_evaluations: tuple[Evaluation, ...] = ()
     """Checks of the content that was refused last; empty once the refusal is over."""
     run_id: str | None = None
@@ -289,7 +283,6 @@ class PublicationRecord:
     seconds: float = 0.0
     published_at: str = ""
     number: int = 0
-    """Position among all publications; the ledger assigns it."""
     pins: Mapping[str, int] | None = None
     """Upstream table -> snapshot that the build read; None = not recorded."""
     settings: Mapping[str, Any] | None = None
@@ -310,7 +303,6 @@ class Exclusion:
     excluded_at: str = ""
     lift_reason: str | None = None
     lifted_at: str | None = None
-    """None while the exclusion is in force."""
 
     def names(self, etag: str, sha256: str | None) -> bool:
         """Whether it excludes this version: the same bytes or, where a hash is unknown, the same etag."""
@@ -330,7 +322,6 @@ class Hold:
     held_at: str = ""
     release_reason: str | None = None
     released_at: str | None = None
-    """None while the hold is in force."""
 
 
 @dataclass(frozen=True)

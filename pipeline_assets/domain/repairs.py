@@ -20,15 +20,11 @@ class RepairKind(StrEnum):
     """Kinds of proposals, in the order in which they are tried."""
 
     LOAD = "load"
-    """Landing or raw holds data that is not built yet."""
     RECOVER = "recover hours"
-    """Hours are lost, refused or never arrived; the vendor has them."""
     RECOVER_DAYS = "recover days"
     """Too little is published, but no hour is known to be missing: ask the vendor for whole days."""
     WAIT = "wait"
-    """The day is open: missing data may still be delivered."""
     REBUILD = "rebuild"
-    """Another version of the code built the day; only an operator starts a rebuild."""
     DECIDE = "decide"
 
     @property
@@ -63,13 +59,11 @@ class DayFacts:
     open_until: datetime | None = None
     """The day's deadline, if it is still ahead."""
     holds: Mapping[str, str] = field(default_factory=dict)
-    """Table -> why an operator holds the day."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Table -> why a change was refused."""
+    """Both: table -> reason."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Key of an object near the day -> why an operator excluded it."""
     outdated: tuple[str, ...] = ()
-    """Tables in which another version of the code built the day."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +74,10 @@ class Repair:
     slices: tuple[Slice, ...]
     reason: str
     words: tuple[str, ...]
-    """The command, with placeholders."""
     first: date
     last: date
     """Range of arrival days where objects are read, else of event days."""
     obstacle: str | None = None
-    """Why this machine cannot run it."""
 
     @property
     def project_id(self) -> str:
@@ -110,10 +102,7 @@ class Repair:
 
 
 def repairs_of(facts: DayFacts, tried: Tried = frozenset()) -> list[Repair]:
-    """The proposals for one day: runs of the first kind that applies, then all that need an operator.
-
-    `tried`: runs that did not close the mismatch; their kinds are skipped.
-    """
+    """The proposals for one day: runs of the first applicable kind not `tried`, then all that need an operator."""
     found = [*_runs(facts, tried), *_decisions(facts)]
     if found:
         return found

@@ -129,7 +129,6 @@ class LoadSource(StrEnum):
     REGULAR = Source.REGULAR.value
     BACKFILL = Source.BACKFILL.value
     DIMENSIONS = "dimensions"
-    """The snapshots of all dimensions."""
 
 
 class Load(OfProjects):
@@ -379,11 +378,9 @@ class RebuildAction(StrEnum):
     START = "start"
     """Build beside main and report, or resume an interrupted build."""
     SHOW = "show"
-    """Print the report."""
     SWAP = "swap"
     """Publish the reported slices to main."""
     ABANDON = "abandon"
-    """Discard the rebuild."""
     UNDO = "undo"
     """Restore main to its state before the swap, and hold the slices."""
 

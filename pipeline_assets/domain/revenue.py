@@ -63,7 +63,6 @@ def long_of(text: str) -> int | None:
 
 
 PLACES = 6
-"""Decimal places of amounts."""
 _DIGITS, _FACTOR_DIGITS = 28, 18
 """An amount has ten digits less than a sum, so that absurd values cannot overflow it."""
 UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""Settings: every value with its type, default, meaning and what makes it wrong."""
+"""Settings: every value with its type, its default and the rule that refuses a bad one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class ShippedCode(StrEnum):
     """How the workers of a cluster get our code."""
 
     ARCHIVE = "archive"
-    """Each session sends it; workers need Python and the locked packages."""
     INSTALLED = "installed"
 
 
@@ -68,7 +67,6 @@ class MissingSnapshot(StrEnum):
     PREVIOUS = "previous"
     """They join the latest earlier snapshot, and the day's check names it."""
     REFUSE = "refuse"
-    """Their day is refused."""
 
 
 class ChangeBound(BaseModel):
@@ -88,14 +86,13 @@ _Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_comma_list)
 
 
 class Settings(BaseSettings):
-    """All that a deployment may change; the defaults run on one machine without a server, below `./data`."""
+    """All that a deployment may change; `tidemark.toml` explains each setting. The defaults need no server."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True)
 
     landing_url: str = "data/landing"
     """Where the vendor drops exports: a path, `file://` or `s3://bucket[/prefix]`."""
     warehouse_url: str = "data/warehouse"
-    """Where data files lie; as `landing_url`."""
     catalog_url: str = "sqlite:///data/catalog.db"
     """The Iceberg catalog: an SQLAlchemy URL (`sqlite:////abs/catalog.db`, `postgresql://…`) or a REST catalog's."""
     ledger_url: str | None = None
@@ -114,7 +111,6 @@ class Settings(BaseSettings):
     first_arrival: date | None = None
     """First arrival day on which deliveries are awaited; default: the earliest that is not isolated."""
     owners: _Names = ("team:data-engineering",)
-    """Owners of every asset in Dagster: e-mail addresses or `team:name`."""
     notify_urls: _Names = ()
     """Webhooks that receive notices of changed and refused days: `https://…`, or `http://` on this machine."""
     extra_aggregates: _Names = ()
@@ -135,19 +131,15 @@ class Settings(BaseSettings):
     )
     """The source that comes first wins a tie on both vendor times."""
     marker_pattern: str = "{prefix}_{date}_{hour}_complete"
-    """Name of the marker of a complete hour; the vendor documents none."""
 
     hours_complete_by: Completeness = Completeness.MARKERS
     quiet_minutes: int = Field(15, ge=0)
     """How long a recovery, a changed hour or an hour without markers rests before a sensor loads it."""
     load_open_days: bool = True
-    """Whether sensors load the complete hours of a day that is not closed."""
     sensors_running: bool = False
-    """Whether sensors run from the start; otherwise an operator starts each in the UI."""
 
     max_unreadable_objects: int = Field(0, ge=0)
     max_quarantined_share: float = Field(0.001, ge=0, le=1)
-    """A batch is refused if a larger share of its lines is quarantined."""
     max_object_bytes: int = Field(default_factory=default_object_bytes, ge=1)
     """An object that decompresses to more is quarantined whole; one stored with more is not read."""
     max_line_bytes: int = Field(8 * 1024**2, ge=1)
@@ -160,12 +152,10 @@ class Settings(BaseSettings):
     change_bounds: dict[str, ChangeBound] = {}
     """`table:measure` -> its own bounds: `refined/events:keys_removed`, `aggregates/daily_revenue:revenue`."""
     publish_attempts: int = Field(3, ge=1)
-    """How often a load rebuilds slices that another writer changed meanwhile."""
 
     rollback_days: int = Field(30, ge=1)
     """How far back tables can be rolled back and read; older snapshots expire, raw rows do not."""
     quarantine_days: int = Field(90, ge=1)
-    """How long refused lines are kept, from their arrival."""
     max_orphan_share: float = Field(0.25, ge=0, le=1)
     """Maintenance removes no orphans if more than this share of a table's files (and more than ten) are orphans."""
     local_bytes: int = Field(256 * 1024, ge=0)
@@ -180,37 +170,26 @@ class Settings(BaseSettings):
         "[Amplitude] Revenue (Verified)",
         "[Amplitude] Revenue (Unverified)",
     )
-    """Event types that repeat the revenue of another event."""
 
     item_properties: _Names = ("item_id",)
-    """Event properties that name the item of an event; the first one present counts."""
     active_statuses: _Names = ("ACTIVE",)
-    """Statuses of an item that count as active, as snapshots spell them."""
     extra_dimensions: _Names = ()
     delivered_intervals: _Names = ()
     """Dimensions whose intervals are delivered below `dimensions/{name}_validity/`, not derived from snapshots."""
     missing_snapshot: MissingSnapshot = MissingSnapshot.WAIT
     previous_snapshot_days: int = Field(7, ge=1, le=60)
-    """The greatest age of a snapshot that `missing_snapshot = previous` uses."""
     snapshot_max_shrink: float = Field(0.10, ge=0)
     snapshot_max_growth: float = Field(0.50, ge=0)
-    """Share of its items by which a snapshot may differ from the one before it."""
     max_snapshot_bytes: int = Field(64 * 1024**2, ge=1)
-    """A larger snapshot is refused unread."""
 
     export_api_url: str = "https://amplitude.com/api/2/export"
     """The vendor's Export API (EU: https://analytics.eu.amplitude.com); without a path, `/api/2/export` is added."""
     export_attempts: int = Field(6, ge=1)
-    """How often a range of hours is requested from the Export API."""
     export_min_free_bytes: int = Field(1024**3, ge=0)
-    """A download stops before the disk has less free space."""
 
     golden_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Share of a golden total by which a published figure may differ."""
     golden_absolute_tolerance: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Least difference that is tolerated, in units of the measure."""
     golden_url: str | None = None
-    """SQLAlchemy URL of a database with golden totals; set one with a password by its environment variable."""
     golden_query: str | None = None
     """Returns day, project, measure and value for the days from :first_day to :last_day."""
 
@@ -225,10 +204,8 @@ class Settings(BaseSettings):
     jars_dir: Path | None = None
     """Folder of Spark's jars; default: `.jars` in a clone, otherwise a user cache."""
     jars_url: str = "https://repo1.maven.org/maven2"
-    """Maven repository of the jars, whose sha256 is pinned."""
     health_report: Path = Path("data/health_report.html")
     metrics_file: Path | None = None
-    """File `*.prom` to which every run writes figures for Prometheus."""
 
     @field_validator("*")
     @classmethod
@@ -342,7 +319,7 @@ def _reachable_owners(value: tuple[str, ...]) -> None:
 
 def _reachable_receivers(value: tuple[str, ...]) -> None:
     for number, url in enumerate(value, 1):
-        # The message omits the address: its path opens the webhook.
+        # The messages omit addresses, which may hold a secret.
         refusal = refusal_of_web_address(url)
         _require(refusal is None, f"address {number} of {len(value)} {refusal}")
     _require(len(set(value)) == len(value), "an address is named twice")
@@ -355,7 +332,6 @@ def _ranged_query(value: str) -> None:
 
 
 def _plain_server(value: str) -> None:
-    # The message omits the address: it may hold a key.
     keys = "keys belong to TIDEMARK_EXPORT_KEY_{project} and TIDEMARK_EXPORT_SECRET_{project}"
     is_plain = re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", value) is not None
     _require(is_plain, f"it is not https://host[:port][/path]; {keys}")
@@ -392,7 +368,6 @@ _RULES: Mapping[str, Callable[[Any], None]] = {
     ),
     "export_api_url": _plain_server,
     "golden_query": _ranged_query,
-    # The message omits the address: a mirror may require a password.
     "jars_url": lambda value: _require(is_web_address(value), "is not http:// or https:// with a host"),
     "metrics_file": lambda value: _require(
         value.suffix == METRICS_SUFFIX,

@@ -19,7 +19,6 @@ HOT_KEY_ROWS = 100_000
 MOST_TIMES = 4.0
 """A step is uneven if its largest task has more than this many times the median's work."""
 MOST_PARTS = 8
-"""Most parts of one object."""
 _AGAIN = 0.1
 """Cost of decompressing a byte, relative to decompressing, parsing, hashing and writing it."""
 READS_PER_CORE = 3
@@ -36,7 +35,6 @@ class Share(NamedTuple):
     """`object`, `project`, `arrival day`, `event day`, `event key`."""
     value: str
     share: float
-    """0 to 1."""
     values: int
 
     @property
@@ -66,12 +64,10 @@ class StepSkew:
 
     table: str
     step: str
-    """`read`, `compare`, `write`."""
     unit: str
     """Of the forecast: `bytes` or `rows`."""
     shares: tuple[Share, ...]
     forecast: tuple[float, ...]
-    """Work of each task."""
     measured: tuple[float, ...] | None = None
     """Rows of each task; None before the step is done."""
 

@@ -147,7 +147,6 @@ class BatchVerdict(StrEnum):
     REFUSED = "refused"
     """`delivery_reconciles` failed; raw keeps what was accepted before."""
     WAITING = "waiting"
-    """Nothing was delivered yet, before the deadline."""
     MOVED = "moved"
     """Objects changed while they were read; nothing was loaded, and the next run tries again."""
 

@@ -187,10 +187,7 @@ Digests = Mapping[str, Mapping[Slice, str]]
 
 
 def rebuild_faults(place: Scratch, day: date, trial: Trial, measured: Callable[[], Digests]) -> Iterator[str]:
-    """Kill a rebuild of a published day, start it again, swap it in and undo it; yields the broken invariants.
-
-    `measured`: returns table -> slice -> digest of the rows in main. Raises VictimError if the rebuild does not pause.
-    """
+    """Kill a rebuild, start it again, swap it in and undo it; yields the broken invariants; may raise VictimError."""
     # Changed settings stand in for changed code: no delivered property has this name.
     environment = place.environment(TIDEMARK_REVENUE_PROPERTIES="of_a_drill", TIDEMARK_PRICE_PROPERTIES="of_a_drill")
     span = ("--from", str(day), "--to", str(day), "--table", REVENUE, "--table", COUNTS)
