@@ -275,8 +275,7 @@ def test_an_unfit_worker_beside_a_fit_one_runs_no_task(
     pipeline: Any, bucket: Any, tmp_path: Path, is_full: bool
 ) -> None:
     """Scenario: one of two workers has another msgspec: from the start, in mid-load, and with exclusion of failing
-    executors.
-    Outcome: it is named before reading; it ends the load; the fit one publishes the day alone."""
+    executors. Outcome: it is named before reading; it ends the load; the fit one publishes the day alone."""
     if not is_full:
         pytest.skip("in full: make lost-workers")
     other, mixed = a_python(tmp_path / "other", msgspec="0.1.0"), tmp_path / "mixed"

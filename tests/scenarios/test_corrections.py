@@ -73,9 +73,8 @@ def _left(p: Story) -> dict[str, Found]:
 
 
 def corrections_fold_in(p: Story, source: Source) -> Steps:
-    """Scenario: a delivery of either source corrects closed days in all ways.
-    Outcome: the later one wins; a tie or an older one changes nothing; a move is one commit of both days; a far key is
-    another event."""
+    """Scenario: a delivery of either source corrects closed days in all ways. Outcome: the later one wins; a tie or an
+    older one changes nothing; a move is one commit of both days; a far key is another event."""
     p.deliver(DAY, [*events_on(DAY, 300), *(_purchase(n, 10, "first") for n in range(len(CORRECTIONS)))])
     p.deliver(NEXT, events_on(NEXT, 50))
     assert (yield p.load(DAY, NEXT)).success

@@ -125,8 +125,7 @@ Story = tuple[dict[str, Any], dict[str, int], Counter[tuple[str, ...]], dict[str
 
 def _story(p: Pipeline) -> Story:
     """Digests on record, commits per table, every change on record, partitions that Dagster shows as materialized.
-    Quarantine is
-    written before the batch is judged, perhaps twice; its rows are compared instead."""
+    Quarantine is written before the batch is judged, perhaps twice; its rows are compared instead."""
     changes = Counter(
         (record.table, str(record.key), str(record.digest_before), str(record.digest_after))
         for record in p.ledger.publications()

@@ -52,10 +52,8 @@ def _proof(p: Any, scratch: Path) -> dict[tuple[str, date], ReplayMatch]:
 
 
 def test_delivered_intervals(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: the history of items comes with a snapshot; then broken, far smaller, corrected and contradicting ones.
-    Outcome: events join their day's items; a refusal changes nothing; a correction recomputes the changed days alone;
-    days on which
-    snapshot and intervals differ are not published."""
+    """Scenario: the history of items comes with a snapshot; then broken, smaller, corrected and contradicting ones.
+    Outcome: a refusal changes nothing; a correction recomputes the changed days; contradictions are not published."""
     p = pipeline(delivered_intervals=("item",), change_min_rows=1)
     p.now = datetime(2026, 2, 4, 12, tzinfo=UTC)
     days = (JANUARY, FIRST, SECOND)

@@ -242,10 +242,8 @@ class MovingLanding(LandingStore):
 
 
 def test_objects_that_move_are_listed_again_until_they_rest(pipeline: Any) -> None:
-    """Scenario: objects are overwritten or deleted between listing and reading; one moves all the time; one batch is
-    unreadable.
-    Outcome: the run lists again and loads the new state; the batch that keeps moving waits, others go on; a refusal is
-    reported once."""
+    """Scenario: objects are overwritten or deleted between listing and reading, once or all the time.
+    Outcome: the run lists again and loads the new state; a batch that keeps moving waits, others go on."""
     p = pipeline()
     landing = MovingLanding.from_settings(p.settings)
     p.resources["landing"] = landing

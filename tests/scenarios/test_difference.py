@@ -37,8 +37,7 @@ def test_only_days_with_files_of_another_format_pass_through_spark(
     pipeline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario: another program rewrites one raw day of three in Avro; late facts, duplicates and a moved event come
-    for all.
-    Outcome: refined follows raw, in our Parquet files; the other days do not pass through Spark's rows."""
+    for all. Outcome: refined follows raw, in our Parquet files; the other days do not pass through Spark's rows."""
     p, days = pipeline(), DAYS[:3]
     for day in days:
         p.deliver(day, events_on(day, 30), hour=1)
@@ -81,10 +80,8 @@ def _written(p: Pipeline) -> set[Path]:
 
 
 def test_equal_rows_under_other_names_write_nothing(pipeline: Any) -> None:
-    """Scenario: a day comes under other names and the other prefix; its regular objects go; late facts before and
-    after.
-    Outcome: equal rows write and publish nothing; the first fact adds its row alone; the second renames the rows'
-    origins."""
+    """Scenario: a day comes under other names, then under the other prefix; its regular objects go; late facts come.
+    Outcome: equal rows write nothing; the first fact adds its row alone; the second renames the rows' origins."""
     p = pipeline()
     p.now = SOON
     day = DAYS[0]

@@ -79,11 +79,9 @@ def _joined_with_the_current_table(p: Any) -> dict[tuple[date, str], int]:
 
 
 def test_a_rerun_a_month_later_gives_what_it_gave(pipeline: Any, spark: Any, tmp_path: Path) -> None:
-    """Scenario: a month later, with other items, days are loaded again in the same lake and in a new one; then a
-    snapshot is corrected.
-    Outcome: equal digests, unlike a join with the current table; the correction changes only slices that used the
-    snapshot; replays of
-    earlier publications are equal."""
+    """Scenario: a month later days are loaded again, in the same lake and in a new one; then a snapshot is corrected.
+    Outcome: equal digests, unlike a join with today's items; only slices that used the snapshot change; replays are
+    equal."""
     p = pipeline()
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     for day in (FIRST, SECOND):
@@ -174,11 +172,8 @@ def _landing(p: Any) -> LandingStore:
 
 
 def test_bad_and_missing_snapshots(pipeline: Any) -> None:
-    """Scenario: broken, doubled, far smaller, markerless and missing snapshots; a correction, an acceptance, a
-    rollback.
-    Outcome: each is refused in one sentence, good days load; the policy decides joins of a missing day; the sensor
-    requests due days;
-    a held day waits for its release."""
+    """Scenario: broken, doubled, smaller, unmarked, missing snapshots; a correction, an acceptance, a rollback.
+    Outcome: each is refused in one sentence, good days load; the policy decides joins of a missing day; a hold lasts."""
     p = pipeline(change_min_rows=2)
     p.now = datetime(2026, 2, 4, tzinfo=UTC)
     third, fourth = SECOND + timedelta(days=1), SECOND + timedelta(days=2)

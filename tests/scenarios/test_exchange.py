@@ -69,9 +69,8 @@ def test_rows_beyond_a_bound_are_decided_by_tasks_to_the_same_end(
 
 
 def a_day_waits_for_the_refused_day_it_takes_events_from(p: Story) -> Steps:
-    """Scenario: half of a final day's events move to the next day, beyond bounds.
-    Outcome: neither is published until accepted, then both in one commit; the audit finds the doubles beside the old
-    state."""
+    """Scenario: half of a final day's events move to the next day, beyond bounds. Outcome: neither is published until
+    accepted, then both in one commit; the audit finds the doubles beside the old state."""
     events = {day: events_on(day, 400 if day == DAYS[1] else 120) for day in DAYS[:4]}
     for day in DAYS[:4]:
         p.deliver(day, events[day])

@@ -82,9 +82,8 @@ def _two_projects(pipeline: Any) -> Any:
 
 
 def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: another program deletes rows by positions and by an equality file; then another day is loaded.
-    Outcome: all tables are as recorded, in the same data files; publications and notices count the rows; nothing is
-    built."""
+    """Scenario: another program deletes rows by positions and by an equality file; then another day is loaded. Outcome:
+    all tables are as recorded, in the same data files; publications and notices count the rows; nothing is built."""
     p = _two_projects(pipeline)
     before, files = p.digests(), p.files(REFINED, DAY)
     _delete(p, REFINED, f"event_date = DATE '{DAY}' AND project_id = '{PROJECT}' AND device_id IN ('d3', 'd4')")
@@ -118,8 +117,7 @@ def test_deleted_rows_come_back_from_the_recorded_files_and_are_counted(pipeline
 
 def test_other_files_are_replaced_from_inputs_and_landing_and_a_day_that_landing_lost_is_refused(pipeline: Any) -> None:
     """Scenario: another program rewrites slices with fewer rows and deletes rows by positions; landing lost one object;
-    a record is
-    wrong. Outcome: refined is built anew, raw read again; the lost day is refused by name and stays."""
+    a record is wrong. Outcome: refined is built anew, raw read again; the lost day is refused by name and stays."""
     p = _two_projects(pipeline)
     lost_key = p.grammar.format_delivery(BatchKey(Source.REGULAR, OTHER, NEXT), 10, 1)
     before = p.digests()

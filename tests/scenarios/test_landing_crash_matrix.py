@@ -106,9 +106,8 @@ def account(record_property: Any) -> Callable[[str, str, str], None]:
 def test_a_recovery_killed_and_started_again(
     place: Place, account: Callable[[str, str, str], None], recovery_point: str, restart: str
 ) -> None:
-    """Scenario: SIGKILL in `tidemark recover` of three hours, then another run.
-    Outcome: no marker over half an hour; each object once, whole, with its marker. An empty hour is marked only beside
-    hours with data."""
+    """Scenario: SIGKILL in `tidemark recover` of three hours, then another run. Outcome: no marker over half an hour;
+    each object once, whole, with its marker. An empty hour is marked only beside hours with data."""
     expected: dict[str, bytes] = {}
     for hour, count in SHARDS.items():
         expected[_marker(hour)] = b"" if count else NO_DATA_MARKER

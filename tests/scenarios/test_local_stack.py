@@ -101,8 +101,7 @@ def free_ports() -> list[int]:
 
 def test_the_servers_keep_their_data_and_let_nobody_in(a_set: Set, capsys: pytest.CaptureFixture[str]) -> None:
     """Scenario: database, store, master and workers come up, are written to, stop and come up again.
-    Outcome: wrong keys are refused; the loading role creates no database; an object is created once; data alone
-    stays."""
+    Outcome: wrong keys are refused; the loading role creates no database; an object is created once; data alone stays."""
     import psycopg2
     from botocore.exceptions import ClientError
 
@@ -149,9 +148,8 @@ def test_a_load_on_the_whole_set(
     capsys: pytest.CaptureFixture[str],
     no_secrets_in: Callable[[Path, set[str]], list[str]],
 ) -> None:
-    """Scenario: `tidemark load` runs on the cluster by the environment file.
-    Outcome: another deployment's variables change nothing; Spark and Dagster show the run; no log holds a secret; data
-    alone stays."""
+    """Scenario: `tidemark load` runs on the cluster by the environment file. Outcome: another deployment's variables
+    change nothing; Spark and Dagster show the run; no log holds a secret; data alone stays."""
     if not is_full:
         pytest.skip("all servers and a load take minutes: make stack-test")
     for name, value in a_set.ports.items():

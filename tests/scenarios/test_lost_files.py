@@ -34,9 +34,7 @@ def _batch(p: Any, day: date) -> Any:
 
 def test_lost_slices_stop_alone_and_come_back_with_the_same_content(pipeline: Any) -> None:
     """Scenario: a day's files of four tables vanish; late rows of it and a far day arrive.
-    Outcome: the load names the files and publishes the far day; `--read-again` restores all with the late rows; a day
-    that landing lost
-    too stays and is named."""
+    Outcome: the far day is published; `--read-again` restores all else; a day that landing lost too stays and is named."""
     p = pipeline()
     p.deliver(DAY, [*events_on(DAY, 300), b"{broken"])
     p.deliver(NEXT, events_on(NEXT, 20))

@@ -37,8 +37,7 @@ def test_another_ledger_is_refused_and_a_lost_one_is_replaced_by_an_operator(
     pipeline: Any, tmp_path: Path, capfd: Any
 ) -> None:
     """Scenario: an exclusion, a hold and a delivery with a third of the rows; then the ledger's file is lost.
-    Outcome: refused until attached, with a list of what is unknown; the excluded object stays out, the held day
-    stays."""
+    Outcome: refused until attached, with a list of what is unknown; the excluded object stays out, the held day stays."""
     p = pipeline(ledger_url=f"sqlite:///{tmp_path}/ledger.db")
     p.deliver(DAY, events_on(DAY, 300), hour=1)
     wrong = p.deliver(DAY, events_on(DAY, 5, prefix="wrong"), hour=2)

@@ -85,8 +85,7 @@ def _found(proof: Proof) -> list[tuple[str, date, ReplayMatch]]:
 
 def test_what_is_published_is_proven_and_what_was_tampered_with_is_named(loaded: Any, tmp_path: Path) -> None:
     """Scenario: loaded, recovered and corrected days are proven; then columns, keys, hashes and rows change behind our
-    back.
-    Outcome: all is equal and unchanged; then exactly the tampered slices are named, each with its fault."""
+    back. Outcome: all is equal and unchanged; then exactly the tampered slices are named, each with its fault."""
     p = loaded
     before = p.history(), p.digests(), len(p.ledger.publications())
 

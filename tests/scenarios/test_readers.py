@@ -126,9 +126,8 @@ def _rows(p: Any, cut: dict[str, Any], engine: str, duck: duckdb.DuckDBPyConnect
 def test_printed_lines_give_the_rows_of_one_moment_after_later_loads(
     pipeline: Any, duck: duckdb.DuckDBPyConnection
 ) -> None:
-    """Scenario: a day is loaded twice. Outcome: the printed lines of the first load give its rows in Spark, PyIceberg
-    and DuckDB;
-    an expired state is named."""
+    """Scenario: a day is loaded twice.
+    Outcome: the printed lines of the first load give its rows in Spark, PyIceberg and DuckDB; an expired state is named."""
     p = pipeline()
     runs = []
     for count in (5, 9):

@@ -156,10 +156,8 @@ def told(spark: Any, tmp_path: Path, is_full: bool) -> Iterator[Told]:
 
 
 def test_two_months_are_rebuilt_while_loads_go_on(told: Told, is_full: bool, tmp_path: Path) -> None:
-    """Scenario: revenue's meaning and the window change; days (sixty with --full) are rebuilt through kills, loads and
-    late facts.
-    Outcome: main changes by the swap alone, one snapshot per table with the loads' rows; the undo restores the state
-    before."""
+    """Scenario: days (sixty with --full) are rebuilt with new settings through kills, loads and late facts.
+    Outcome: main changes by the swap alone, one snapshot per table, with the loads' rows; the undo restores it."""
     p, days = told.p, span(60 if is_full else 7)
     deliver(p, days)
     assert p.run(days[0], days[-1]).success
@@ -295,10 +293,8 @@ def test_every_point_of_a_rebuild_is_killed_at() -> None:
 
 
 def test_a_rebuild_killed_everywhere_is_the_same(told: Told, is_full: bool) -> None:
-    """Scenario: a rebuild of two tables and its swap are killed at each point (with --full by SIGKILL) and started
-    again.
-    Outcome: main is untouched until the swap; then both tables change or none; one snapshot per table, each change
-    once, no branch."""
+    """Scenario: a rebuild of two tables and its swap are killed at each point (with --full by SIGKILL).
+    Outcome: both tables change by the swap or none; in the end one snapshot per table, each change once, no branch."""
     p, days = told.p, span(4)
     p.change(days_per_run=2)
     deliver(p, days)
@@ -361,10 +357,8 @@ def _measured(p: Any, name: str) -> dict[Slice, Any]:
 
 
 def test_a_swap_that_paused_publishes_neither_for_another_run_nor_what_is_old(pipeline: Any) -> None:
-    """Scenario: a swap pauses before it publishes, and another run abandons the rebuild; a second pauses while a load
-    publishes.
-    Outcome: the first publishes nothing and says so; the second meets a conflict, catches up and publishes the load's
-    event too."""
+    """Scenario: another run abandons a rebuild whose swap pauses; a load publishes under a second paused swap.
+    Outcome: the first publishes nothing and says so; the second meets a conflict and publishes the load's event too."""
     p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g")
     day, key = FIRST, Slice(FIRST, PROJECT)
     deliver(p, [day])
@@ -462,11 +456,9 @@ def a_later_version() -> Iterator[None]:
 
 
 def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any) -> None:
-    """Scenario: a table gets a column and another meaning; one day is held, one fails a check; loads and maintenance
-    run meanwhile.
-    Outcome: old days have null until the swap; held and refused days stay, each with reason and cure; the branch
-    outlives
-    maintenance, and swap or abandon removes it. A released day goes by the next start."""
+    """Scenario: a table gets a column and another meaning; a day is held, one fails a check; loads and maintenance run.
+    Outcome: old days have null until the swap; the held and the refused day stay, with reason and cure; the branch
+    outlives maintenance alone; the released day goes by the next start."""
     p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g")
     days = span(4)
     for number, day in enumerate(days):
@@ -545,10 +537,8 @@ def test_a_column_more_comes_by_a_rebuild_and_what_cannot_go_stays(pipeline: Any
 
 
 def test_days_are_audited_beside_what_their_neighbours_are_now(pipeline: Any) -> None:
-    """Scenario: a longer window lets two pairs of days share an event, across chunks and across the range's end; loads
-    run meanwhile.
-    Outcome: the pair in the chunks goes first; the one at the end is refused until its neighbour gave the event up; all
-    go after it."""
+    """Scenario: a longer window lets days share events, across chunks and across the range's end; loads run meanwhile.
+    Outcome: the pair in the chunks goes first; the day at the end is refused until its neighbour gave the event up."""
     p = pipeline(spark_config=SMALL, spark_master="local[2]", spark_driver_memory="1g", days_per_run=2)
     days = span(6)
 

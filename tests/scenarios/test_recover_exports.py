@@ -163,10 +163,8 @@ def test_the_job_recovers_and_loads_as_the_command_does(pipeline: Any, vendor: V
 def test_hours_that_never_came_stay_missing_and_a_recovery_of_them_alone_is_no_growth(
     pipeline: Any, vendor: Vendor
 ) -> None:
-    """Scenario: 2 of a day's 24 hours came; a file is copied below the backfill prefix; then 3 hours are recovered
-    instead.
-    Outcome: the day is provisional; the copy is bounded like a final day's change; recovered rows pass, and lift no
-    other bound."""
+    """Scenario: 2 of a day's 24 hours came; a file is copied below the backfill prefix; 3 hours are recovered instead.
+    Outcome: provisional; the copy is bounded like a final day's change; recovered rows pass and lift no other bound."""
     p = pipeline()
     shell = _shell(p, vendor)
     marker = "{project}/{project}_{day}_{hour}_complete"

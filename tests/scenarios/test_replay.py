@@ -96,11 +96,9 @@ def _forty_days_pass(p: Pipeline) -> None:
 
 
 def test_publications_are_computed_again_and_every_difference_has_its_cause(pipeline: Any) -> None:
-    """Scenario: publications are replayed after late facts, a move, a correction; then settings, a rollback, expiry and
-    lost files.
-    Outcome: kept inputs give the digest; with today's inputs each difference is counted by delivery, setting, key and
-    measure;
-    changed or lost inputs are named, never equal; nothing is written."""
+    """Scenario: replays after late facts, a move, a correction; other settings, a rollback, expiry, lost files.
+    Outcome: kept inputs give the digest; with today's inputs each difference has its delivery or setting, key and
+    measure; changed or lost inputs are named, never equal; nothing is written."""
     p: Pipeline = pipeline()
     p.deliver(DAY, events_on(DAY, 40))
     p.deliver(NEXT, events_on(NEXT, 40))

@@ -29,9 +29,8 @@ def _dies_after_the_commit(point: Failpoint, _: str) -> None:
 
 def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
     """Scenario: a catalog with the REST protocol alone; a day is loaded twice.
-    Outcome: as in a database, table by table. Refused: a drill, whose tables would be the lake's own, and an empty
-    catalog of the same
-    warehouse (it cannot list places, so it is asked for a table's place)."""
+    Outcome: as in a database, table by table. A drill is refused, because its tables would be the lake's; so is an
+    empty catalog of the same warehouse: a catalog that lists no places is asked for a table's."""
     with a_rest_catalog(tmp_path / "rest") as (url, asked):
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db")
         assert promise_of(p.settings) is Promise.TABLE_BY_TABLE
@@ -57,9 +56,8 @@ def test_a_lake_in_a_rest_catalog(pipeline: Any, tmp_path: Path) -> None:
 
 
 def test_a_load_that_dies_between_catalog_and_ledger_is_found_by_the_next(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a server with transactions; a load ends between the server's commit and the ledger's.
-    Outcome: each publish is one request; readers see tables that agree; the next load records them under the first run,
-    once."""
+    """Scenario: a server with transactions; a load ends between the server's commit and the ledger's. Outcome: each
+    publish is one request; readers see tables that agree; the next load records them under the first run, once."""
     with a_rest_catalog(tmp_path / "rest") as (url, asked):
         p = pipeline(catalog_url=url, ledger_url=f"sqlite:///{tmp_path}/ledger.db", catalog_transactions=True)
         assert promise_of(p.settings) is Promise.TABLES_TOGETHER

@@ -127,9 +127,8 @@ def _said(run: dg.ExecuteInProcessResult, op: str) -> str:
 
 
 def test_three_days_go_back_across_tables_are_held_and_released(two_states: TwoStates) -> None:
-    """Scenario: three days changed for the worse are rolled back by the job, loaded and released.
-    Outcome: the old digests without a new data file; held in Dagster; after the release loads bring the inputs; all on
-    record."""
+    """Scenario: three days changed for the worse are rolled back by the job, loaded and released. Outcome: the old
+    digests without a new data file; held in Dagster; after the release loads bring the inputs; all on record."""
     p, right, then, wrong = two_states
     files, known = _parquet(p), len(p.ledger.publications())
     days = {"from": str(DAYS[0]), "to": str(DAYS[-1])}
@@ -596,8 +595,7 @@ def test_what_is_published_after_the_look_is_looked_at_again(
 
 
 def test_a_commit_counts_from_when_readers_saw_it(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: the ledger has its own database; a load dies after its commit; the next one finds that and publishes
-    more.
+    """Scenario: the ledger has its own database; a load dies after its commit; the next one finds that and publishes more.
     Outcome: a time between the two gives the first state; without a ledger record nothing is emptied."""
     p = pipeline(ledger_url=f"sqlite:///{tmp_path}/apart.db")
 

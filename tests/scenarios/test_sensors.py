@@ -218,9 +218,8 @@ def test_runs_are_coalesced_capped_and_never_doubled(pipeline: Any, monkeypatch:
 
 
 def test_a_recovery_is_loaded_when_it_rests_and_the_daily_job_never_sees_it(pipeline: Any) -> None:
-    """Scenario: recovery exports of an old day arrive one by one; their first run dies.
-    Outcome: the backfill sensor waits until they rest, retries after a pause and yields to daily runs; the regular one
-    ignores them."""
+    """Scenario: recovery exports of an old day arrive one by one; their first run dies. Outcome: the backfill sensor
+    waits until they rest, retries after a pause and yields to daily runs; the regular one ignores them."""
     p = pipeline(calendar_start=date(2025, 6, 1))
     p.now = datetime(2026, 2, 20, tzinfo=UTC)
     old, first = date(2025, 7, 1), date(2026, 2, 17)

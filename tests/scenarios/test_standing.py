@@ -347,11 +347,8 @@ def test_where_days_stand(pipeline: Any, subtests: Any) -> None:
 
 
 def test_good_and_bad_days_in_dagster(pipeline: Any, tmp_path: Path) -> None:
-    """Scenario: a backfill asks for a day before anything came; five days get deliveries, two of them bad; again;
-    healed.
-    Outcome: no materialization; three days green, two red with reasons; unchanged and green runs; all green, though the
-    file of
-    figures cannot be written."""
+    """Scenario: a backfill asks for a day too early; five days get deliveries, two of them bad; again; then healed.
+    Outcome: no materialization; three days green, two red with reasons; unchanged; all green."""
     days = [DAY + timedelta(days=shift) for shift in range(5)]
     figures_file = tmp_path / "tidemark.prom"
     p = pipeline(metrics_file=figures_file)

@@ -59,8 +59,7 @@ def test_a_day_has_the_same_content_whichever_project_was_loaded(pipeline: Any) 
 
 def test_a_day_that_has_not_come_yet_is_no_failure(pipeline: Any) -> None:
     """Scenario: in the morning one project's hours are missing; in the evening they come; the day before never does.
-    Outcome: checks only warn before deadlines; a day is green once all projects are there, and red past its
-    deadline."""
+    Outcome: checks only warn before deadlines; a day is green once all projects are there, and red past its deadline."""
     p = pipeline(projects=(GOOD, BAD), calendar_start=DAY)
     p.deliver(DAY, events_on(DAY, 10))
     p.deliver(DAY, events_on(DAY, 4, app=int(BAD)), project=BAD)

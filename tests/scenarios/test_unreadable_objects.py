@@ -34,9 +34,8 @@ def _batch(p: Pipeline, day: date) -> Any:
 
 
 def test_an_archived_object_costs_its_batch_and_is_tried_again(pipeline: Any, bucket: Any) -> None:
-    """Scenario: S3 refuses one object (403) twice, then gives it.
-    Outcome: its day is refused by key, the other published; then loaded. If it is all of landing, the connection is
-    named."""
+    """Scenario: S3 refuses one object (403) twice, then gives it. Outcome: its day is refused by key, the other
+    published; then loaded. If it is all of landing, the connection is named."""
     faults = Faults(lambda method, path, _: Fault.ARCHIVED if method == "GET" and f"{DAY}_10" in path else None)
     with a_faulty_proxy(os.environ["AWS_ENDPOINT_URL_S3"], faults) as url:
         p = pipeline(landing_url="s3://tidemark-test/exports")

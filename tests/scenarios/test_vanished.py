@@ -1,6 +1,5 @@
 """Vanished deliveries (wrong bucket, lifecycle rules, unfinished rewrites, expired credentials) empty no published day;
-an
-operator is notified, and a later delivery heals."""
+an operator is notified, and a later delivery heals."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ def the_wrong_bucket_empties_nothing(p: Story) -> Steps:
 
 def history_may_expire_behind_the_horizon_and_not_before_it(p: Story) -> Steps:
     """Scenario: a lifecycle rule deletes days and hours before, on and inside the redelivery horizon.
-    Outcome: past it all is green, because raw is the archive; inside it days are refused. Nothing changes at any
-    time."""
+    Outcome: past it all is green, because raw is the archive; inside it days are refused. Nothing changes at any time."""
     days = (BEFORE, DAY, NEXT, THIRD)
     keys = {day: [p.deliver(day, events_on(day, 5, prefix=f"h{hour}"), hour=hour) for hour in (8, 9)] for day in days}
     assert (yield p.load(BEFORE, THIRD)).success
@@ -178,8 +176,7 @@ def a_half_copied_landing_takes_no_rows_and_a_rewritten_hour_is_accepted(p: Stor
 
 def a_batch_that_is_gone_stands_refused_beside_other_days_until_a_person_accepts_it(p: Story) -> Steps:
     """Scenario: a whole batch is gone while the next day arrives; the same again; an operator accepts the loss.
-    Outcome: the next day is published, the refusal fails the first load only; accepted, its rows leave raw and
-    refined."""
+    Outcome: the next day is published, the refusal fails the first load only; accepted, its rows leave raw and refined."""
     reason = "a test of the vendor, deleted on purpose"
     p.deliver(BEFORE, events_on(BEFORE, 10))
     gone = [
